@@ -1,8 +1,8 @@
-"""Find the text of a book of Project Gutenberg between the header and the licence around it.
+"""Find the text of a Project Gutenberg book between its header and licence.
 
-The header ends at a line such as `*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***`, in files of
-before 2003 at `*END*THE SMALL PRINT! ...*END*`; a note of who made the file may follow. The text
-ends at `*** END OF ...` or `End of the Project Gutenberg Etext of Emma`.
+The header ends at a line like `*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***`, before 2003 at
+`*END*THE SMALL PRINT! ...*END*`; a note on the file's makers may follow. The text ends at a line
+like `*** END OF ...` or `End of the Project Gutenberg Etext of Emma`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NOTE = (
     r" | This\ e(?:text|book)\ was\ (?:prepared|produced) ) \ by\b .* (?: \n.+ )* )?"
 )
 _FLAGS = re.VERBOSE | re.MULTILINE | re.IGNORECASE
-# The title may go on in a second line, which the stars end.
+# The title may continue on a second line, which ends with the stars.
 _STARTS = (
     re.compile(
         r"^\*{3}\ ?START\ OF\ (?:THE|THIS)\ PROJECT\ GUTENBERG\b .* (?: (?<!\*)\n.*\*{3}$ )?"
@@ -31,7 +31,7 @@ _END = re.compile(
 
 
 def gutenberg_text(text: str) -> str:
-    """The book alone; all of `text` if nothing in it marks an end of the header or the book."""
+    """Return the book; a side without a known marker is kept whole."""
     start = next((match.end() for pattern in _STARTS if (match := pattern.search(text))), 0)
     end = _END.search(text, start)
     return text[start : end.start() if end else len(text)]

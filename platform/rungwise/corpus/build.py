@@ -1,8 +1,7 @@
-"""Turn raw documents into tables: clean, segment, measure, sign, and drop those that break a rule.
+"""Turn raw documents into tables: clean, segment, measure, sign, and drop rule breakers.
 
-A range gives tables of documents, with their text, and one table of keys: digests and signatures,
-which are all that has to be compared with other ranges. A document that is dropped here leaves a
-count, and the first few of each reason a sample.
+A range gives tables of documents, and a table of keys (digests and signatures), the only data
+compared with other ranges. Dropped documents are counted, and a few of each reason sampled.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from rungwise.corpus.spans import located
 TEXT_SCHEMA = pa.schema(
     [
         *SCHEMA,
-        ("bytes", pa.int64()),  # of text, sentences joined by one blank
-        ("split", pa.uint64()),  # documents with the smallest are held out
+        ("bytes", pa.int64()),  # of the sentences joined by blanks
+        ("split", pa.uint64()),  # the smallest are held out
         ("spans_dropped", pa.int64()),
     ]
 )
@@ -49,13 +48,13 @@ BOILERPLATE, TEST_TEXT = "boilerplate", "test text"
 _SAMPLE_CHARACTERS = 80
 _DAMAGE_SHOWN = 20
 _LABELS_SHOWN = 100
-# Few enough for the caches of a processor, enough that the work on arrays is for many documents.
+# Small enough for processor caches, large enough to batch many documents.
 _CHARACTERS_AT_ONCE = 1 << 18
 _TABLE_BYTES = 8 << 20
 
 
 class RangeBuilder:
-    """Builds the tables of one range; afterwards `keys` and `report` tell what went in."""
+    """Builds the tables of one range; `keys` and `report` are complete afterwards."""
 
     def __init__(self, rules: Rules, source: str, tests: NgramsOfTests | None = None) -> None:
         self._rules = rules
@@ -63,7 +62,7 @@ class RangeBuilder:
         self._tests = tests
         self._keys: list[pa.Table] = [KEYS_SCHEMA.empty_table()]
         self._removed = self._replaced = self._documents = 0
-        # Paragraphs and characters that were taken out, by reason.
+        # Paragraphs and characters removed, by reason.
         self._paragraphs_cut: Counter[str] = Counter()
         self._characters_cut: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
@@ -72,7 +71,7 @@ class RangeBuilder:
         self._damaged_bytes = self._num_damaged = 0
 
     def tables(self, documents: Iterable[RawDocument]) -> Iterator[pa.Table]:
-        """Tables of a few megabytes with a row for each document that is kept, in order."""
+        """Yield tables of a few megabytes with a row per kept document, in order."""
         rows: list[_Row] = []
         held_bytes = 0
         for batch in _batches(documents):
@@ -108,12 +107,11 @@ class RangeBuilder:
 
     @property
     def keys(self) -> pa.Table:
-        """A row for each document that was kept, in order."""
         return pa.concat_tables(self._keys).combine_chunks()
 
     @property
     def report(self) -> dict[str, Any]:
-        """Counts of what was kept and dropped, as plain data of bounded size."""
+        """Counts of documents kept and dropped, as plain data of bounded size."""
         return {
             "documents": self._documents,
             "dropped": dict(self._dropped),
@@ -161,7 +159,7 @@ class RangeBuilder:
         split = pa.array(split_keys(digest, rules.seed))
         bands = signed = pa.nulls(len(rows), pa.binary())
         if rules.near_duplicates is not None:
-            # Where sentences end says nothing of how alike two texts are.
+            # Sentence breaks do not count for similarity.
             texts = [row.text.replace("\n", " ") for row in rows]
             full = signatures.signatures(texts, rules.near_duplicates)
             keys = signatures.band_keys(full, signatures.banding(rules.near_duplicates))
@@ -171,7 +169,7 @@ class RangeBuilder:
         self._keys.append(
             pa.Table.from_arrays([digest, names, split, bands, signed], schema=KEYS_SCHEMA)
         )
-        # What was taken out has moved the places of what follows.
+        # Removed text has shifted the positions of spans after it.
         placed = [
             located(row.raw.text, row.raw.spans, () if row.is_cut else row.sentences)
             for row in rows
@@ -208,13 +206,12 @@ class _Row:
         self.id = clean(raw.id).text
         self.sentences = sentences
         self.starts = starts
-        # As document.digest_of has it; as long as with blanks instead.
+        # The text of document.digest_of; as long as with blanks instead.
         self.text = "\n".join(sentences)
         self.encoded = self.text.encode()
 
 
 def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
-    """Batches to be cleaned and segmented at once."""
     batch: list[RawDocument] = []
     characters = 0
     for document in documents:
@@ -230,9 +227,9 @@ def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
 
 
 def _segmented(text: str) -> list[str]:
-    """The sentences of many documents and the marks between them, as of each document alone."""
+    """Segment many documents, with marks between them, as each would be alone."""
     documents = text.split(DOCUMENT)
-    # Whether a small letter may open a sentence is a matter of the document.
+    # Whether a small letter may open a sentence depends on the document.
     kinds = list(map(str.islower, documents))
     if not any(kinds):
         return segment(text)
@@ -254,7 +251,7 @@ def _between_marks(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _documents(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
-    """The sentences of each document, and the index of the first of each paragraph."""
+    """Yield each document's sentences and the index of each paragraph's first."""
     sentences: list[str] = []
     starts: list[int] = []
     opens = True
@@ -273,7 +270,7 @@ def _documents(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
 
 
 def split_keys(digests: pa.Array, seed: int) -> np.ndarray:
-    """A number for each digest, binary(16), that decides its split: (N,) uint64."""
+    """Return a number per digest, binary(16), that decides its split: (N,) uint64."""
     words = np.frombuffer(digests.buffers()[1], "<u8").reshape(-1, 2)[digests.offset :, 0]
     return signatures.mixed(words[: len(digests)] + signatures.mixed(np.array([seed], np.uint64)))
 
@@ -283,7 +280,7 @@ def _name_of(source: str, id_: str) -> bytes:
 
 
 def _lists(several: Sequence[Sequence[Any]], value_type: pa.DataType) -> pa.ListArray:
-    """A list array made of flat values, which is several times as fast as one of lists."""
+    """Build a list array from flat values, several times as fast as from lists."""
     flat = [value for values in several for value in values]
     return pa.ListArray.from_arrays(_offsets(several), pa.array(flat, value_type))
 
@@ -293,7 +290,7 @@ def _offsets(several: Sequence[Sequence[Any]]) -> pa.Array:
 
 
 def cut_of(source: str, reason: str, paragraphs: int, characters: int) -> dict[str, Any]:
-    """The entry of a report for what was taken out of documents for one reason."""
+    """Return a report's entry for text removed for one reason."""
     return {
         "source": source,
         "reason": reason,
@@ -303,7 +300,7 @@ def cut_of(source: str, reason: str, paragraphs: int, characters: int) -> dict[s
 
 
 def sample_of(sentences: Sequence[str]) -> str:
-    """The start of a text, to show people what was dropped."""
+    """Return the start of a text, to show people what was dropped."""
     start = ""
     for sentence in sentences:
         start = f"{start} {sentence[:_SAMPLE_CHARACTERS]}".lstrip()

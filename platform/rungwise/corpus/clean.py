@@ -1,10 +1,9 @@
-"""Unicode clean-up: characters that look the same become the same, and invisible ones go.
+"""Unicode clean-up: unify characters that look the same, and remove invisible ones.
 
     clean("na\\u0308ive\\u00a0text\\r\\n") == Cleaned("näive text\\n", removed=0, replaced=0)
 
-The text is taken as UTF-8 bytes, where mapping, deleting and replacing cost a nanosecond a byte; a
-step for characters outside ASCII runs only if the text holds one of them. Line breaks survive, for
-they carry the structure that readers and segmentation need.
+Works on UTF-8 bytes, at a nanosecond a byte per step; steps for non-ASCII characters run only if
+the text has some. Line breaks stay: readers and segmentation need them.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ import numpy as np
 _ASCII = bytes(range(128))
 _MAPPED = bytes.maketrans(b"\t\v\f\r", b" \n\n\n")
 _CONTROLS = bytes([*range(9), *range(0x0E, 0x20), 0x7F])
-# Between the paragraphs and the documents of one text: no clean text holds a control character.
+# Marks between paragraphs and documents: clean text holds no control characters.
 PARAGRAPH, DOCUMENT = "\1", "\2"
 _MARKS = re.compile("[\1\2]")
 _CONTROLS_BUT_MARKS = _CONTROLS.translate(None, b"\1\2")
-# NEL and the Unicode separators break lines too.
+# Also line breaks: NEL and the Unicode separators.
 _LINE_BREAKS = frozenset("\x85\u2028\u2029")
 _ODD_BLANKS = frozenset("\u00a0\u1680\u202f\u205f\u3000") | set(map(chr, range(0x2000, 0x200B)))
-# Soft hyphen, zero-width space, direction marks, word joiner and its invisible kin, and the BOM.
+# Soft hyphen, zero-width space, direction marks, word joiner and its kin, BOM.
 _INVISIBLE = (
     frozenset("\u00ad\u180e\u200b\u200e\u200f\ufeff")
     | set(map(chr, range(0x202A, 0x202F)))
@@ -34,14 +33,14 @@ _INVISIBLE = (
 )
 # C1 controls, lone surrogates (JSON can hold them, UTF-8 cannot) and noncharacters.
 _UNREADABLE = re.compile("[\x80-\x84\x86-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-# The zero-width (non-)joiner spells Persian, Indic scripts and emoji, and is noise beside ASCII.
+# Zero-width (non-)joiners spell Persian, Indic scripts and emoji; beside ASCII they are noise.
 _JOINERS = re.compile(
     "(?<![^\x00-\x7f])[\u200c\u200d]++|(?<=[^\x00-\x7f])[\u200c\u200d]++(?![^\x00-\x7f])"
 )
 
 
 class Cleaned(NamedTuple):
-    """The text, how many unreadable characters were taken out of it, how many U+FFFD are in it."""
+    """The text, the unreadable characters removed, and the U+FFFD left in it."""
 
     text: str
     removed: int
@@ -49,9 +48,9 @@ class Cleaned(NamedTuple):
 
 
 def clean(text: str) -> Cleaned:
-    """`text` in NFC, with plain line breaks and single spaces, without invisible characters.
+    """Return `text` in NFC, with plain line breaks, single spaces and no invisible characters.
 
-    A replacement character (U+FFFD) stays, as it marks where something was lost, and is counted.
+    Replacement characters (U+FFFD) stay, since they mark lost text, and are counted.
     """
     if text.isascii() and text.isprintable() and "  " not in text:
         return Cleaned(text.strip(" "), 0, 0)
@@ -59,10 +58,9 @@ def clean(text: str) -> Cleaned:
 
 
 def clean_all(documents: Sequence[Sequence[str]]) -> Cleaned:
-    """Clean the paragraphs of many documents at once, which takes a tenth of the time of one each.
+    """Clean the paragraphs of many documents at once, in a tenth of the time.
 
-    In the text, a line of `PARAGRAPH` stands between two paragraphs and a line of `DOCUMENT`
-    between two documents.
+    In the result, a line of `PARAGRAPH` separates paragraphs and a line of `DOCUMENT` documents.
     """
     between = f"\n{PARAGRAPH}\n"
     joined = f"\n{DOCUMENT}\n".join(map(between.join, documents))
@@ -97,19 +95,19 @@ def _cleaned(text: str, controls: bytes) -> Cleaned:
         removed += count
     text = _composed(text)
     if not kinds.isdisjoint("\u200c\u200d"):
-        # Taking a joiner out can bring a letter and its accent together.
+        # Without the joiner, a letter and its accent may meet.
         text = _composed(_JOINERS.sub("", text))
     text = _single_blanks(text.encode()).decode().strip()
     return Cleaned(text, removed, text.count("\ufffd"))
 
 
 def _single_blanks(data: bytes) -> bytes:
-    """`data` without blanks after a blank, and without those beside a line break."""
+    """Remove blanks after a blank and beside a line break."""
     codes = np.frombuffer(bytearray(data), np.uint8)
     blank = codes == ord(" ")
     again = blank[1:] & blank[:-1]
     if again.any():
-        # What becomes zero is deleted: nothing else is zero in clean text.
+        # Zeros are deleted: clean text has no others.
         codes[1:] *= ~again
         codes = np.frombuffer(bytearray(codes.tobytes().translate(None, b"\0")), np.uint8)
         blank = codes == ord(" ")

@@ -1,10 +1,10 @@
-"""Take paragraphs that also stand in a task's test split out of documents.
+"""Remove paragraphs that also occur in the test split of a task.
 
-A paragraph goes if it shares a run of words with a test text (Brown et al. 2020, arXiv:2005.14165,
-appendix C). Words are runs of letters and digits in any case, and each character of a script that
-has no blanks, so that punctuation and line breaks make no difference.
+A paragraph is removed if it shares a run of words with a test text (Brown et al. 2020,
+arXiv:2005.14165, appendix C). Words are runs of letters and digits in any case, and single
+characters of scripts without blanks, so punctuation and line breaks make no difference.
 
-W words   N runs of words (n-grams)
+N runs of words (n-grams)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class NgramsOfTests(NamedTuple):
 
 
 class Decontaminated(NamedTuple):
-    """Lines without those of some paragraphs, with how much that was and in which documents."""
+    """The lines left, how much was removed, and from which documents."""
 
     lines: list[str]
     paragraphs: int
@@ -57,7 +57,7 @@ class Decontaminated(NamedTuple):
 
 
 def ngrams_of_tests(files: Iterable[SourceFile], ngram: int) -> NgramsOfTests:
-    """Hash the texts of `files`; DataError if none of them is long enough."""
+    """Hash the texts of `files`; raises DataError if none is long enough."""
     hashes: list[np.ndarray] = [np.empty(0, np.uint64)]
     batch: list[str] = []
     characters = 0
@@ -78,13 +78,13 @@ def ngrams_of_tests(files: Iterable[SourceFile], ngram: int) -> NgramsOfTests:
 
 
 def decontaminated(lines: list[str], tests: NgramsOfTests) -> Decontaminated:
-    """The sentences of documents, and the marks between them, without paragraphs of tests."""
+    """Remove paragraphs of tests from `lines`: sentences with marks between documents."""
     hashes, first, last = _ngrams(lines, tests.ngram)
     at = np.minimum(np.searchsorted(tests.hashes, hashes), len(tests.hashes) - 1)
     hit = tests.hashes[at] == hashes
     if not hit.any():
         return Decontaminated(lines, 0, 0, frozenset())
-    # A run of words may begin in one paragraph and end in another.
+    # A run of words may span paragraphs.
     change = np.zeros(len(lines) + 1, np.int64)
     np.add.at(change, first[hit], 1)
     np.add.at(change, last[hit] + 1, -1)
@@ -102,7 +102,7 @@ def decontaminated(lines: list[str], tests: NgramsOfTests) -> Decontaminated:
 
 
 def _ngrams(lines: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The hash of each run of `size` words in one document, and its first and last line, (N,)."""
+    """Return hash, first line and last line of each run of `size` words in a document, (N,)."""
     text = "\n".join(lines).lower()
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     inside, alone = is_word(codes), is_word_alone(codes)
@@ -113,7 +113,7 @@ def _ngrams(lines: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray, np
     if count <= 0:
         nothing = np.empty(0, np.int64)
         return nothing.astype(np.uint64), nothing, nothing
-    # A word is the sum of hashes of its characters, each with its place.
+    # The hash of a word is the sum of its characters' hashes, each with its position.
     letters = places - begins[np.cumsum(starts)[places] - 1]
     letters = mixed(codes[places].astype(np.uint64) + (letters.astype(np.uint64) << np.uint64(32)))
     words = mixed(np.add.reduceat(letters, np.searchsorted(places, begins)))

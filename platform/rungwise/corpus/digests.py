@@ -1,7 +1,7 @@
-"""Digests of the files of a source: the store's tags, and hashes of what has none.
+"""Digests of source files: the object store's tag, or a hash if there is none.
 
-A file of more than one block is hashed block by block, so that many hands do it: the threads of
-this machine, or tasks of the cluster if there is one to join and the bytes are worth it.
+Files are hashed in blocks, in parallel: by threads of this machine, or by tasks of the cluster if
+there is one and the files are large enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Block = tuple[SourceFile, int]
 
 
 def digests_of(files: Sequence[SourceFile], key: str) -> list[str]:
-    """The digest of each file, as `SourceFile.digest` gives it; errors of a store name `key`."""
+    """Return each file's digest, as `SourceFile.digest` does; store errors name `key`."""
     blocks = [(file, n) for file in files if not file.tag for n in range(file.num_blocks)]
     num_bytes = sum(file.size_bytes for file in files if not file.tag)
     if num_bytes >= _BY_TASKS_BYTES and _has_cluster():
@@ -37,7 +37,7 @@ def digests_of(files: Sequence[SourceFile], key: str) -> list[str]:
 
 
 def _has_cluster() -> bool:
-    import ray  # models import this package, and take no part in a cluster
+    import ray  # late import: models use this package without Ray
 
     return ray.is_initialized() or "RAY_ADDRESS" in os.environ
 
@@ -63,7 +63,6 @@ def _hashed(blocks: Sequence[Block], key: str) -> list[bytes]:
 
 
 def _packed(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """The blocks in their order, as many together as a task takes."""
     packed: list[Block] = []
     num_bytes = 0
     for file, number in blocks:

@@ -1,12 +1,12 @@
-"""A docstring as English prose: paragraphs of sentences, without code, tables and markup.
+"""Convert a docstring to English prose: paragraphs of sentences, without code, tables and markup.
 
     prose("Shift it.\\n\\nParameters\\n----------\\naxis : int\\n    The `axis`.\\n\\n>>> shift(x)")
         == ["Shift it.", "axis: The axis."]
 
-Docstrings are written in reST, in the numpy and Google dialects, or in Markdown, and mostly in none
-strictly, so this goes line by line: it skips doctests, directives that hold code, literal and
-fenced blocks and tables; turns a parameter into "name: what it is"; takes inline markup off; and
-drops lines that still do not read as words. A line break in a paragraph is the end of a sentence.
+Docstrings mix reST, the numpy and Google dialects and Markdown, so this works line by line: it
+skips doctests, directives that hold code, literal and fenced blocks, and tables; turns a parameter
+into "name: description"; strips inline markup; and drops lines that still do not read as words. A
+line break in a paragraph ends a sentence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-# Directives whose content is prose; that of any other is code, a table or a list of names.
+# Directives that contain prose; all others contain code, tables or lists of names.
 _PROSE_DIRECTIVE = re.compile(
     r"note|warning|version\w+|deprecated(?:-removed)?|seealso|admonition|tip|caution|important|hint|"
     r"attention|danger|error|topic|epigraph"
@@ -47,12 +47,12 @@ _MARKDOWN_LINK = re.compile(r"\[([^\[\]]+)\]\((?:https?:)?[^()\s]+\)")
 _LITERAL = re.compile(r"(`{1,3})([^`]+)\1_{0,2}")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,2})(?=\w)([^*]{1,200}?)(?<=[\w.!?)])\1(?![\w*])")
 _REFERENCE = re.compile(r"\s*\[[#\w-]{0,20}\]_")
-# Commands of TeX that only shape what follows; of any other the name is worth keeping.
+# TeX commands that only format; the names of all others are kept.
 _TEX_SHAPES = re.compile(
     r"\\(?:mathtt|mathrm|mathbf|mathcal|mathbb|mathit|text\w*|operatorname|boldsymbol|bm|left|right|"
     r"[dt]?frac|[bB]igg?[lr]?|q?quad|limits|displaystyle|[^a-zA-Z])|[{}$\\]"
 )
-# Sphinx looks a name up when it starts so, and does not print it.
+# Prefixes that Sphinx uses to look a name up and does not print.
 _RELATIVE = re.compile(r"^(?:!|\.|_[a-z]+\.(?=[A-Za-z]))")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _NOT_PROSE = re.compile(r"[^\w\s.,;:!?'\"()-]|_|\d")
@@ -60,7 +60,7 @@ _MOST_SYMBOLS = 0.12
 
 
 def prose(docstring: str) -> list[str]:
-    """The paragraphs of a docstring (dedented, as `inspect.cleandoc` leaves it), none empty."""
+    """Return the paragraphs of a docstring (dedented by `inspect.cleandoc`), none empty."""
     paragraphs = []
     for block in _blocks(docstring.split("\n")):
         sentences = [kept for line in _logical_lines(block) if (kept := _readable(line))]
@@ -70,7 +70,6 @@ def prose(docstring: str) -> list[str]:
 
 
 def _blocks(lines: list[str]) -> Iterator[list[str]]:
-    """Runs of lines between blank ones, without the blocks that hold code or tables."""
     block: list[str] = []
     deeper_than: int | None = None  # skip what is indented more than this
     until_blank = False
@@ -119,12 +118,12 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _argument(directive: str, argument: str) -> str:
-    # "versionadded:: 1.2" alone says nothing; what follows the number does.
+    # "versionadded:: 1.2" alone says nothing; the text after the number does.
     return re.sub(r"^[\d.]+\s*", "", argument) if "versio" in directive else argument
 
 
 def _logical_lines(block: list[str]) -> Iterator[str]:
-    """Sentences' worth of lines: wrapped ones joined, one for each list item and parameter."""
+    """Join wrapped lines; yield list items and parameters apart."""
     if any(_TABLE_BORDER.match(line.strip()) for line in block):
         return
     pieces: list[str] = []
@@ -132,7 +131,7 @@ def _logical_lines(block: list[str]) -> Iterator[str]:
     for index, line in enumerate(block):
         text = line.strip()
         if _UNDERLINE.match(text):
-            # What stands above was a title, and ends with its line.
+            # The line above was a title.
             yield " ".join(pieces)
             pieces = []
             continue
@@ -155,7 +154,7 @@ def _logical_lines(block: list[str]) -> Iterator[str]:
 
 
 def _opening(text: str, deeper_follows: bool) -> str | None:
-    """The text of a line that opens a list item, field or parameter; None if it opens nothing."""
+    """Return the text of a line that opens an item, field or parameter ("" drops it), or None."""
     if bullet := _BULLET.match(text):
         text = text[bullet.end() :]
         parameter = _GOOGLE_PARAMETER.match(text)
@@ -168,7 +167,7 @@ def _opening(text: str, deeper_follows: bool) -> str | None:
     if parameter := _GOOGLE_PARAMETER.match(text):
         return f"{parameter[1].lstrip('*')}: {text[parameter.end() :]}"
     if parameter := _NUMPY_PARAMETER.match(text):
-        # The type after the colon is not English; without a description, nothing here is.
+        # The type after the colon is not English; without a description, drop the line.
         if deeper_follows:
             return f"{parameter[1].lstrip('*')}:"
         if " :" in text:
@@ -179,7 +178,7 @@ def _opening(text: str, deeper_follows: bool) -> str | None:
 
 
 def _readable(line: str) -> str:
-    """`line` without inline markup, or "" if what remains is not words."""
+    """Strip inline markup; return "" if the rest is not words."""
     text = line
     if "`" in text:
         text = _ROLE.sub(lambda role: _title_or_name(role[1]), text)

@@ -1,10 +1,9 @@
-"""A document: ordered sentences with an id and a label; and the Parquet files that hold documents.
+"""Documents: sentences in order with an id and a label, and the Parquet files that hold them.
 
-A corpus artifact is a set of files `{train,validation}-{shard:05d}.parquet`, one document a row.
-Sentences are flat, for that is how most of the platform reads them; `paragraph_starts` holds the
-index of the first sentence of each paragraph, so that paragraphs can be had again. `spans` holds
-the named stretches of each sentence, such as the entities that ERNIE masks as one (Sun et al. 2019,
-arXiv:1904.09223), if the source names any; otherwise it is empty.
+A corpus artifact is a set of files (see shards.py), one document per row. Sentences are flat, as
+most of the platform reads them; `paragraph_starts` indexes each paragraph's first sentence. `spans`
+holds named stretches, such as the entities that ERNIE masks as one (Sun et al. 2019,
+arXiv:1904.09223).
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Document:
-    """One document. `id` tells people where it came from; `digest` is a hash of its text.
+    """One document. `id` tells people its origin; `digest` is a hash of its text.
 
-    `spans` has an entry a sentence, (start 0, end 0, start 1, end 1, ...) in characters of that
-    sentence, in order and apart; it is empty if the document has no spans.
+    `spans` has an entry per sentence, (start 0, end 0, start 1, ...) in its characters, sorted and
+    disjoint; it is empty if the document has no spans.
     """
 
     id: str
@@ -47,7 +46,6 @@ class Document:
     spans: tuple[tuple[int, ...], ...] = ()
 
     def paragraphs(self) -> Iterator[tuple[str, ...]]:
-        """The sentences grouped by paragraph."""
         ends = (*self.paragraph_starts[1:], len(self.sentences))
         for start, end in zip(self.paragraph_starts, ends, strict=True):
             yield self.sentences[start:end]
@@ -59,9 +57,9 @@ class Document:
 
 @dataclass(frozen=True)
 class Damage:
-    """A part of a file that is skipped: `bytes` at `place` ("line 3", "row 5", "" for all of it).
+    """A skipped part of a file: `bytes` at `place` ("line 3", "row 5", "" for all of it).
 
-    `detail` says what is wrong in words, `key` is the config key to change.
+    `detail` describes the fault, `key` is the config key to change.
     """
 
     file: str
@@ -75,14 +73,13 @@ class Damage:
         return f"{where}: {self.detail}; mend the file, or change {self.key}"
 
 
-@dataclass(slots=True)  # frozen, one would take five times as long to make
+@dataclass(slots=True)  # not frozen: that takes five times as long to create
 class RawDocument:
     """A document as a reader yields it, before clean-up and segmentation.
 
-    A line break in a paragraph ends a sentence; with `segmented` nothing else does. `reason` says
-    why there is no text, where the reader knows, and `damage` tells more if the file is to blame.
-    `spans` are [start, end) in characters of `text`, the text that the paragraphs were cut from.
-    `boilerplate` counts the characters around it that the reader took out.
+    A line break in a paragraph ends a sentence; with `segmented`, nothing else does. `reason` may
+    say why there is no text, `damage` gives details. `spans` are [start, end) in characters of
+    `text`, the source of the paragraphs; `boilerplate` counts characters removed around it.
     """
 
     id: str
@@ -97,14 +94,14 @@ class RawDocument:
 
 
 def digest_of(sentences: Sequence[str]) -> str:
-    """A hash of the sentences, 32 hexadecimal digits; equal sentences give equal digests."""
-    # Clean text holds no line break, so joining by one loses nothing.
+    """Hash the sentences to 32 hexadecimal digits."""
+    # Clean text has no line breaks, so the join is unambiguous.
     text = "\n".join(sentences).encode("utf-8")
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def read_documents(folder: Folder, file: str) -> Iterator[Document]:
-    """Read one file of a corpus artifact in its order, a few documents in memory at a time."""
+    """Yield the documents of a corpus file in order, a few in memory at a time."""
     try:
         stream = folder.open(file)
         parquet = pq.ParquetFile(stream)

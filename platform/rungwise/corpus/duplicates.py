@@ -1,8 +1,8 @@
-"""Which documents of a corpus are lost to others: exact copies, near-duplicates, and doubled ids.
+"""Find documents to drop (exact copies, near-duplicates), and documents with the same id.
 
-Only keys come here, one partition of all digests and names at a time. Of equal texts the first by
-range and place in it is kept. A document loses to a text that it resembles (near_duplicates.py)
-whichever comes first.
+Only keys are compared, one partition of digests and names at a time. Of equal texts, the first by
+range and row is kept. A document that resembles another (near_duplicates.py) is dropped whichever
+comes first.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import pyarrow as pa
 
 DUPLICATE, NEAR_DUPLICATE = "duplicate", "near-duplicate"
 REASONS = (DUPLICATE, NEAR_DUPLICATE)
-# Of each document two rows are shuffled, by its text and by its name; of each mark one.
+# Shuffled rows: two per document, by text and by name, and one per mark.
 _TEXT, _NAME, _MARK = range(3)
 ROW_BYTES = 48
-# Documents held out of a corpus too small for its fraction; next-sentence pairs need two.
+# Held out of a corpus too small for its fraction; next-sentence pairs need two.
 _HELD_OUT, _FEWEST = 2, 4
 _KEY = np.dtype([("high", ">u8"), ("low", ">u8")])
 
 
 class Place(NamedTuple):
-    """A document: its range and its place among those kept there."""
+    """A document: its range, and its row among those kept there."""
 
     range: int
     row: int
@@ -32,8 +32,8 @@ class Place(NamedTuple):
 class Verdict(NamedTuple):
     """The outcome of one partition.
 
-    `lost` is (N, 3) int64: range, row and index of the reason, in this order. `held_out` are the
-    smallest split keys of the documents left. `doubled` are two documents of one name, if any.
+    `lost` is (N, 3) int64: range, row and index of the reason, sorted. `held_out` holds the
+    smallest split keys of the documents left; `doubled` two documents of one name, if any.
     """
 
     lost: np.ndarray
@@ -43,11 +43,11 @@ class Verdict(NamedTuple):
 
 
 def rows_of(keys: pa.Table, number: int, num_partitions: int) -> pa.Table:
-    """Two rows for each document of range `number`, with the partition that handles them."""
+    """Return two rows per document of range `number`, each with its partition."""
     count = keys.num_rows
     rows = np.tile(np.arange(count, dtype=np.int64), 2)
     both = pa.concat_arrays([keys[column].combine_chunks() for column in ("digest", "name")])
-    # Documents of one name and one text are copies and no mistake.
+    # Documents of one name and one text are copies, not an error.
     texts = _words(keys["digest"].combine_chunks())["high"].astype(np.uint64)
     return _table(
         both,
@@ -60,7 +60,7 @@ def rows_of(keys: pa.Table, number: int, num_partitions: int) -> pa.Table:
 
 
 def mark_rows(marks: dict[str, str], num_partitions: int) -> pa.Table:
-    """A row for each digest that is marked as a near-duplicate."""
+    """Return a row per digest marked as a near-duplicate."""
     digests = pa.array([bytes.fromhex(digest) for digest in sorted(marks)], pa.binary(16))
     nothing = np.zeros(len(digests), np.int64)
     kinds = np.full(len(digests), _MARK, np.int8)
@@ -68,7 +68,7 @@ def mark_rows(marks: dict[str, str], num_partitions: int) -> pa.Table:
 
 
 def verdict(rows: pa.Table, deduplicate: bool) -> Verdict:
-    """Decide on all documents whose digest is in this partition."""
+    """Decide on all documents whose digest or name is in this partition."""
     kind = rows["kind"].to_numpy()
     keys = _words(rows["key"].combine_chunks())
     range_, row, extra = (rows[name].to_numpy() for name in ("range", "row", "extra"))
@@ -79,7 +79,7 @@ def verdict(rows: pa.Table, deduplicate: bool) -> Verdict:
     again = np.append(False, texts[1:] == texts[:-1])[: len(texts)]
     if not deduplicate:
         again[:] = False
-    # A search finds the place of an equal one, or of the next.
+    # The position of an equal key, or else of the next.
     at = np.searchsorted(marked, texts) if len(marked) else np.zeros(len(texts), np.int64)
     near = marked[np.minimum(at, len(marked) - 1)] == texts if len(marked) else at > 0
     near &= ~again
@@ -105,8 +105,7 @@ def verdict(rows: pa.Table, deduplicate: bool) -> Verdict:
 
 
 def last_held_out(fraction: float, documents: int, smallest: list[int]) -> int:
-    """The largest split key that is held out: of this fraction, and of two documents if there are
-    at least four, else of one."""
+    """Return the largest split key held out: at least two documents, or one if fewer than four."""
     least = _HELD_OUT if documents >= _FEWEST else 1
     return max(int(fraction * 2**64) - 1, *sorted(smallest)[:least][-1:], 0)
 
@@ -133,7 +132,7 @@ def _table(
 
 
 def _words(keys: pa.Array) -> Any:
-    """Keys of 16 bytes as two big-endian numbers, which compare as they do."""
+    """View 16-byte keys as pairs of big-endian numbers, which compare alike."""
     buffer = keys.buffers()[1]
     if not len(keys):
         return np.empty(0, _KEY)

@@ -1,4 +1,4 @@
-"""Build a corpus that fits in memory in this process, by the same steps as the stage."""
+"""Build a corpus that fits in memory in this process, in the same steps as the stage."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rungwise.corpus.summary import CorpusSummary, summary_of
 def write_corpus(
     ranges: Iterable[Iterable[RawDocument]], rules: Rules, source: str, output: Folder
 ) -> CorpusSummary:
-    """Write the documents of each range, all of one source, to files of its own in `output`.
+    """Write each range, all of one source, to its own files in `output`.
 
-    Raises DataError if two documents have one id.
+    Raises DataError if two documents have the same id.
     """
     builders, tables = [], []
     for documents in ranges:

@@ -1,9 +1,9 @@
-"""Look at what files hold, from samples of them: format, layout, language, size.
+"""Describe what files hold, from samples: format, layout, language, size.
 
-    files ──> by their names and first bytes: tables, archives, text ──> one `Seen` a kind
+    files ──> by name and first bytes: tables, archives, text ──> one `Seen` per kind
 
-Every figure is a guess from at most `_SAMPLED_FILES` files and the beginning of each; it is made to
-write a recipe that a person reads before it is run (commands/init.py).
+All figures are estimates from the beginnings of at most `_SAMPLED_FILES` files, for a draft recipe
+that a person checks before it is run (commands/init.py).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from rungwise.corpus import streams
 from rungwise.corpus.boilerplate import gutenberg_text
 
 _SAMPLED_FILES, _SAMPLE_BYTES = 40, 200_000
-_LARGEST_SAMPLE_BYTES = 8_000_000  # of all files together, where there are few
-# Language is told of pieces, and not of shorter texts where there are longer ones.
+_LARGEST_SAMPLE_BYTES = 8_000_000  # of all files together
+# Language is detected in pieces; shorter texts are left out where there are longer ones.
 _FEWEST_CHARACTERS, _PIECE_CHARACTERS = 200, 2000
 _NEARLY_ALL, _UNCLEAR, _LANGUAGES_NAMED = 0.9, 0.3, 4
 _LATIN = "Latin letters"
@@ -39,7 +39,7 @@ _SUFFIXES = {
     ".wet": "warc",
     ".warc": "warc",
 }
-_TABLES = (".csv", ".tsv")  # their lines are no prose
+_TABLES = (".csv", ".tsv")  # not prose
 _CODE = {
     *(".py", ".js", ".ts", ".java", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".rs", ".rb"),
     *(".php", ".sh", ".sql", ".scala", ".kt", ".swift", ".r", ".jl", ".lua", ".pl", ".hs"),
@@ -49,7 +49,7 @@ _KANA, _HANGUL = re.compile("[\u3040-\u30ff]"), re.compile("[\uac00-\ud7a3]")
 _WIKITEXT_TITLE = re.compile(r"(?m)^ = [^=\n]+ = $")
 _ENDS = re.compile("[.!?\u3002\uff01\uff1f\u2026][\"')\\]\u201d\u2019\u300d\u300f]*\\s*$")
 _SENTENCE_END = re.compile("[.!?](?=\\s)|[\u3002\uff01\uff1f]")
-# The commonest words of languages in Latin letters, enough to tell them apart.
+# The most frequent words of languages in Latin letters.
 _COMMON = {
     "English": "the of and to in that is was it for",
     "German": "der die und das ist nicht ein zu den mit",
@@ -63,10 +63,9 @@ _COMMON = {
 
 @dataclass(frozen=True)
 class Seen:
-    """The files of one kind. `source` are the keys that a source of a recipe needs besides its
-    kind and paths; `words` (counted by blanks), `characters` and `documents` are estimates for
-    all of the files; `letters` are different characters of the sample, `frequent_words` different
-    ones that stand in it often."""
+    """The files of one kind. `source` holds the keys of a recipe's source besides kind and paths.
+    `words` (counted by blanks), `characters` and `documents` are estimates for all files; `letters`
+    and `frequent_words` count different ones in the sample."""
 
     kind: str
     paths: tuple[str, ...]
@@ -84,9 +83,9 @@ class Seen:
 
 
 def look(paths: Sequence[str]) -> tuple[list[Seen], list[str]]:
-    """The files below `paths` by kind, the largest first, and those that cannot be read as text.
+    """Return the files below `paths` by kind, largest first, and counts of those without text.
 
-    Raises ConfigError or DataError where nothing is there or a place cannot be reached.
+    Raises ConfigError or DataError if nothing is there or a place cannot be reached.
     """
     by_kind: dict[str, dict[str, SourceFile]] = defaultdict(dict)
     given: dict[str, str] = {}  # the path that a file is below
@@ -111,7 +110,7 @@ def look(paths: Sequence[str]) -> tuple[list[Seen], list[str]]:
 
 
 def _globs(files: Sequence[SourceFile], given: dict[str, str]) -> list[str]:
-    """Patterns that match these files of folders by their suffixes; other files by their names."""
+    """Return globs by suffix for files of folders, and the names of other files."""
     globs = {path for path in set(given.values()) if is_glob(path)}
     patterns = dict[str, None]()
     for file in files:
@@ -122,7 +121,7 @@ def _globs(files: Sequence[SourceFile], given: dict[str, str]) -> list[str]:
 
 
 def _sniffed(file: SourceFile) -> str:
-    """The kind of a file that its name does not tell; empty for one that holds no text."""
+    """Return the kind of a file by its content; empty if it holds no text."""
     head = _head(file)
     if not streams.wide_encoding(file) and (not head or b"\0" in head):
         return ""
@@ -133,13 +132,11 @@ def _sniffed(file: SourceFile) -> str:
 
 
 def _heads(files: Sequence[SourceFile]) -> dict[SourceFile, bytes]:
-    """The beginnings of some of the files."""
     chosen = _evenly(files)
     return {file: _head(file, _LARGEST_SAMPLE_BYTES // len(chosen)) for file in chosen}
 
 
 def _head(file: SourceFile, most: int = _SAMPLE_BYTES) -> bytes:
-    """The first bytes, decompressed; as many of them as are sound."""
     read = b""
     try:
         for piece in streams.pieces(file):
@@ -157,7 +154,7 @@ def _decoded(head: bytes) -> str:
     try:
         return head.decode()
     except UnicodeDecodeError as error:
-        if error.start > len(head) - 4:  # a character that the sample cuts
+        if error.start > len(head) - 4:  # the sample ends within a character
             return head.decode(errors="ignore")
         return head.decode(streams.guessed(head) or "latin-1", "replace")
 
@@ -176,14 +173,13 @@ def _evenly(files: Sequence[SourceFile]) -> list[SourceFile]:
 
 
 def _size(files: Sequence[SourceFile]) -> int:
-    """Bytes when unpacked, about."""
     return sum(
         file.size_bytes * (_PACKED_FACTOR if streams.packing_of(file.name) else 1) for file in files
     )
 
 
 def _records(head: bytes) -> list[dict[str, Any]]:
-    """The objects of whole lines; none if a line is something else."""
+    """Return the objects of whole lines; none if a line holds another type."""
     read = []
     for line in head.split(b"\n")[:2000]:
         try:
@@ -197,7 +193,7 @@ def _records(head: bytes) -> list[dict[str, Any]]:
 
 
 def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
-    """Records, of which the field with the longest strings is taken for the text."""
+    """Describe records; the field with the longest strings is taken for the text."""
     samples: list[dict[str, Any]] = []
     for file in _evenly(files):
         if kind == "jsonl":
@@ -296,7 +292,6 @@ def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
 
 
 def _different(texts: Sequence[str]) -> tuple[int, int]:
-    """How many characters there are, and how many words that stand there often."""
     words: Counter[str] = Counter()
     for text in texts:
         words.update(text.lower().split())
@@ -304,7 +299,7 @@ def _different(texts: Sequence[str]) -> tuple[int, int]:
 
 
 def _lines(text: str) -> str:
-    """How the lines of a text are laid out: `lines` of a source."""
+    """Guess the value of `lines` of a source."""
     filled = [line for line in text.split("\n") if line.strip()]
     if not filled:
         return "wrapped"
@@ -317,7 +312,7 @@ def _lines(text: str) -> str:
 
 
 def _documents_in(text: str, layout: str) -> tuple[str, int] | None:
-    """The separator of documents within a file, if there is one, and how many this text has."""
+    """Guess the separator of documents within a file; also count those of this text."""
     if layout == "wrapped":
         return None
     blocks = [block.splitlines() for block in re.split(r"\n(?:[ \t]*\n)+", text) if block.strip()]
@@ -332,7 +327,7 @@ def _documents_in(text: str, layout: str) -> tuple[str, int] | None:
 
 
 def languages(texts: Sequence[tuple[str, float]]) -> str:
-    """The language of texts, each with its weight; the shares of several if none has nearly all."""
+    """Return the language of weighted texts, or the shares of several if none dominates."""
     long = [each for each in texts if len(each[0]) >= _FEWEST_CHARACTERS]
     shares: dict[str, float] = defaultdict(float)
     for text, weight in long or [("\n".join(text for text, _ in texts), 1.0)]:
@@ -340,7 +335,7 @@ def languages(texts: Sequence[tuple[str, float]]) -> str:
             piece = text[begin : begin + _PIECE_CHARACTERS]
             shares[language(piece)] += weight * len(piece) / len(text)
     if 0 < shares.get(_LATIN, 0.0) < _UNCLEAR * sum(shares.values()):
-        del shares[_LATIN]  # pieces that have too few words to tell
+        del shares[_LATIN]  # pieces with too few words to tell
     most = sorted(shares, key=lambda name: -shares[name])[:_LANGUAGES_NAMED]
     total = sum(shares.values())
     if not most or shares[most[0]] >= _NEARLY_ALL * total:
@@ -350,7 +345,7 @@ def languages(texts: Sequence[tuple[str, float]]) -> str:
 
 
 def language(text: str) -> str:
-    """The language or the script of a text, as far as its letters and commonest words tell."""
+    """Guess the language or script of a text by its letters and most frequent words."""
     letters = sum(map(str.isalpha, text)) or 1
     han, kana, hangul = (len(each.findall(text)) for each in (_HAN, _KANA, _HANGUL))
     if kana / letters > 0.1:

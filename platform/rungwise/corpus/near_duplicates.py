@@ -1,30 +1,27 @@
 """Near-duplicates among all documents of a corpus, by locality-sensitive hashing.
 
-Documents whose signatures agree in a band of slots meet in a bucket (Leskovec, Rajaraman and
-Ullman, chapter 3). The smallest digest of a bucket represents those that are similar enough to it
-by their signatures, and the rest of the bucket starts again. A document is dropped if any bucket
-marks it, so the outcome depends on the texts alone.
-
-A document can be marked by one that is dropped itself: of a chain A ~ B ~ C the smallest is kept.
+Documents whose signatures agree in a band of slots share a bucket (Leskovec, Rajaraman and Ullman,
+chapter 3). The smallest digest of a bucket marks those with a similar signature; then the rest of
+the bucket repeats this. A document is dropped if any bucket marks it, so the result depends on the
+texts alone. A dropped document may mark others: of a chain A ~ B ~ C only the smallest may stay.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
+import pyarrow.compute as pc  # type checkers miss functions made at run time
 
 from rungwise.corpus.signatures import similarity
 
-# At most so many representatives in one bucket; what is left after them is kept.
+# Most representatives of a bucket; documents left after them are kept.
 _ROUNDS = 64
 
 
 def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
-    """A row for each band of each document that has a signature; `rows` are keys (build.py).
+    """Return a row per band of each document with a signature; `rows` are keys (build.py).
 
-    Columns: `partition`, the part of the shuffle that handles the band; `band`, its key; `digest`
-    and `signature`, those of the document.
+    Columns: `partition` of the shuffle, `band` (its key), `digest` and `signature`.
     """
     rows = rows.filter(pc.is_valid(rows["bands"]))  # pyright: ignore[reportAttributeAccessIssue]
     count = rows.num_rows
@@ -42,11 +39,11 @@ def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
 
 
 def marks(rows: pa.Table, at_least: float) -> dict[str, str]:
-    """The near-duplicates among the rows of whole bands: digest to the digest it duplicates.
+    """Map each near-duplicate among the rows of whole bands to the digest that it duplicates.
 
-    Where one document resembles several others, the smallest digest is named.
+    If a document resembles several others, the smallest digest is named.
     """
-    # As two big-endian numbers they compare as their hexadecimal digits do.
+    # Two big-endian numbers compare as their hexadecimal digits do.
     digests = np.frombuffer(b"".join(rows["digest"].to_pylist()), ">u8").reshape(-1, 2)
     band = rows["band"].to_numpy()
     order = np.lexsort((digests[:, 1], digests[:, 0], band))

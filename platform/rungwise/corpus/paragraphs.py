@@ -1,7 +1,7 @@
-"""Find the paragraphs that stand in a corpus again and again, and take them out of documents.
+"""Find repeated paragraphs of a corpus and remove them from documents.
 
-Menus, licences and running heads are repeated where whole documents are not. Digests of paragraphs
-come here, one partition of all of them at a time; the text stays where it is.
+Menus, licences and running heads repeat where whole documents do not. Digests of paragraphs are
+compared, one partition at a time; the text stays where it is.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
+import pyarrow.compute as pc  # type checkers miss functions made at run time
 from pydantic import Field
 
 from rungwise.core.config import Config
 from rungwise.corpus.document import digest_of
 
-# Of the shuffle: a digest and a place.
+# Bytes shuffled per paragraph: a digest and a place.
 ROW_BYTES = 40
 
 
@@ -31,9 +31,9 @@ class DuplicateParagraphConfig(Config):
 
 
 class Shortened(NamedTuple):
-    """Documents without some paragraphs; `characters` were in those.
+    """Documents without the paragraphs removed, which had `characters`.
 
-    `too_short` are the rows, (N,), with less text left than a document must have.
+    `too_short` are the rows, (N,), left with less text than a document must have.
     """
 
     table: pa.Table
@@ -48,7 +48,7 @@ def rows_of(
     minimum_characters: int,
     num_partitions: int,
 ) -> pa.Table:
-    """A row for each paragraph of range `number`, but of the rows `lost`, (N,) in order."""
+    """Return a row per paragraph of range `number`, except in rows `lost`, (N,) sorted."""
     digests: list[bytes] = []
     places: list[tuple[int, int, int]] = []
     without = frozenset(lost.tolist())
@@ -72,7 +72,7 @@ def rows_of(
 
 
 def repeated(rows: pa.Table, maximum_occurrences: int) -> np.ndarray:
-    """The paragraphs of this partition to take out, (N, 3): range, row and paragraph, in order."""
+    """Return the paragraphs of this partition to remove, (N, 3): range, row, paragraph, sorted."""
     low, high = rows["low"].to_numpy(), rows["high"].to_numpy()
     places = np.stack([rows[name].to_numpy() for name in ("range", "row", "paragraph")], axis=1)
     order = np.lexsort((*places.T[::-1], low, high))
@@ -84,7 +84,7 @@ def repeated(rows: pa.Table, maximum_occurrences: int) -> np.ndarray:
 
 
 def without(table: pa.Table, cut: np.ndarray, minimum_characters: int) -> Shortened:
-    """`table` (see `RangeBuilder`) without the paragraphs `cut`, (N, 2): row and paragraph."""
+    """Remove paragraphs `cut`, (N, 2): row and paragraph, from a table of `RangeBuilder`."""
     if not len(cut):
         return Shortened(table, 0, np.empty(0, np.int64))
     table = table.combine_chunks()
@@ -105,7 +105,7 @@ def without(table: pa.Table, cut: np.ndarray, minimum_characters: int) -> Shorte
     flat = sentences.flatten()
     characters = pc.sum(pc.utf8_length(flat.filter(pa.array(~keep)))).as_py()  # pyright: ignore[reportAttributeAccessIssue]
     new_starts = kept_before[begins] - kept_before[of_row[rows] - of_row[0]]
-    # Spans have an entry a sentence, or none for a document that has none.
+    # Spans have an entry per sentence, or none for the whole document.
     has_spans = np.repeat(np.diff(spans.offsets.to_numpy()) > 0, np.diff(of_row))
     kept_spans = spans.flatten().filter(pa.array(keep[has_spans]))
     span_ends = np.append(0, np.cumsum(keep & has_spans))

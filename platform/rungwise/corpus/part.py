@@ -1,4 +1,4 @@
-"""A part of one file as its reader sees it: its bytes, its lines, its text, and what is damaged."""
+"""A part of one file as its reader sees it: bytes, lines, text and damage."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rungwise.corpus.sources import DETECT, codec_of, key_of
 from rungwise.corpus.streams import Batch
 
 TOO_LONG = "too long"
-# The offset of a line, its bytes, and the line with its end; None if it is too long.
+# Offset of a line, its length in bytes, and the line with its break; None if it is too long.
 Line = tuple[int, int, bytes | None]
-# The end of a line is no part of a document's length.
+# A line break does not count towards a document's length.
 _BREAK_BYTES = 2
 
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes [begin, end) of a file of source number `index`; to the end of the file if None.
+    """Bytes [begin, end) of a file of source `index`; `end=None` is the end of the file.
 
-    `encoding` is that of the source and "" if it has no text files, `label` what its documents get
-    by default. With `stop` the first damage is an error.
+    `encoding` is the source's, "" if its files are not text; `label` is the default label of its
+    documents. With `stop`, the first damage raises DataError.
     """
 
     file: SourceFile
@@ -51,20 +51,20 @@ class Part:
         return self.end is not None and offset >= self.end and not self._wide_encoding
 
     def pieces(self) -> Iterator[bytes]:
-        """The bytes from the one before `begin` on, decompressed; in UTF-8 if the file is wide."""
+        """Yield decompressed bytes from `begin` - 1 on, as UTF-8 if the encoding is wide."""
         if wide := self._wide_encoding:
             return streams.transcoded(streams.pieces(self.file), wide)
         return streams.pieces(self.file, max(0, self.begin - 1), self.end)
 
     def batches(self, maximum_bytes: int) -> Iterator[Batch]:
-        """The lines that begin at `begin` or later, also those past `end`, without a BOM.
+        """Yield the lines that begin at `begin` or later, even past `end`, without a BOM.
 
-        They are at most `maximum_bytes` long; see `streams.batches`.
+        Longer lines than `maximum_bytes` are only counted; see `streams.batches`.
         """
         if self.begin and self._wide_encoding:
-            return  # the part that begins at 0 has all of it
+            return  # the part that begins at 0 reads it all
         start = max(0, self.begin - 1)
-        # A line that begins before the part and ends after it is the matter of another.
+        # A line that begins before this part and ends after it belongs to another part.
         first_ends_by = self.end if self.begin else None
         batches = streams.batches(self.pieces(), start, maximum_bytes + _BREAK_BYTES, first_ends_by)
         for offset, lines, too_long in batches:
@@ -72,7 +72,7 @@ class Part:
                 if not self.begin:
                     yield offset, [], too_long
             else:
-                # With a byte before the part, the first line begins or ends there.
+                # If begin > 0, the first line begins before the part and belongs to another.
                 first = b"" if self.begin else lines[0].removeprefix(codecs.BOM_UTF8)
                 if first:
                     yield offset, [first], 0
@@ -82,7 +82,6 @@ class Part:
         yield from batches
 
     def lines(self, maximum_bytes: int) -> Iterator[Line]:
-        """The same, one by one."""
         for offset, lines, too_long in self.batches(maximum_bytes):
             if too_long:
                 yield offset, too_long, None
@@ -91,7 +90,7 @@ class Part:
                 offset += len(line)
 
     def text(self, content: bytes) -> str:
-        """Decode `content`, with plain line breaks; UnicodeDecodeError if it is something else."""
+        """Decode `content` with plain line breaks; raises UnicodeDecodeError if it cannot."""
         if self.encoding == DETECT or self._wide_encoding:
             try:
                 text = content.decode()
@@ -107,7 +106,7 @@ class Part:
     def skipped(
         self, at: int | None, num_bytes: int, reason: str, detail: str, key: str, unit: str = "byte"
     ) -> RawDocument:
-        """A document without text for the damage at an offset or row; DataError with `stop`."""
+        """Return a document without text for damage; raises DataError with `stop`."""
         place = "" if at is None else f"{unit} {at}"
         if self.stop:
             if at is not None and unit == "byte" and not self._wide_encoding:
@@ -124,7 +123,6 @@ class Part:
         return self.skipped(at, num_bytes, TOO_LONG, detail, key, unit)
 
     def not_decoded(self, at: int, content: bytes, error: UnicodeDecodeError) -> RawDocument:
-        """The damage of `content`, which stands at `at`."""
         encoding = "any known encoding" if self.encoding == DETECT else self.encoding
         byte = error.object[error.start]
         detail = f"not {encoding}: byte 0x{byte:02x} at offset {at + error.start}"

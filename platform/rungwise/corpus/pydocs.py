@@ -1,8 +1,8 @@
-"""The built-in corpus: documentation that is on every machine that can run rungwise.
+"""The built-in corpus: documentation on every machine that can run rungwise.
 
-The docstrings of the standard library and of installed packages are read with `ast`, and the Python
-language reference from `pydoc_data.topics` with `ast.literal_eval`: nothing is imported or
-executed. A document is one module, or one topic of the reference, labelled with its library.
+Docstrings of the standard library and of packages are read with `ast`, the language reference
+(`pydoc_data.topics`) with `ast.literal_eval`: nothing is imported or executed. A document is a
+module or a topic of the reference, labelled with its library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rungwise.corpus.document import RawDocument
 STDLIB = "stdlib"
 STDLIB_LABEL = "python"
 
-# All of them come with rungwise itself; tests' own dependencies are left out on purpose.
+# All are installed with rungwise; the dependencies of tests are left out.
 DEFAULT_PACKAGES = (
     STDLIB,
     "torch",
@@ -51,7 +51,7 @@ DEFAULT_PACKAGES = (
     "rich",
 )
 
-# Folders that hold tests, or copies of other people's packages.
+# Folders of tests, or of copies of other packages.
 _SKIPPED_FOLDER = re.compile(
     r"tests?|testing|idle_test|site-packages|dist-packages|__pycache__|_?vendor|_?vendored|externals?|extern|"
     r"third_party|thirdparty|thirdparty_files|node_modules"
@@ -61,7 +61,7 @@ _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Module(NamedTuple):
-    """One Python file: the package it belongs to, its path in that package, its size."""
+    """A Python file: its package, its path in that package, its size."""
 
     package: str
     path: str
@@ -76,7 +76,7 @@ class Module(NamedTuple):
 
 
 def versions(packages: Iterable[str], key: str) -> dict[str, Any]:
-    """The versions of Python and of each package, which change when their documentation does."""
+    """Return the versions of Python and of each package: they identify the documentation."""
     distributions = importlib.metadata.packages_distributions()
     by_package: dict[str, str] = {}
     for package in packages:
@@ -91,7 +91,7 @@ def versions(packages: Iterable[str], key: str) -> dict[str, Any]:
 
 
 def modules(packages: Iterable[str], key: str) -> list[Module]:
-    """Every module to read, sorted; a ConfigError naming `key` if a package is not installed."""
+    """Return the modules to read, sorted; raises ConfigError if a package is not installed."""
     distinct: dict[Module, None] = {}
     for package in packages:
         for folder in _folders(package, key):
@@ -104,11 +104,11 @@ def modules(packages: Iterable[str], key: str) -> list[Module]:
 
 
 def read(modules: Iterable[Module], key: str) -> Iterator[RawDocument]:
-    """Read each module as a document whose paragraphs are its docstrings, in source order.
+    """Yield a document per module (or topic), its paragraphs the docstrings in source order.
 
     A paragraph that a module repeats (generated methods, shared parameters) is kept once.
     """
-    # A syntax tree holds no garbage, and looking for some takes as long as building it.
+    # A syntax tree holds no garbage, and looking for it doubles the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -126,11 +126,11 @@ def read(modules: Iterable[Module], key: str) -> Iterator[RawDocument]:
 
 
 def docstrings(source: bytes) -> list[str]:
-    """The docstrings of a module's source in order; none if it is not Python of this version."""
+    """Return the docstrings of a module in order; none if this Python cannot parse it."""
     if b'"""' not in source and b"'''" not in source:
         return []
     with warnings.catch_warnings():
-        # Invalid escapes in other people's source are not ours to report.
+        # Invalid escapes in other people's source.
         warnings.simplefilter("ignore")
         try:
             tree = ast.parse(source)
@@ -189,7 +189,7 @@ def _find(module: Module, key: str) -> Path:
 
 
 def _folders(package: str, key: str) -> list[Path]:
-    """The folders of a package's files. Finding a top-level package does not import it."""
+    """Return the folders (or file) of a package. Finding a top-level package does not import it."""
     if package == STDLIB:
         return [Path(sysconfig.get_path("stdlib"))]
     spec = importlib.util.find_spec(package)

@@ -1,9 +1,9 @@
 """Rules that tell prose from tables, lists, blobs and boilerplate in any language.
 
-They are the rules of Rae et al. 2021 (arXiv:2112.11446, appendix A1.1) that need no word list, with
-three changes: the share of words with a letter becomes that of letters and digits among the
-characters, as Chinese has no blanks; the mean length of a word becomes that of the longest; and the
-share of text in repeated lines is taken over sentences. The first broken rule is reported.
+These are the rules of Rae et al. 2021 (arXiv:2112.11446, appendix A1.1) that need no word list,
+with three changes: the share of words with a letter is replaced by the shares of letters and digits
+among characters, as Chinese has no blanks; the mean word length by the longest word; and repeated
+lines by repeated sentences. The first broken rule is reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import Field
 
 from rungwise.core.config import Config
 
-# Scripts that are written without blanks: Thai, Lao, Tibetan, Myanmar, Khmer, kana, and Han.
+# Scripts written without blanks: Thai, Lao, Tibetan, Myanmar, Khmer, kana and Han.
 _NO_BLANKS_RANGES = (
     "\u0e00\u0fff",
     "\u1000\u109f",
@@ -51,7 +51,7 @@ class QualityConfig(Config):
 
 
 def fault(sentences: Sequence[str], config: QualityConfig) -> str:
-    """The reason to drop a document, such as "quality: few letters"; empty if there is none."""
+    """Return the reason to drop a document, such as "quality: few letters", or ""."""
     text = " ".join(sentences)
     counts = _counts(text)
     visible = max(1, int(counts.sum() - counts[_BLANK]))
@@ -78,7 +78,7 @@ def is_word(codes: np.ndarray) -> np.ndarray:
 
 
 def is_word_alone(codes: np.ndarray) -> np.ndarray:
-    """Whether each code point is of a script that is written without blanks."""
+    """Whether each code point is of a script written without blanks."""
     alone = np.zeros(len(codes), bool)
     for first, last in _NO_BLANKS_RANGES:
         alone |= (codes >= ord(first)) & (codes <= ord(last))
@@ -91,7 +91,7 @@ def _counts(text: str) -> np.ndarray:
 
 
 def _repetition(sentences: Sequence[str]) -> tuple[int, int]:
-    """Characters in repeated sentences, and in all copies of the sentence that takes the most."""
+    """Count characters in repeats, and in all copies of the sentence that takes the most."""
     times = Counter(sentences)
     if len(times) == len(sentences):
         return 0, 0
@@ -107,7 +107,6 @@ def _is_unbroken(text: str, maximum: int) -> bool:
 
 @functools.cache
 def _classes() -> np.ndarray:
-    """The class of every code point, by this Python's Unicode tables."""
     class_of = {"L": _LETTER, "M": _LETTER, "N": _DIGIT, "Z": _BLANK}
     by_code = bytes(
         class_of.get(unicodedata.category(chr(code))[0], _OTHER)

@@ -1,14 +1,14 @@
-"""The work on one range: read it to a staging file, say which keys it has, write what is kept.
+"""Process one range: read it to a staging file, report its keys, write what is kept.
 
-    {output}/staging/{range}.text.arrow    every document, uncompressed, in the order of the source
-    {output}/staging/{range}.keys.arrow    their keys, and the report of reading: the marker of that
-    {output}/staging/{range}.json          the report of writing: the marker of that
+    {output}/staging/{range}.text.arrow    all documents, uncompressed, in source order
+    {output}/staging/{range}.keys.arrow    their keys and the report of reading: marks it as done
+    {output}/staging/{range}.json          the report of writing: marks it as done
     {output}/staging/tests                 hashes of test texts
-    {output}/staging/lost-{part}.arrow     who is lost to others, a record batch a group of ranges
-    {output}/staging/repeated-{part}.arrow paragraphs that stand elsewhere too, likewise
+    {output}/staging/lost-{part}.arrow     lost documents, a record batch per group of ranges
+    {output}/staging/repeated-{part}.arrow repeated paragraphs, likewise
 
-Every file appears whole or not at all, so a killed stage goes on where it was. Text stays in its
-range; keys alone meet those of others.
+Every file appears whole or not at all, so a killed stage resumes where it stopped. Text stays in
+its range; only keys are compared with other ranges.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rungwise.corpus.shards import write_range
 from rungwise.corpus.sources import CorpusConfig, files_of_tests, names_of
 
 STAGING = "staging"
-# Of places in documents: who is lost, for which reason; and which paragraph is repeated.
+# Kinds of places: lost documents (index: reason) and repeated paragraphs (index: paragraph).
 LOST, REPEATED = "lost", "repeated"
 _TESTS_FILE = f"{STAGING}/tests"
 _PLACES_SCHEMA = pa.schema([("range", pa.int32()), ("row", pa.int32()), ("index", pa.int32())])
@@ -38,13 +38,13 @@ _PLACES_SCHEMA = pa.schema([("range", pa.int32()), ("row", pa.int32()), ("index"
 
 @dataclass(frozen=True)
 class RangeTask:
-    """Reads and writes the ranges of an artifact; it holds everything that they share."""
+    """Reads and writes the ranges of an artifact; holds what they share."""
 
     config: CorpusConfig
     output: Folder
 
     def read(self, range: Range) -> dict[str, Any]:
-        """Stage the documents of a range unless an earlier attempt did; return the report."""
+        """Stage the documents of a range unless already staged; return the report."""
         if self.output.exists(_keys_file(range.number)):
             return self._report(range.number)
         builder = RangeBuilder(self.config, self._source_of(range), self._tests)
@@ -56,12 +56,11 @@ class RangeTask:
         return report
 
     def keys(self, number: int) -> pa.Table:
-        """The keys of a range that has been read."""
+        """Return the keys of a staged range."""
         with _opened(self.output, _keys_file(number)) as reader:
             return reader.read_all()
 
     def name_of(self, number: int, row: int) -> str:
-        """The id of one document of a range that has been read."""
         for table in self.tables(number):
             if row < table.num_rows:
                 return table["id"][row].as_py()
@@ -69,7 +68,7 @@ class RangeTask:
         raise IndexError(row)
 
     def places(self, kind: str, num_parts: int, group: int) -> np.ndarray:
-        """The places in the ranges of a group, (N, 3): range, row, index, in this order."""
+        """Return the places in a group of ranges, (N, 3): range, row, index, sorted."""
         parts = [np.empty((0, 3), np.int64)]
         for part in range(num_parts):
             with _opened(self.output, _places_file(kind, part)) as reader:
@@ -81,7 +80,7 @@ class RangeTask:
     def write(
         self, range: Range, lost: np.ndarray, repeated: np.ndarray, last_held_out: int
     ) -> dict[str, Any]:
-        """Write the files of a range unless an earlier attempt did; return the report.
+        """Write the files of a range unless already written; return the report.
 
         `lost` and `repeated` may hold other ranges too.
         """
@@ -103,7 +102,7 @@ class RangeTask:
         return report
 
     def stage_tests(self) -> None:
-        """Stage the hashes of the test texts, if there are any, for `read`."""
+        """Stage the hashes of the test texts, if any, for `read`."""
         config = self.config.decontaminate
         if config is not None and not self.output.exists(_TESTS_FILE):
             hashes = ngrams_of_tests(files_of_tests(config), config.ngram).hashes
@@ -126,7 +125,7 @@ class RangeTask:
             return json.loads(reader.schema.metadata[b"report"])
 
     def tables(self, number: int) -> Iterator[pa.Table]:
-        """The documents of a range that has been read."""
+        """Yield the documents of a staged range."""
         with _opened(self.output, _text_file(number)) as reader:
             for batch in range(reader.num_record_batches):
                 yield pa.Table.from_batches([reader.get_batch(batch)])
@@ -135,9 +134,9 @@ class RangeTask:
 def write_places(
     output: Folder, kind: str, part: int, places: np.ndarray, group_of: np.ndarray
 ) -> None:
-    """Write the places of one partition, (N, 3): a record batch for each group of ranges.
+    """Write the places of one partition, (N, 3): a record batch per group of ranges.
 
-    `group_of` has the number of the group for each range.
+    `group_of` maps each range to its group.
     """
     groups = group_of[places[:, 0]]
     places = places[np.argsort(groups, kind="stable")]
@@ -175,7 +174,6 @@ def _write_ipc(
 
 
 def _opened(output: Folder, name: str) -> Any:
-    """A reader of an Arrow file, mapped into memory where it is on this machine."""
     source = output.open(name) if output.remote else pa.memory_map(str(output.local(name)))
     return pa.ipc.open_file(source)
 

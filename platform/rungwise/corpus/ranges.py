@@ -1,9 +1,8 @@
-"""Ranges: what is read at once, cut from the files of the sources without opening any.
+"""Ranges: the units of reading, cut from the files of the sources without opening any.
 
-A range is consecutive bytes of one file that can be split, or several whole files, always of one
-source. A record (line, article, row group) belongs to the range in which its first byte stands, so
-the ranges of a file yield exactly its documents, each once, wherever it is cut. The cuts are a pure
-function of the config and of the listing, whatever the number of workers.
+A range is consecutive bytes of one splittable file, or several whole files, of one source. A record
+(line, article, row group) belongs to the range of its first byte, so each is read once, wherever
+the file is cut. The cuts depend only on the config and the file listing, not on the workers.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from rungwise.corpus.sources import (
 from rungwise.corpus.streams import UnsoundError
 
 _EMPTY = "empty file"
-# A compressed file is taken for so many times its size, that many more ranges are made.
+# Assumed compression ratio, to make smaller ranges of compressed files.
 _PACKED_FACTOR = 3
 
 
@@ -44,7 +43,7 @@ _PACKED_FACTOR = 3
 class Range:
     """Bytes [begin, end) of one file, or several whole files if `end` is None.
 
-    `number` counts the ranges of a corpus, `source` is an index into its sources.
+    `number` counts the ranges of a corpus; `source` is the index of the source.
     """
 
     number: int
@@ -55,26 +54,25 @@ class Range:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the files, as they are stored, that this range stands for."""
         if self.end is not None:
             return self.end - self.begin
         return sum(file.size_bytes for file in self.files)
 
 
 def ranges_of(config: CorpusConfig) -> list[Range]:
-    """Cut the sources into ranges of about `shard_megabytes`, in order of source, name, place.
+    """Cut the sources into ranges of about `shard_megabytes`, by source, name and place.
 
-    Raises ConfigError or DataError for a source without files, or without a byte in them.
+    Raises ConfigError or DataError for a source without files or bytes.
     """
     step = max(1, int(config.shard_megabytes * 1e6))
     ranges: list[Range] = []
     for index, source in enumerate(config.sources):
         packed: list[SourceFile] = []
         packed_bytes = 0
-        # A list that ends with None, to close the last pack.
+        # None ends the list and closes the last pack.
         for file in [*_files_of(source, index), None]:
             weight = 0 if file is None else _weight(file)
-            # The rest of a file joins its last cut if it is less than half of one.
+            # A remainder of less than half a range joins the last one.
             cuts = round(weight / step) if file and _is_splittable(file, source) else 1
             if packed and (file is None or cuts > 1 or packed_bytes + weight > step):
                 ranges.append(Range(len(ranges), index, tuple(packed)))
@@ -111,16 +109,16 @@ def _is_splittable(file: SourceFile, source: FileSource | PydocsSource) -> bool:
         case ParquetSource():
             return True
         case ArrowSource():
-            # The batches before a cut are passed over, which is free in a mapped file only.
+            # Batches before a cut are skipped, which is free only in a mapped file.
             return not is_remote(file.uri)
         case _:
             return False
 
 
 def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
-    """The documents of a range in their order, and one without text for each part skipped.
+    """Yield the documents of a range in order, and one without text per skipped part.
 
-    Raises DataError for the first damage if `on_error` is stop.
+    Raises DataError at the first damage if `on_error` is stop.
     """
     source = config.sources[range.source]
     key = key_of(range.source, "paths")

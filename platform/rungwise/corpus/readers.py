@@ -1,9 +1,8 @@
 """Read raw documents from a part of a text file: plain text and WikiText.
 
-A document belongs to the part in which it begins, so that a file may be cut anywhere. What cannot
-be read because of the file itself (a byte that is not of the encoding, a document that is too long)
-becomes a document without text, with a reason and its damage, and the rest is read. Ids are
-`{file}` or `{file}:{offset of the document}`, relative to the source, so that they survive a move.
+A document belongs to the part in which it begins, so a file may be split anywhere. Undecodable or
+too long content becomes a document without text, with a reason and its damage, and reading goes on.
+Ids are `{file}` or `{file}:{offset}`, relative to the source, so that they survive a move.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _PARAGRAPH_BREAK = re.compile(r"\n(?:[ \t]*\n)+")
 _WIKITEXT_HEADING = re.compile(r"\s*(=(?: =)*) (.+?) \1\s*$")
 _WIKITEXT_TITLE = re.compile(rb"\s*= (?!= ).* =\s*$")
 _WIKITEXT_ESCAPE = re.compile(r" ?@([-,.])@ ?")
-# A line of blanks, those of Unicode in UTF-8.
+# A line of blanks, including those of Unicode in UTF-8.
 _BLANK = re.compile(
     rb"(?:[\s\x1c-\x1f]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|"
     rb"\xe3\x80\x80)*"
@@ -31,7 +30,7 @@ _BLANK = re.compile(
 
 
 def paragraphs_of(text: str, lines: Lines) -> list[str]:
-    """Split a text into paragraphs, its lines laid out as `lines` says."""
+    """Split a text of line layout `lines` into paragraphs."""
     match lines:
         case "wrapped":
             blocks = _PARAGRAPH_BREAK.split(text)
@@ -43,8 +42,7 @@ def paragraphs_of(text: str, lines: Lines) -> list[str]:
 
 
 def text_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
-    """The documents of plain text: the file, chunks of it, its lines, or blocks between blank
-    lines."""
+    """Yield the documents of plain text: the file, its chunks, lines, or blank-line blocks."""
     match source.documents:
         case "file":
             yield from _file_document(part, source)
@@ -81,9 +79,9 @@ def _file_document(part: Part, source: TextSource) -> Iterator[RawDocument]:
 
 
 def _chunk_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
-    """All that begins in the same `chunk_kilobytes` of the file, the same wherever it is cut.
+    """Yield a document per `chunk_kilobytes` of the file, the same wherever it is split.
 
-    A chunk begins with a line, of wrapped text with one after a blank line: the first in it.
+    A chunk begins with the first line in it; in wrapped text, the first after a blank line.
     """
     chunk_bytes = round(source.chunk_kilobytes * 1000)
     begin, end = (
@@ -118,7 +116,7 @@ def _chunk_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
 
 
 def _block_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
-    """The blocks after the blank lines of a part, and at the start of the file, even past `end`."""
+    """Yield the blocks that follow blank lines of a part, even past `end`, or open the file."""
     maximum_bytes = part.maximum_bytes + len(b"\r\n")
     block: list[bytes] = []
     opened, size = -1, 0
@@ -134,7 +132,7 @@ def _block_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
         if lines:
             offsets = list(accumulate(map(len, lines), initial=offset))
         begin = 0
-        # Up to each blank line, and then to the end of the batch, where a block may stay open.
+        # Up to each blank line, then to the end of the batch, where a block may stay open.
         for number in [*compress(count(), map(_BLANK, lines)), len(offsets) - 1]:
             if number > begin and follows_blank:
                 if opened < 0:
@@ -178,7 +176,7 @@ def _text_document(
 
 
 def wikitext_documents(part: Part) -> Iterator[RawDocument]:
-    """The articles whose titles stand in the part, and what stands before the first of a file."""
+    """Yield the articles whose titles are in the part, and any text before a file's first."""
     article: list[bytes] = []
     opened, size = (-1 if part.begin else 0), 0
 

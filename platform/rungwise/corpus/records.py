@@ -1,8 +1,7 @@
-"""Read raw documents from records: the objects of JSON Lines, the rows of Parquet and Arrow files.
+"""Read raw documents from records: JSON Lines objects, and rows of Parquet and Arrow files.
 
-A line, row group or record batch belongs to the part of its file in which its first byte stands.
-The id of a document is `{file}:{offset of the line}` or `{file}:{number of the row}` unless a field
-holds it.
+A line, row group or record batch belongs to the part of its file that holds its first byte. A
+document's id is `{file}:{offset of the line}` or `{file}:{row number}` unless a field holds it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from rungwise.corpus.sources import (
 )
 from rungwise.corpus.spans import is_list_of_spans
 
-# A line of JSON has other fields too, and spells what is not ASCII with twice the bytes.
+# A JSON line holds other fields too, and its escapes double the bytes of non-ASCII text.
 _JSON_FACTOR = 2
 _JSON_MORE_BYTES = 1 << 20
 _ROWS_AT_ONCE = 1024
@@ -46,7 +45,7 @@ RecordSource = JsonLinesSource | ParquetSource | ArrowSource
 
 
 class Fields:
-    """Turns records into documents, by the names of fields that a source gives."""
+    """Turns records into documents, by the field names of a source."""
 
     def __init__(self, part: Part, source: RecordSource, unit: str) -> None:
         self._part = part
@@ -58,11 +57,10 @@ class Fields:
 
     @property
     def names(self) -> list[str]:
-        """The fields that are read, each once."""
         return list(dict.fromkeys(self._names.values()))
 
     def missing(self, known: Iterable[str], at: int | None, num_bytes: int) -> RawDocument | None:
-        """The damage if one of the fields is not in `known`."""
+        """Return the damage if a field of the source is not in `known`."""
         for key, name in self._names.items():
             if name not in known:
                 there = ", ".join(sorted(known)) or "none"
@@ -73,8 +71,7 @@ class Fields:
     def document(
         self, record: Mapping[str, Any], at: int, num_bytes: int, exact: Callable[[], Any]
     ) -> RawDocument:
-        """The document of the record at `at`; `exact` reads it again, with whole numbers of any
-        size."""
+        """Build the document of a record; `exact` parses it again, with integers of any size."""
         if (damaged := self.missing(record, at, num_bytes)) is not None:
             return damaged
         part = self._part
@@ -122,7 +119,7 @@ def _name_in(record: Mapping[str, Any], name: str, exact: Callable[[], Any], def
 
 
 def json_documents(part: Part, source: JsonLinesSource) -> Iterator[RawDocument]:
-    """One document for each line that begins in the part and is not blank."""
+    """Yield a document for each line that begins in the part and is not blank."""
     fields = Fields(part, source, "byte")
     utf8 = codec_of(part.encoding).is_utf8
     for offset, length, line in part.lines(_JSON_FACTOR * part.maximum_bytes + _JSON_MORE_BYTES):
@@ -136,7 +133,7 @@ def json_documents(part: Part, source: JsonLinesSource) -> Iterator[RawDocument]
         try:
             record = orjson.loads(line if utf8 else part.text(line))
         except ValueError:
-            # The standard library's parser knows more (NaN, lone surrogates) and tells more.
+            # The standard library accepts more (NaN, lone surrogates) and has better messages.
             try:
                 record = json.loads(part.text(line))
             except UnicodeDecodeError as error:
@@ -160,7 +157,7 @@ def _not_json(part: Part, offset: int, length: int, error: Exception) -> RawDocu
 
 
 def parquet_documents(part: Part, source: ParquetSource) -> Iterator[RawDocument]:
-    """One document a row of the row groups that begin in the part."""
+    """Yield a document per row of the row groups that begin in the part."""
     fields = Fields(part, source, "row")
     with contextlib.ExitStack() as closing:
         stream = closing.enter_context(_seekable(part.file))
@@ -193,7 +190,6 @@ def parquet_documents(part: Part, source: ParquetSource) -> Iterator[RawDocument
 
 
 def _begin_of(group: Any) -> int:
-    """The offset of the first page of a row group."""
     columns = (group.column(number) for number in range(group.num_columns))
     return min(
         min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
@@ -204,7 +200,7 @@ def _begin_of(group: Any) -> int:
 def _row_documents(
     part: Part, fields: Fields, batches: Iterable[pa.RecordBatch], rows: range, stored: int
 ) -> Iterator[RawDocument]:
-    """The documents of `rows`, which take `stored` bytes; the damage where no batch can be read."""
+    """Yield documents of `rows`, which take `stored` bytes; damage where reading fails."""
     row, bytes_a_row = rows.start, max(1, stored // len(rows))
     try:
         for batch in batches:
@@ -222,7 +218,7 @@ def _row_documents(
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
-    """The rows of a batch; an error for one whose text is not UTF-8."""
+    """Yield the rows of a batch; an error in place of a row that is not UTF-8."""
     try:
         yield from batch.to_pylist()
     except UnicodeDecodeError:
@@ -234,7 +230,7 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeEr
 
 
 def arrow_documents(part: Part, source: ArrowSource) -> Iterator[RawDocument]:
-    """One document a row of the record batches that begin in the part."""
+    """Yield a document per row of the record batches that begin in the part."""
     fields = Fields(part, source, "row")
     row = 0
     with _arrow_stream(part.file) as stream:
@@ -261,7 +257,7 @@ def arrow_documents(part: Part, source: ArrowSource) -> Iterator[RawDocument]:
 
 
 def _validated(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    # Arrow reads past a buffer, without a word, if its offsets are damaged.
+    # With damaged offsets, Arrow silently reads past the end of a buffer.
     batch.validate(full=True)
     yield batch
 
@@ -278,7 +274,7 @@ def _unsound(part: Part, row: int | None, num_bytes: int, error: Exception) -> R
 
 
 def _arrow_stream(file: SourceFile) -> pa.NativeFile:
-    # Of a mapped file, only what is looked at is read: batches before the part cost nothing.
+    # Only the touched pages of a mapped file are read: skipping batches is free.
     if not is_remote(file.uri):
         return pa.memory_map(file.uri)
     return pa.PythonFile(file.open(), mode="r")
@@ -286,10 +282,10 @@ def _arrow_stream(file: SourceFile) -> pa.NativeFile:
 
 @contextlib.contextmanager
 def _seekable(file: SourceFile) -> Iterator[Any]:
-    """The bytes of a file; one that is compressed is first unpacked to the disk."""
+    """Open a file for seeking; a compressed one is first unpacked to disk."""
     if not streams.packing_of(file.name):
         with file.open() as stream:
-            # Without the buffer, which would fetch what stands behind a column too.
+            # Unbuffered: a buffer would also fetch what follows a column.
             yield stream.raw
         return
     with tempfile.TemporaryFile() as unpacked:

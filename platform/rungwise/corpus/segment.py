@@ -1,22 +1,22 @@
-"""Sentence segmentation by one regular expression: fast, the same everywhere, no model to fetch.
+"""Sentence segmentation by one regular expression: fast, reproducible, no model to download.
 
     segment('Dr. Smith paid $3.50. "Why?" he asked.') ==
         ["Dr. Smith paid $3.50.", '"Why?" he asked.']
 
-A sentence ends at . ! ? … with its closing quotes and brackets, before white space and a capital,
-a digit or an opening quote. In Chinese and Japanese it ends at 。！？ and at …… after a word, with
-what closes there, before anything but a comma or a semicolon; and, as many journals print, at an
-ASCII stop between two such characters. A semicolon ends none. A full stop does not end one
+A sentence ends at . ! ? … with its closing quotes and brackets, before white space and a capital, a
+digit or an opening quote. In Chinese and Japanese it ends at 。！？, and at …… after a word, with
+closing marks, unless a comma or semicolon follows; and, as many journals print, at an ASCII stop
+between two such characters. A semicolon ends no sentence. A full stop does not end one
 
   - after a title or a Latin abbreviation (Mr., e.g., vs.), whatever follows;
-  - after what counts or dates (No., Fig., Jan.), if a digit or a bracket follows;
-  - after what may well close a sentence (Inc., etc., U.S., an initial), unless the next word is one
-    that usually opens a sentence;
+  - after a counting word or a month (No., Fig., Jan.), if a digit or bracket follows;
+  - after a word that may end a sentence (Inc., etc., U.S., an initial), unless the next word
+    usually opens one;
   - after the number of a list item ("2. Then ...").
 
-In a text that has small letters and not one capital, a small letter opens a sentence as a capital
-does, and the words above count in small letters. A line break always ends a sentence: readers join
-lines that are only wrapped.
+In a text with small letters and no capital, a small letter opens a sentence as a capital does, and
+the words above match in lower case. A line break always ends a sentence: readers have joined
+wrapped lines.
 """
 
 # ruff: noqa: RUF001, RUF002  (quotes and stops of other scripts are the subject here)
@@ -39,13 +39,13 @@ _COUNTED = (
 _MAYBE_LAST = (
     "Inc Corp Co Cos Ltd Bros Jr Sr Ph.D M.D B.A M.A etc al a.m p.m A.M P.M Assn Dept Univ Ave Blvd"
 )
-# Words that open sentences far more often than they follow an abbreviation inside one.
+# Words that open sentences far more often than they follow an abbreviation.
 _OPENERS = (
     "The|This|That|These|Those|There|Then|It|Its|If|In|We|You|He|She|They|His|Her|Their|Our|A|An|"
     "And|But|So|For|As|At|By|On|To|When|Where|While|With|Note|Use|Used|Return|Returns|See|Also|"
     "After|Before|However|Only|Each|All|Any|Some|Not|No|What|Who|How|Why"
 )
-# Without a capital to tell, only those that hardly ever follow one.
+# For texts without capitals: words that hardly ever follow an abbreviation.
 _SURE_OPENERS = "The|This|That|These|Those|There|Then|It|If|We|You|He|She|They|But|However"
 _LOWER = "a-zß-öø-ÿāăąćĉċčďđēĕėęěĝğġģĥħĩīĭįıĵķĺļľłńņňōŏőœŕřśŝşšţťũūŭůűųŵŷźżžα-ωά-ώа-џ"
 _WIDE = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # kana and Han
@@ -55,7 +55,7 @@ _OPENING = "\"'“‘«([{`*¿¡„"
 
 
 def _same_length(words: str) -> Iterator[str]:
-    """Group `words` into alternatives of one length each: a look-behind has a fixed width."""
+    """Group `words` into alternatives of equal length: look-behinds have a fixed width."""
     by_length: dict[int, list[str]] = {}
     for word in words.split():
         by_length.setdefault(len(word), []).append(re.escape(word))
@@ -63,18 +63,16 @@ def _same_length(words: str) -> Iterator[str]:
 
 
 def _not_after(words: str) -> str:
-    """A pattern that refuses any of `words` before a full stop."""
     return "".join(rf"(?<!\b(?:{group})\.)" for group in _same_length(words))
 
 
 def _after_number_of(words: str) -> str:
-    """A pattern that matches after "vol. 2." and the like."""
     return "|".join(rf"(?<=\b(?:{group})\.\s[0-9]\.)" for group in _same_length(words))
 
 
 def _end(case: str, openers: str, begins: str) -> re.Pattern[str]:
-    """The pattern of an end: `case` is "i" to know words in any, `begins` opens a sentence."""
-    # The engine scans for the first class only; the branches then tell the characters apart.
+    """Return the pattern of a sentence end; `case` "i" ignores case, `begins` opens a sentence."""
+    # The engine scans for the first class; the branches then tell the characters apart.
     return re.compile(
         rf"""
     [.!?…\n。！？．｡]
@@ -107,11 +105,10 @@ def _end(case: str, openers: str, begins: str) -> re.Pattern[str]:
 _END = _end("", _OPENERS, rf"[^\W_{_LOWER}]")
 _END_WITHOUT_CAPITALS = _end("i", _SURE_OPENERS, r"[^\W_]")
 _STOP = re.compile("[.!?…\n。！？．｡]")
-# Stops of which no other ends a sentence if the first does not: what follows them decides.
+# Runs of stops: if the first ends no sentence, none does, since the text behind decides.
 _RUN = re.compile(r"(?: [!?…] | \.(?=\.) ) [.!?…]* | [。！？][。！？…]*", re.VERBOSE)
-# Classes of characters, as bits: an ASCII stop, any other, a line break, a blank, what may stand
-# behind a stop that ends a sentence, kana or Han, what may stand where a sentence begins, and what
-# stands there in a text without capitals.
+# Character classes, as bits: ASCII stop, other stop, line break, blank, what may follow a stop that
+# ends a sentence, kana or Han, start of a sentence, and start in a text without capitals.
 _ASCII_STOP, _OTHER_STOP, _BREAK, _BLANK, _BEHIND, _HAN, _BEGINS, _SMALL = (
     1 << bit for bit in range(8)
 )
@@ -129,7 +126,7 @@ _SHORT = 2000
 
 
 def segment(text: str) -> list[str]:
-    """The sentences of `text` in order, none empty; together they hold all but its white space."""
+    """Return the sentences of `text`, none empty; they hold all but its white space."""
     sentences: list[str] = []
     has_capitals = not text.islower()
     ends = _END if has_capitals else _END_WITHOUT_CAPITALS
@@ -142,7 +139,7 @@ def segment(text: str) -> list[str]:
         elif end := ends.match(text, at):
             stop = searched = end.end()
             if text[stop - 1] == '"' and stop - at > 1:
-                # The same mark opens and closes; in a text without blanks only its count tells.
+                # The same mark opens and closes; without blanks only its count tells which.
                 opened = max(counted, text.rfind("\n", counted, stop) + 1)
                 marks = sum(text.count(mark, opened, stop) for mark in '"“”')
                 quotes = marks + (quotes if opened == counted else 0)
@@ -161,10 +158,10 @@ def segment(text: str) -> list[str]:
 
 
 def _candidates(text: str, has_capitals: bool) -> list[int]:
-    """The places of all stops that may end a sentence, and of the line breaks.
+    """Return the positions of stops that may end a sentence, and of line breaks.
 
-    Most stops in a text end none, or stand at the end of a line, which ends one anyway; to tell so
-    for all at once takes a tenth of the time of a search for each.
+    Most stops end no sentence, or precede a line break, which ends one anyway. Filtering all of
+    them at once takes a tenth of the time of a search for each.
     """
     if len(text) < _SHORT:
         return [stop.start() for stop in _STOP.finditer(text)]
@@ -176,7 +173,7 @@ def _candidates(text: str, has_capitals: bool) -> list[int]:
     before, after, second = np.zeros((3, len(kinds)), np.uint8)
     before[1:], after[:-1], second[:-2] = kinds[:-1], kinds[1:], kinds[2:]
     begins = _BEGINS if has_capitals else _BEGINS | _SMALL
-    # One blank and, unless it begins a sentence, a small letter.
+    # One blank and then a small letter that cannot begin a sentence.
     goes_on = ((after & _BLANK) > 0) & ((second & begins) == 0)
     ends = ((after & _BEHIND) > 0) & ~goes_on | ((before & _HAN) > 0)
     ends = (kinds & _ASCII_STOP > 0) & ends | (kinds & _OTHER_STOP > 0)
@@ -185,7 +182,7 @@ def _candidates(text: str, has_capitals: bool) -> list[int]:
 
 @functools.cache
 def _classes() -> np.ndarray:
-    """The classes of the characters up to U+FFFE; U+FFFF stands for those beyond, as if Han."""
+    """Return the classes up to U+FFFE; U+FFFF stands for all beyond, as if Han."""
     every = "".join(map(chr, range(0xFFFF)))
     classes = np.zeros(0x10000, np.uint8)
     for kind, pattern in _PATTERN_OF.items():

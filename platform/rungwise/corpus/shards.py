@@ -1,7 +1,7 @@
-"""Write the documents of one range to its files: leave out the lost, split, count.
+"""Write the documents of one range to its files: leave out lost ones, split, count.
 
-Documents keep their order. The files of a split are `{split}-{range}.parquet`, or several with a
-part at the end of the name if the range holds more text than a shard may.
+Documents keep their order. The files of a split are `{split}-{range}.parquet`, or several ending in
+`-{part}` if the range holds more text than a shard may.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
+import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 
 from rungwise.core.storage import Folder, file_digest
@@ -41,8 +41,8 @@ def write_range(
 ) -> dict[str, Any]:
     """Write the files of range `number`, none for a split without documents; return its report.
 
-    `tables` are those of `RangeBuilder`; `lost` is (N, 2), row and index of the reason, `repeated`
-    (N, 2), row and paragraph, both in order.
+    `tables` come from `RangeBuilder`; `lost`, (N, 2), holds row and index of the reason,
+    `repeated`, (N, 2), row and paragraph, both sorted.
     """
     limit_bytes = int(shard_megabytes * 1e6)
     writers = [_Writer(split, number, limit_bytes, output) for split in SPLITS]
@@ -84,7 +84,6 @@ def write_range(
 
 
 def _within(places: np.ndarray, begin: int, num_rows: int) -> np.ndarray:
-    """The `places` in rows from `begin` on, counted from there."""
     here = places[np.searchsorted(places[:, 0], begin) :]
     return here[: np.searchsorted(here[:, 0], begin + num_rows)] - [begin, 0]
 
@@ -105,7 +104,7 @@ class _Writer:
         while table.num_rows:
             ends = np.cumsum(table["bytes"].to_numpy()) + self._held_bytes
             fits = int(np.searchsorted(ends, self._limit_bytes, side="right"))
-            # A document that is larger than a shard has one of its own.
+            # A document larger than a shard gets its own.
             fits = max(fits, 0 if self._tables else 1)
             if fits:
                 self._tables.append(table[:fits])
@@ -115,7 +114,6 @@ class _Writer:
                 self._flush(f"{self._stem}-{len(self._files):02d}.parquet")
 
     def close(self) -> list[dict[str, Any]]:
-        """Write what is left; the files, in order."""
         if self._tables:
             part = f"-{len(self._files):02d}" if self._files else ""
             self._flush(f"{self._stem}{part}.parquet")
@@ -140,7 +138,7 @@ class _Writer:
 
 def _counts(table: pa.Table) -> dict[str, int]:
     sentences = pc.list_flatten(table["sentences"])  # pyright: ignore[reportAttributeAccessIssue]
-    # Clean text has single blanks only, and one more stands between two sentences.
+    # Clean text has single blanks; one more separates two sentences.
     between = len(sentences) - table.num_rows
     text_bytes = pc.sum(pc.binary_length(sentences)).as_py()  # pyright: ignore[reportAttributeAccessIssue]
     blanks = sum(int((_content(chunk) == ord(" ")).sum()) for chunk in sentences.chunks)
@@ -155,7 +153,6 @@ def _counts(table: pa.Table) -> dict[str, int]:
 
 
 def _content(texts: pa.StringArray) -> np.ndarray:
-    """The bytes of all `texts`, one after the other."""
     _, offsets, content = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     return np.frombuffer(content, np.uint8)[bounds[0] : bounds[-1]]

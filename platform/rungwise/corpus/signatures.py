@@ -1,16 +1,16 @@
-"""MinHash signatures, which estimate how similar two documents are from a few numbers of each.
+"""MinHash signatures: estimate the similarity of two documents from a few numbers of each.
 
-The resemblance of two texts is the Jaccard index of their sets of shingles (Broder 1997). A shingle
-is a run of characters, since a script without blanks shows no words; nine of them suit
-prose (Leskovec, Rajaraman and Ullman, chapter 3). The signature is a one-permutation MinHash: each
-shingle is hashed once, the top bits of the hash choose one of `permutations` slots, and each slot
-keeps the smallest remainder (Li, Owen and Zhang 2012); an empty slot copies another, chosen by a
-hash of the slot alone, so that similar texts choose alike (Shrivastava 2017, arXiv:1703.04664).
+Similarity is the Jaccard index of the sets of shingles (Broder 1997). A shingle is a run of
+characters, since scripts without blanks show no words; nine suit prose (Leskovec, Rajaraman and
+Ullman, chapter 3). The signature is a one-permutation MinHash: each shingle is hashed once, the top
+bits select one of `permutations` slots, and each slot keeps the smallest remainder (Li, Owen and
+Zhang 2012). An empty slot copies another, chosen by a hash of the slot alone, so that similar texts
+choose alike (Shrivastava 2017, arXiv:1703.04664).
 
-Two signatures agree in a slot with the probability of the resemblance s. `bands` of `rows` slots
-each are compared as one, so two documents meet with 1 - (1 - s^rows)^bands.
+Two signatures agree in a slot with probability s, their similarity. `bands` of `rows` slots are
+compared as one, so two documents share a band with probability 1 - (1 - s^rows)^bands.
 
-P permutations (slots)   K characters of a shingle
+P permutations (slots)
 """
 
 from __future__ import annotations
@@ -44,18 +44,17 @@ class NearDuplicateConfig(Config):
 
 
 class Banding(NamedTuple):
-    """The number of bands of a signature, and the rows (slots) of each."""
+    """The number of bands of a signature, and of rows (slots) in each."""
 
     bands: int
     rows: int
 
     def probability(self, similarity: float) -> float:
-        """The probability that two documents of this similarity share a band."""
         return 1 - (1 - similarity**self.rows) ** self.bands
 
 
 def banding(config: NearDuplicateConfig) -> Banding:
-    """The longest bands with which nine of ten pairs at `similarity` still meet."""
+    """Return the longest bands that still match nine of ten pairs at `similarity`."""
     choices = (Banding(config.permutations // rows, rows) for rows in range(1, 33))
     sufficient = [
         banding for banding in choices if banding.probability(config.similarity) >= _RECALL
@@ -64,7 +63,7 @@ def banding(config: NearDuplicateConfig) -> Banding:
 
 
 def signatures(texts: Sequence[str], config: NearDuplicateConfig) -> np.ndarray:
-    """The signatures of `texts`, (len(texts), P) uint32. Letter case makes no difference."""
+    """Return the signatures of `texts`, (len(texts), P) uint32; case is ignored."""
     size = config.shingle_characters
     sketches = np.full((len(texts), config.permutations), _EMPTY, np.uint32)
     for first, batch in _batches(texts, size):
@@ -74,7 +73,7 @@ def signatures(texts: Sequence[str], config: NearDuplicateConfig) -> np.ndarray:
 
 
 def band_keys(signatures: np.ndarray, banding: Banding) -> np.ndarray:
-    """A key for each band of each signature, (N, bands) uint64; no two bands share keys."""
+    """Return a key per band of each signature, (N, bands) uint64; bands share no keys."""
     used = signatures[:, : banding.bands * banding.rows].astype(_WORD)
     used = used.reshape(len(signatures), banding.bands, banding.rows)
     keys = np.broadcast_to(np.arange(1, banding.bands + 1, dtype=_WORD), used.shape[:2]).copy()
@@ -84,22 +83,21 @@ def band_keys(signatures: np.ndarray, banding: Banding) -> np.ndarray:
 
 
 def compact(signatures: np.ndarray) -> np.ndarray:
-    """The low byte of every number, (N, P) uint8: enough to estimate a similarity."""
+    """Return the low byte of each number, (N, P) uint8: enough to estimate a similarity."""
     return signatures.astype(np.uint8)
 
 
 def similarity(one: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The estimated similarity of compact signatures (P) or (N, P) to others (N, P), (N) float64.
+    """Estimate the similarity of compact signatures, (P) or (N, P), to others (N, P): (N) float64.
 
-    Different numbers share their low byte once in 256 times, which is subtracted (b-bit MinHash, Li
-    and König 2010).
+    Corrects for low bytes that agree by chance, 1 in 256 (b-bit MinHash, Li and König 2010).
     """
     agreed = (others == one).mean(axis=1)
     return (agreed - 1 / 256) / (1 - 1 / 256)
 
 
 def _batches(texts: Sequence[str], size: int) -> Iterator[tuple[int, list[str]]]:
-    """Batches of lower-cased texts, each padded to a shingle, with the index of the first."""
+    """Yield batches of lower-cased texts, padded to a shingle, and the index of the first."""
     batch: list[str] = []
     first = held = 0
     for index, text in enumerate(texts):
@@ -130,7 +128,7 @@ def _sketch(batch: list[str], size: int, sketches: np.ndarray) -> None:
         hashes = mixed(hashes)
         places = np.arange(start, stop)
         document = np.searchsorted(ends, places, side="right")
-        # A shingle that reaches into the next document belongs to none.
+        # Skip shingles that cross into the next document.
         whole = places + size <= ends[document]
         slot = document * slots + (hashes >> shift).astype(np.int64)
         rest = np.minimum(hashes[whole].astype(np.uint32), _EMPTY - np.uint32(1))
@@ -138,7 +136,6 @@ def _sketch(batch: list[str], size: int, sketches: np.ndarray) -> None:
 
 
 def _densify(sketches: np.ndarray) -> None:
-    """Fill the empty slots of each signature from its full ones."""
     slots = sketches.shape[1]
     document, slot = np.nonzero(sketches == _EMPTY)
     original = sketches.copy()
@@ -154,7 +151,7 @@ def _densify(sketches: np.ndarray) -> None:
 
 
 def mixed(words: np.ndarray) -> np.ndarray:
-    """Hash each of `words`, uint64, one to one (the steps of SplitMix64)."""
+    """Hash each of `words`, uint64, one to one (SplitMix64)."""
     for bits, factor in _MIX:
         words = (words ^ (words >> _WORD(bits))) * _WORD(factor)
     return words ^ (words >> _WORD(31))

@@ -1,8 +1,8 @@
-"""The corpus config: its source blocks, the files they match, and the digest of those files.
+"""The corpus config: its source blocks, the files they match, and the digests of those files.
 
-`identity` is the config without its paths and `outside` the digests that replace them, so a corpus
-that moves is the same corpus and one whose bytes change is another. Both run before anything is
-built, and refuse a source that matches no file or only empty ones.
+`identity` is the config without paths, `outside` the digests of the files instead: a moved corpus
+keeps its identity, changed bytes make a new one. Both run before the build; `outside` raises if a
+source matches no file or only empty ones.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from rungwise.corpus.paragraphs import DuplicateParagraphConfig
 from rungwise.corpus.quality import QualityConfig
 from rungwise.corpus.signatures import NearDuplicateConfig
 
-# The layout of a text's lines: hard-wrapped with blank lines between paragraphs, a paragraph each,
-# or a sentence each, taken as it is.
+# Line layout: hard-wrapped with blank lines between paragraphs, a paragraph or sentence per line.
 Lines = Literal["wrapped", "paragraph", "sentence"]
 
 DETECT = "detect"
@@ -36,7 +35,7 @@ DETECT = "detect"
 
 @dataclass(frozen=True)
 class Codec:
-    """`splittable` if its line breaks are the bytes of ASCII, and nothing else is."""
+    """`splittable`: line breaks are the bytes of ASCII, and those bytes mean nothing else."""
 
     is_utf8: bool
     splittable: bool
@@ -44,7 +43,7 @@ class Codec:
 
 @functools.cache
 def codec_of(encoding: str) -> Codec:
-    """Look an encoding up by its name; ValueError if Python knows none of that name."""
+    """Look up an encoding by name; raises ValueError if Python does not know it."""
     if encoding == DETECT:
         return Codec(is_utf8=True, splittable=True)
     try:
@@ -199,7 +198,7 @@ class CorpusConfig(Rules):
 
 
 def names_of(sources: Sequence[Source]) -> list[str]:
-    """The name of each source, all different; ValueError if they are not."""
+    """Return the name of each source; raises ValueError if two are equal."""
     kinds = [source.kind for source in sources]
     names = []
     for index, source in enumerate(sources):
@@ -214,25 +213,25 @@ def names_of(sources: Sequence[Source]) -> list[str]:
 
 
 def key_of(index: int, name: str) -> str:
-    """The config key of the field `name` of source number `index`, for a message."""
+    """Return the config key of a field of source `index`, for messages."""
     return f"corpus.sources.{index}.{name}"
 
 
 def identity(config: CorpusConfig) -> dict[str, Any]:
-    """The part of the config that decides the result: neither paths nor licences."""
+    """Return the part of the config that decides the result: neither paths nor licences."""
     plain = config.model_dump(mode="json")
     for source in plain["sources"]:
         source.pop("paths", None)
         source.pop("licence")
         if source.get("documents") != "chunk":
-            source.pop("chunk_kilobytes", None)  # decides nothing
+            source.pop("chunk_kilobytes", None)  # has no effect
     if plain["decontaminate"]:
         del plain["decontaminate"]["paths"]
     return plain
 
 
 def outside(config: CorpusConfig) -> dict[str, Any]:
-    """Digests of the files each source reads now; ConfigError or DataError if there are none."""
+    """Return digests of the files of each source; raises ConfigError or DataError if none."""
     digests: dict[str, Any] = {}
     for index, source in enumerate(config.sources):
         if isinstance(source, PydocsSource):
@@ -259,12 +258,12 @@ def _digest_of(files: Sequence[SourceFile], key: str) -> dict[str, Any]:
 
 
 def files_of_tests(config: DecontaminationConfig) -> list[SourceFile]:
-    """The files of test texts, sorted, each once."""
+    """Return the files of test texts, sorted, without repeats."""
     return sorted(_matched(config.paths, PATHS_KEY).values(), key=lambda file: file.uri)
 
 
 def files_of(source: FileSource, index: int) -> list[SourceFile]:
-    """The files that source number `index` matches, sorted, each once."""
+    """Return the files that source `index` matches, sorted, without repeats."""
     key = key_of(index, "paths")
     files = _matched(source.paths, key, only_arrow=source.kind == "arrow")
     if not any(file.size_bytes for file in files.values()):
@@ -284,7 +283,7 @@ def files_of(source: FileSource, index: int) -> list[SourceFile]:
 
 
 def _matched(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[str, SourceFile]:
-    """The files that match any of `paths`, by their URI; ConfigError if one matches none."""
+    """Return the files that match `paths`, by URI; raises ConfigError if a path matches none."""
     files: dict[str, SourceFile] = {}
     for pattern in paths:
         with reached(pattern, key):
@@ -299,6 +298,6 @@ def _matched(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dic
 
 
 def _is_arrow(file: SourceFile) -> bool:
-    # Hugging Face puts JSON files, and caches of what was computed, beside a dataset's own.
+    # Hugging Face stores JSON files and caches beside the data files.
     name = file.name.rpartition("/")[2]
     return name.endswith(".arrow") and not name.startswith("cache-")

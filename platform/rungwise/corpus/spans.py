@@ -1,11 +1,10 @@
-"""Map the named spans of a raw text to its sentences, after clean-up and segmentation.
+"""Map the spans of a raw text to its sentences, after clean-up and segmentation.
 
     located("A  big\nred dog.", [(3, 10)], ["A big red dog."]) == Located([[2, 9]], 1, 0)
 
-Clean-up and segmentation change only blanks and invisible characters. A position is therefore
-given by the number of visible characters before it, and each stretch between two positions is
-cleaned alone to count them. A span whose letters are not where the count says is dropped, so no odd
-composition of characters can move one to the wrong word.
+These steps change only blanks and invisible characters, so a position is the number of visible
+characters before it, counted by cleaning each stretch between positions alone. A span whose letters
+are not at that count is dropped, never moved to the wrong word.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rungwise.corpus.clean import clean
 
 
 class Located(NamedTuple):
-    """One list of [start 0, end 0, start 1, ...] a sentence, empty if no span is kept."""
+    """One list [start 0, end 0, start 1, ...] per sentence, empty if no span is kept."""
 
     spans: list[list[int]]
     kept: int
@@ -27,7 +26,7 @@ class Located(NamedTuple):
 
 
 def located(text: str, spans: Sequence[tuple[int, int]], sentences: Sequence[str]) -> Located:
-    """Locate spans of `text`, [start, end) in its characters, in its sentences.
+    """Locate spans of `text`, [start, end) in characters, in its sentences.
 
     A span is dropped if it is empty, lies outside the text, overlaps an earlier one (by start, then
     end), crosses the end of a sentence, or is changed by the clean-up.

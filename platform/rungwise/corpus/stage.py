@@ -1,14 +1,14 @@
-"""The corpus stage on Ray Data: read and clean; shuffle keys; write what is left.
+"""The corpus stage on Ray Data: read and clean; shuffle keys; write the documents left.
 
-    ranges ── read ──> staging files ── keys ──> who is lost ── write ──> files of the ranges
+    ranges ── read ──> staging files ── keys ──> lost documents ── write ──> files of the ranges
 
-A range (ranges.py) is read, and written, by one task, and a task takes several. Text stays where it
-was read to. What is compared across the corpus are digests, names and the bands of signatures: rows
-of some fifty bytes, shuffled by value, each part of them decided by one task. The driver holds a
-report a range and nothing that grows with documents.
+Each range (ranges.py) is read, and later written, by one task; a task takes several ranges. Text
+stays where it was read to. Only digests, names and signature bands are compared across the corpus:
+rows of some fifty bytes, shuffled by value, each partition decided by one task. The driver holds a
+report per range and nothing that grows with documents.
 
-What comes out depends on the ranges, which follow from the config and the files, not on tasks or
-workers. A killed stage goes on with the ranges that are left (range_task.py).
+The result depends on the ranges, which follow from the config and the files, not on tasks or
+workers. A killed stage resumes with the ranges left (range_task.py).
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from rungwise.corpus.sources import CorpusConfig, identity, key_of, names_of, ou
 from rungwise.corpus.streams import packing_of
 from rungwise.corpus.summary import CorpusSummary, summary_of
 
-# The summary of a stage that was killed between its last file and its record.
+# The summary of a stage killed between its last file and its record.
 _DONE = ".summary.json"
 _COMPRESSED_FACTOR = 3
-# Of the bands of near-duplicates: a row without its signature.
+# A row of near-duplicate bands, without its signature.
 _BAND_ROW_BYTES = 32
-# What one task compares. Beyond so many parts they grow, for each writer looks into all of them.
+# Bytes compared by one task. More bytes than the most partitions hold make them larger: a write
+# task reads from every partition.
 _PARTITION_BYTES = 64 << 20
 _MOST_PARTITIONS = 256
-# A task reads, of what each part has written, the places of its group, and a footer that has a few
-# hundred bytes a group: with a group a task, a terabyte of text would have a terabyte of footers.
+# A task reads, from each part's file, the places of its group and a footer of a few hundred bytes
+# per group: with a group per task, a terabyte of text would have a terabyte of footers.
 _MOST_GROUPS = 64
 
 
@@ -57,7 +58,7 @@ def build_corpus(
 ) -> CorpusSummary:
     """Build the corpus of `config` in `output`.
 
-    Raises DataError or ConfigError for what the user can mend, wherever on the cluster it arose.
+    Raises DataError or ConfigError for faults that the user can mend, wherever on the cluster.
     """
     if output.exists(_DONE):
         done = json.loads(output.read_bytes(_DONE))
@@ -123,8 +124,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
 
 
 def groups_of(packs: list[list[Range]]) -> np.ndarray:
-    """The group of each range, (ranges,), the same for those of a pack: its places are found as
-    one record batch."""
+    """Return the group of each range, (ranges,), equal within a pack."""
     group_of = np.empty(sum(map(len, packs)), np.int64)
     for number, pack in enumerate(packs):
         group_of[[range.number for range in pack]] = number % _MOST_GROUPS
@@ -134,8 +134,8 @@ def groups_of(packs: list[list[Range]]) -> np.ndarray:
 def _verdicts(
     task: RangeTask, packs: list[list[Range]], group_of: np.ndarray, num_documents: int
 ) -> tuple[list[Verdict], int]:
-    """The outcome of every part of the keys, without who is lost, which is written; and how many
-    parts there are."""
+    """Decide each partition of the keys and write who is lost; return outcomes and partition
+    count."""
     config = task.config
     numbers = _numbers(packs)
     moved_bytes = 2 * num_documents * duplicates.ROW_BYTES
@@ -170,12 +170,12 @@ def _verdicts(
 def _repeated(
     task: RangeTask, packs: list[list[Range]], group_of: np.ndarray, num_lost: int
 ) -> int:
-    """Write which paragraphs of the documents left are repeated; in how many parts."""
+    """Write the repeated paragraphs of the documents left; return the number of parts."""
     config = task.config.duplicate_paragraphs
     if config is None:
         return 0
     num_bytes = sum(_work(range) for pack in packs for range in pack)
-    # At most: a paragraph has so many bytes or more.
+    # An upper bound: a paragraph has at least so many bytes.
     moved_bytes = num_bytes / config.minimum_characters * paragraphs.ROW_BYTES
     num_parts = _num_parts(moved_bytes)
 
@@ -212,7 +212,7 @@ def _marks(
     num_parts: int,
     config: NearDuplicateConfig,
 ) -> ray.data.Dataset:
-    """Rows that mark the near-duplicates among all documents."""
+    """Return rows that mark the near-duplicates among all documents."""
     row_bytes = config.permutations + _BAND_ROW_BYTES
     moved_bytes = num_documents * signatures.banding(config).bands * row_bytes
     num_partitions = _num_parts(moved_bytes)
@@ -233,7 +233,7 @@ def _num_parts(moved_bytes: float) -> int:
 
 
 def _work(range: Range) -> float:
-    """The bytes of text that take as long as this range."""
+    """Return the bytes of text that take as long as this range."""
     return (
         sum(
             file.size_bytes * (_COMPRESSED_FACTOR if packing_of(file.name) else 1)

@@ -1,7 +1,7 @@
-"""The bytes of a file, decompressed as far as they are sound, and their lines with offsets.
+"""The bytes of a file, decompressed as far as they are intact, and their lines with offsets.
 
-Nothing here holds more than a piece and one line, and of a line no more than the limit: 200 MB
-without a break cost no more memory than a line may take.
+Memory holds at most a piece and one line, and a line only up to the limit: 200 MB without a line
+break need no more memory than the longest permitted line.
 """
 
 from __future__ import annotations
@@ -27,26 +27,25 @@ NOT_DECODED = "not in its encoding"
 
 _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 20, 8 << 20
 _UNPACKED_PIECE = 1 << 16
-_ZSTANDARD_PIECE = 1 << 12  # where a file is damaged, so much of what is sound is lost
-# Past the end of a range: most often enough for the rest of its last line.
+_ZSTANDARD_PIECE = 1 << 12  # as many intact bytes may be lost before damage
+# Read past the end of a range: usually enough for the rest of its last line.
 _MARGIN = 1 << 16
-# charset-normalizer is asked about no more than this, of the lines that are not ASCII.
+# Encoding guesses read _HEAD_BYTES of a file and sample _SAMPLE_BYTES of non-ASCII lines.
 _HEAD_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
 _USUAL = ("cp1252", "gb18030", "cp932", "big5", "cp949")
 _WIDE = {
-    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark it begins with
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16: it begins with that mark
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
 
-# The offset of the first line, and whole lines with their ends; or no line, and the bytes of one
-# that is too long.
+# (offset, whole lines with their breaks, 0), or (offset, [], length of a line that is too long)
 Batch = tuple[int, list[bytes], int]
 
 
 def _zstandard(stream: BinaryIO) -> Any:
-    # python-zstandard's own stream ends without a word where its file is cut off.
+    # python-zstandard's own stream does not report a truncated file.
     return pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
 
 
@@ -59,9 +58,9 @@ _UNPACKED: dict[str, Callable[[BinaryIO], Any]] = {
 
 
 class UnsoundError(Exception):
-    """The content of a file is sound for `at` bytes and cannot be read any further.
+    """The content of a file is intact for `at` bytes and cannot be read further.
 
-    `lost` are the bytes of the file, as it is stored, that were not understood.
+    `lost` counts stored bytes; after a decoding error, only the rest of the current piece.
     """
 
     def __init__(self, reason: str, detail: str, at: int, lost: int) -> None:
@@ -72,20 +71,20 @@ class UnsoundError(Exception):
 
 
 def packing_of(name: str) -> str:
-    """The suffix of a compressed file's name, such as ".gz"; empty if it is not compressed."""
+    """Return the suffix of a compressed file, such as ".gz", or ""."""
     return next((suffix for suffix in _UNPACKED if name.endswith(suffix)), "")
 
 
 def pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """The content of a file from `begin` on, decompressed; `end` is about where the reader stops.
+    """Yield the decompressed content from `begin` on; `end` is roughly where the reader stops.
 
-    Raises UnsoundError where compressed bytes are corrupt or cut off.
+    Compressed files ignore both. Raises UnsoundError where they are corrupt or truncated.
     """
     with file.open() as stream:
         if suffix := packing_of(file.name):
             yield from _unpacked(stream, suffix, file.size_bytes)
             return
-        # Without the buffer, which would fetch more from a store than is asked for.
+        # Unbuffered: a buffer would fetch more from a store than requested.
         stream.raw.seek(begin, os.SEEK_SET)
         wanted = (file.size_bytes if end is None else end + _MARGIN) - begin
         while piece := stream.raw.read(min(max(wanted, _SMALLEST_PIECE), _LARGEST_PIECE)):
@@ -96,7 +95,7 @@ def pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Iterator
 def _unpacked(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]:
     at = 0
     with _UNPACKED[suffix](stream) as content:
-        # read1 returns what there is, so that nothing sound before an error is lost.
+        # read1 returns what is available, so no intact data before an error are lost.
         if suffix == ".zst":
             read = partial(content.read, _ZSTANDARD_PIECE)
         else:
@@ -110,7 +109,7 @@ def _unpacked(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]
                 raise
             lost = max(1, size_bytes - stream.tell())
             sound = f"sound for {at:,} bytes of its content"
-            # pyarrow has no error of its own for this.
+            # pyarrow reports truncation only in its message.
             if isinstance(error, EOFError) or "Truncated" in str(error):
                 raise UnsoundError(CUT_OFF, f"a cut-off {suffix}, {sound}", at, lost) from None
             detail = f"an unsound {suffix} ({error}), {sound}"
@@ -118,9 +117,9 @@ def _unpacked(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]
 
 
 def transcoded(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    """Turn `content` into UTF-8; UnsoundError, with an offset in UTF-8, where it is something else.
+    """Transcode `content` to UTF-8; raises UnsoundError, with an offset in UTF-8, if it cannot.
 
-    For encodings whose line breaks are not those of ASCII; their files are never cut.
+    For encodings whose line breaks are not those of ASCII; their files are never split.
     """
     decoder = codecs.getincrementaldecoder(encoding)()
     at = 0
@@ -138,10 +137,10 @@ def transcoded(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 def batches(
     content: Iterable[bytes], offset: int, maximum_bytes: int, first_ends_by: int | None = None
 ) -> Iterator[Batch]:
-    """The lines of `content`, which begins at `offset`, ended by any of LF, CRLF and CR.
+    """Yield the lines of `content`, which begins at `offset`; LF, CRLF and CR end a line.
 
-    Of a line of more than `maximum_bytes` only the length is told. If the first line goes on past
-    `first_ends_by` there is nothing.
+    A line of more than `maximum_bytes` is only counted. Yields nothing if the first line extends
+    past `first_ends_by`.
     """
     held: list[bytes] = []
     held_bytes = 0
@@ -177,7 +176,7 @@ def batches(
 
 
 def _with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of which none ends between a CR and its LF."""
+    """Regroup pieces so that none ends between a CR and its LF."""
     held = b""
     for piece in content:
         joined = held + piece if held else piece
@@ -189,7 +188,7 @@ def _with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def line_number(file: SourceFile, offset: int) -> int:
-    """The number, from 1, of the line at `offset` of the content; for messages, as it reads all."""
+    """Return the line number, from 1, at `offset`, for messages: it reads all before it."""
     number = 1
     for at, lines, too_long in batches(pieces(file), 0, _LARGEST_PIECE):
         ends = accumulate(map(len, lines), initial=at) if lines else (at, at + too_long)
@@ -201,13 +200,13 @@ def line_number(file: SourceFile, offset: int) -> int:
 
 
 def wide_encoding(file: SourceFile) -> str:
-    """The encoding, of more than one byte a character, that a file's first bytes say; else ""."""
+    """Return the multi-byte encoding that a byte order mark announces, or ""."""
     head = next(pieces(file, 0, 4), b"")
     return next((name for mark, name in _WIDE.items() if head.startswith(mark)), "")
 
 
 def head_encoding(file: SourceFile) -> str | None:
-    """The encoding of the first megabyte of a file, as far as it is not ASCII; see `guessed`."""
+    """Guess the encoding of the first megabyte of a file; see `guessed`."""
     head = b""
     for piece in pieces(file, 0, _HEAD_BYTES):
         head += piece
@@ -217,7 +216,7 @@ def head_encoding(file: SourceFile) -> str | None:
 
 
 def guessed(content: bytes) -> str | None:
-    """The encoding that charset-normalizer takes `content` for; None if ASCII, or none fits."""
+    """Return the guess of charset-normalizer; None if `content` is ASCII or nothing fits."""
     from charset_normalizer import from_bytes
 
     sample = b""
@@ -230,7 +229,7 @@ def guessed(content: bytes) -> str | None:
     best = matches.best()
     if not sample or best is None:
         return None
-    # Of those that fit equally well it names the first by the alphabet.
+    # Among equal guesses it takes the alphabetically first; prefer the usual ones.
     equal = {
         name
         for match in matches
@@ -241,5 +240,5 @@ def guessed(content: bytes) -> str | None:
 
 
 def utf8_length(text: str) -> int:
-    """Bytes of `text` in UTF-8; a lone surrogate, which JSON can hold, counts three."""
+    """Return the UTF-8 length; a lone surrogate, which JSON can hold, counts three."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

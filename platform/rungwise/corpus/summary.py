@@ -13,14 +13,13 @@ from rungwise.corpus.shards import SPLITS
 
 _LABELS_SHOWN = 100
 _SKIPPED_SHOWN = 20
-# On average, with the blank; German has seven. Blanks that stand further apart part no words.
+# Longest mean word with its blank (German: 7); above it, blanks do not separate words.
 _LONGEST_WORDS = 12
 _UNITS = ("documents", "sentences", "words", "characters", "bytes", "spans")
 
 
 class CorpusFile(Part):
-    """One file of documents and how much it holds of each unit; `source` is the name of the one
-    source they come from."""
+    """One file of documents, the name of its source, and its size in each unit."""
 
     file: str
     split: str
@@ -34,7 +33,7 @@ class CorpusFile(Part):
 
 
 class Skipped(Part):
-    """A part of a file that could not be read: its place and size, why, and the key to change."""
+    """An unreadable part of a file: place, size, reason, and the config key to change."""
 
     file: str
     place: str
@@ -45,7 +44,7 @@ class Skipped(Part):
 
 
 class Cut(Part):
-    """Text taken out of the documents of a source, and why."""
+    """Text removed from the documents of a source, and why."""
 
     source: str
     reason: str
@@ -56,9 +55,9 @@ class Cut(Part):
 class CorpusSummary(Summary):
     """How much text there is, by split and by label, and what was dropped for which reason.
 
-    `dropped_examples` are ids of a few documents, `dropped_samples` the same with their text where
-    some is known; `skipped` are the first of `skipped_parts`, which hold `skipped_bytes`. Of labels
-    the most frequent are listed. `cut` is what was taken out of documents that stay.
+    `dropped_examples` are ids of a few documents, `dropped_samples` adds their text if known.
+    `skipped` lists the first of `skipped_parts` parts (`skipped_bytes` in all), `labels` the most
+    frequent ones. `cut` is text removed from documents that stay.
     """
 
     files: tuple[CorpusFile, ...]
@@ -81,18 +80,17 @@ class CorpusSummary(Summary):
     characters_replaced: int
 
     def files_of(self, split: str) -> list[str]:
-        """The names of the files of a split."""
         return [row.file for row in self.files if row.split == split]
 
     def amount(self, number: Callable[[int], str] = "{:,}".format) -> str:
-        """How much there is to train on, as the language of each source counts it."""
+        """Return the amount of training text, in the unit that suits each source."""
         return _amount((row for row in self.files if row.split == "train"), number)
 
 
 def amount(parts: Iterable[tuple[int, int]], number: Callable[[int], str] = "{:,}".format) -> str:
-    """The words of texts that have blanks between them, the characters of others: `2 words`.
+    """Sum words of texts with blanks between words, and characters of the others: `2 words`.
 
-    `parts` are the words, counted by blanks, and the characters of one text each.
+    `parts` holds the words, counted by blanks, and the characters of each text.
     """
     counts: Counter[str] = Counter()
     for words, characters in parts:
@@ -106,7 +104,7 @@ def amount(parts: Iterable[tuple[int, int]], number: Callable[[int], str] = "{:,
 def summary_of(
     staged: Sequence[dict[str, Any]], written: Sequence[dict[str, Any]]
 ) -> CorpusSummary:
-    """The summary of a corpus from the reports of reading and of writing its ranges, in order."""
+    """Summarise a corpus from the reports of reading and writing its ranges, in order."""
     rows = [file for report in written for file in report["files"]]
     rows.sort(key=lambda row: SPLITS.index(row["split"]))
     files = [CorpusFile(**{key: row[key] for key in CorpusFile.model_fields}) for row in rows]
@@ -150,7 +148,7 @@ def summary_of(
         **totals,
         sha256={row["file"]: row["sha256"] for row in rows},
         headline="  ".join(headline),
-        # Of equal counts by name.
+        # Ties by name.
         labels=dict(sorted(labels.items(), key=lambda one: (-one[1], one[0]))[:_LABELS_SHOWN]),
         dropped=dict(sorted(dropped.items())),
         dropped_examples={
@@ -180,7 +178,6 @@ def summary_of(
 
 
 def _amount(files: Iterable[CorpusFile], number: Callable[[int], str]) -> str:
-    """The amount of the files of each source together."""
     words: Counter[str] = Counter()
     characters: Counter[str] = Counter()
     for row in files:
@@ -190,7 +187,7 @@ def _amount(files: Iterable[CorpusFile], number: Callable[[int], str]) -> str:
 
 
 def sources_of(corpus: Artifact) -> list[str]:
-    """Each source in a line, with what says which bytes it was."""
+    """Return a line per source that says which bytes it was."""
     lines = []
     outside = corpus.record["facts"]["outside"]
     for index, source in enumerate(corpus.record["config"]["sources"]):

@@ -1,8 +1,7 @@
-"""Read the text of web archives: WET records, and the records of a WARC that are plain text.
+"""Read the text of web archives: WET records, and plain-text records of a WARC.
 
-warcio reads the archive; it comes with `pip install rungwise[web]`. Pages of HTML are left alone:
-what of a page is text is the work of tools such as those that made the WET. Ids are
-`{file}:{offset of the record}`, in the unpacked content.
+Needs warcio (`pip install rungwise[web]`). HTML is skipped: extracting its text is the work of
+tools such as those that made the WET. Ids are `{file}:{offset}`, in the unpacked content.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rungwise.corpus.sources import WarcSource
 
 
 class _Content:
-    """The unpacked content of a file, with the one method that warcio calls."""
+    """The unpacked content of a file, as warcio reads it."""
 
     def __init__(self, part: Part) -> None:
         self._pieces = part.pieces()
@@ -34,7 +33,7 @@ class _Content:
 
 
 def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
-    """The text of each record that is plain text, in order; the other records are passed over."""
+    """Yield the text of each plain-text record, in order; skip other records."""
     try:
         from warcio.archiveiterator import ArchiveIterator
         from warcio.exceptions import ArchiveLoadFailed
@@ -48,7 +47,7 @@ def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
             if not _is_text(record):
                 continue
             content = record.content_stream().read(part.maximum_bytes + 1)
-            # Moves on to the end of the record.
+            # This call moves to the end of the record.
             offset = records.get_record_offset()
             if len(content) > part.maximum_bytes:
                 yield part.too_long(offset, record.length or 0)

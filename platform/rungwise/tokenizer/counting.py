@@ -1,7 +1,7 @@
-"""Count words or characters, for the tokenizers whose vocabulary is the most frequent of them.
+"""Count words or characters, for vocabularies of the most frequent ones.
 
-A text is cut at blanks first, and only distinct pieces go through the tokenizer's normalizer and
-pre-tokenizer, both of which work on each piece alone.
+Texts are split at blanks first, and only distinct pieces go through the normalizer and
+pre-tokenizer, which treat each piece alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SENTENCES_AT_ONCE = 20_000
 
 
 def count_words(tokenizer: Tokenizer, sentences: Iterable[str]) -> Counter[str]:
-    """Count each pre-token of `tokenizer` in `sentences`."""
+    """Count the pre-tokens of `tokenizer` in `sentences`."""
     counts: Counter[str] = Counter()
     iterator = iter(sentences)
     while batch := list(islice(iterator, _SENTENCES_AT_ONCE)):
@@ -27,7 +27,7 @@ def count_words(tokenizer: Tokenizer, sentences: Iterable[str]) -> Counter[str]:
 
 
 def count_batch(tokenizer: Tokenizer, texts: pa.StringArray) -> Counter[str]:
-    """Count each pre-token of `tokenizer`, whose normalizer must keep blanks, in `texts`."""
+    """Count the pre-tokens of `tokenizer`, whose normalizer must keep blanks, in `texts`."""
     pieces = pc.split_pattern(texts, " ")  # pyright: ignore[reportAttributeAccessIssue]
     seen = pieces.flatten().value_counts()
     counts: Counter[str] = Counter()

@@ -1,16 +1,16 @@
 """Rules for cutting a text into pieces that, tokenised alone, give the tokens of the whole.
 
-A cut must fall on a border between pre-tokens whatever precedes and follows it, and the normalizer
-must not act across it. Both are properties of a tokenizer's normalizer and pre-tokenizer, so only
-the kinds proved safe here are cut; any other has no rules and its texts stay whole.
+A cut must be a border between pre-tokens whatever surrounds it, and the normalizer must not act
+across it. Only kinds of normalizers and pre-tokenizers proved safe here have rules; the texts of
+others stay whole.
 
-- Before an ASCII blank. It is a border for BERT's, GPT-2's, SentencePiece's and all trained here,
-  and nothing composes with it. For GPT-2's expression, which takes ` ?\\p{L}+` and also runs of
-  white space up to its last, only if no white space follows; else the cut is not `safe_before`.
-- On both sides of ASCII punctuation that an ASCII byte follows, where punctuation always stands
-  alone. (Before another byte it may be the base of a composed letter, as in `=` + U+0338.)
-- Between ASCII letters, digits and the rest for GPT-2's expression, but not behind an apostrophe,
-  for `'s` is one pre-token. No alternative of the expression holds two of these classes otherwise.
+- Before an ASCII blank: a border for BERT's, GPT-2's, SentencePiece's and all pre-tokenizers
+  trained here; nothing composes with it. GPT-2's expression takes ` ?\\p{L}+` and runs of white
+  space up to the last one, so there only if no white space follows; else not `safe_before`.
+- On both sides of ASCII punctuation before an ASCII byte, where punctuation always stands alone.
+  (Before another byte it may be the base of a composed letter, as in `=` + U+0338.)
+- Between ASCII letters, digits and punctuation for GPT-2's expression, except after an apostrophe
+  (`'s` is one pre-token). No other alternative of the expression mixes two of these classes.
 - On both sides of han characters U+4E00 to U+9FFF where each stands alone.
 """
 
@@ -33,7 +33,7 @@ Flags = NDArray[np.bool_]
 _BLANK, _LETTER, _DIGIT, _PUNCTUATION = 1, 2, 3, 4
 _APOSTROPHE = ord("'")
 _PUNCTUATION_BYTES = b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
-# UTF-8 of U+4E00 to U+9FFF: E4 B8 80 to E9 BF BF.
+# U+4E00 to U+9FFF in UTF-8: E4 B8 80 to E9 BF BF.
 _FIRST_HAN, _LAST_HAN, _SECOND_OF_FIRST_HAN = 0xE4, 0xE9, 0xB8
 
 
@@ -56,7 +56,7 @@ class Rules:
 
     `punctuation`: "alone" if each ASCII mark is a pre-token, "classes" for GPT-2's expression.
     `blank_is_text`: a blank is a token or part of one. `lowercase`: lower-casing ASCII letters
-    before anything else gives the same result.
+    first does not change the result.
     """
 
     punctuation: Literal["alone", "classes"] | None = None
@@ -65,21 +65,21 @@ class Rules:
     lowercase: bool = False
 
     def prepared(self, data: Bytes) -> Bytes:
-        """`data`, lower-cased where that changes no token, so that more pieces are equal."""
+        """Lower-case `data` if that changes no token, so that more pieces are equal."""
         if not self.lowercase:
             return data
         capital = (data - ord("A")) < _LETTERS  # bytes below "A" wrap round to large ones
         return np.bitwise_or(data, capital * _CASE_BIT, dtype=np.uint8)
 
     def cuts(self, data: Bytes) -> Flags:
-        """True at each byte of the UTF-8 text `data` where a piece may begin."""
+        """Return True at each byte of UTF-8 `data` where a piece may begin."""
         classes = np.take(_CLASSES, data)
         flags = classes == _BLANK
         if self.punctuation == "alone":
             alone = classes == _PUNCTUATION
             alone[:-1] &= data[1:] < 0x80
             flags[1:] |= alone[:-1]
-            # With a blank in front the two are one piece.
+            # A mark after a blank forms one piece with it.
             alone[1:] &= classes[:-1] != _BLANK
             flags |= alone
         elif self.punctuation == "classes":
@@ -92,7 +92,7 @@ class Rules:
         return flags
 
     def safe_before(self, piece: str) -> bool:
-        """Whether the cut before `piece` is a border; if not, its text must stay whole."""
+        """Whether the cut before `piece` is a border; if not, the text must stay whole."""
         return not (
             self.punctuation == "classes"
             and piece[0] == " "
@@ -110,17 +110,17 @@ def _cut_han(data: Bytes, flags: Flags) -> None:
 
 
 def rules_of(tokenizer: Tokenizer) -> Rules | None:
-    """The rules of `tokenizer`, or None if its texts are not known to be safe to cut."""
+    """Return the rules of `tokenizer`, or None if cutting its texts is not known to be safe."""
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
         return None
     if any(getattr(tokenizer.model, name, None) for name in ("dropout", "alpha", "nbest_size")):
-        # It samples, so no two calls give the same pieces.
+        # Sampling: no two calls give the same pieces.
         return None
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     if max(vocabulary.values(), default=-1) >= len(vocabulary):
-        # A separator put in by memo.py would get an id that is taken.
+        # The separator of memo.py would get an id in use.
         return None
-    # Without the vocabulary, which would make the JSON long.
+    # Without the vocabulary, to keep the JSON short.
     shell = Tokenizer(models.WordLevel({}, unk_token=""))
     if tokenizer.normalizer is not None:
         shell.normalizer = tokenizer.normalizer
@@ -166,7 +166,7 @@ def _known(part: Mapping[str, Any]) -> str:
         return "bert"
     if kind == "WhitespaceSplit":
         return "blank"
-    # Scheme "first" looks at where in the text a piece stands.
+    # Scheme "first" depends on a piece's position in the text.
     if kind == "Metaspace" and part["split"] and part["prepend_scheme"] in ("always", "never"):
         return "metaspace"
     if kind == "ByteLevel" and part["use_regex"] and not part["add_prefix_space"]:
@@ -175,7 +175,7 @@ def _known(part: Mapping[str, Any]) -> str:
         pattern = part["pattern"].get("Regex", "")
         if pattern == EVERY_CHARACTER:
             return "character"
-        # Our own rule that keeps `[MASK]` as text; it does not look at blanks.
+        # The rule that keeps `[MASK]` as text; it ignores blanks.
         if pattern == SPECIAL_IS_TEXT:
             return "bracket"
     return "unknown"

@@ -1,9 +1,9 @@
 """Encoders: Arrow strings in, the ids of all tokens out, as one flat array.
 
-All backends give the same ids on every text. `rust` is the `tokenizers` library as it is and the
-reference; `memo` looks up the words it has seen (memo.py); `nanotoken` and `gigatoken` are optional
-packages (fast.py), which proof.py chooses where they are right. Text that contains `[MASK]` and the
-like is text, never a special token. An encoder uses one core; on a cluster each task has its own.
+All backends give the same ids. `rust`, the `tokenizers` library, is the reference; `memo` looks up
+known words (memo.py); `nanotoken` and `gigatoken` are optional packages (fast.py), chosen by
+proof.py if correct. `[MASK]` and the like in a text never become special tokens. An encoder uses
+one core.
 """
 
 from __future__ import annotations
@@ -29,25 +29,23 @@ Backend = Literal["rust", "memo"] | Package
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """A backend and, of a package, the version that was proved; `notice` says why it is not faster.
-
-    It travels to every worker, so that the proof is made once a stage.
-    """
+    """A backend, the verified version if it is a package, and why it is not faster (`notice`). Sent
+    to every worker, so that verification runs once per stage."""
 
     backend: Backend = "memo"
     version: str = ""
     notice: str | None = None
 
 
-_CACHED = 2  # older encoders are dropped, since each may take 300 MB
+_CACHED = 2  # each may take 300 MB; the oldest is dropped
 _cache: dict[tuple[str, EncoderChoice], TextEncoder] = {}
 
 
 def encoder_of(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder:
-    """An encoder for `tokenizer`, which must not be trained again; all give the same ids.
+    """Return an encoder for `tokenizer`, which must not be trained further.
 
-    With "memo" a tokenizer whose texts cannot safely be cut gets the reference encoder. Raises
-    UserError if a package is not installed, ConfigError if it does not support this tokenizer.
+    With "memo", a tokenizer whose texts cannot be cut safely gets the reference. Raises UserError
+    if a package is not installed, ConfigError if it does not support this tokenizer.
     """
     if backend == "nanotoken":
         return NanoEncoder(tokenizer)
@@ -59,10 +57,10 @@ def encoder_of(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder:
 
 
 def cached_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
-    """The encoder of the artifact in `folder`, kept in this process with what it has learnt.
+    """Return the encoder of the artifact in `folder`, kept in this process with its memo.
 
-    Ray gives a worker process one task after the other, and each would start with an empty memo.
-    Where another version of a package is installed than the one proved, the memo encodes.
+    A Ray worker process runs one task after another; each would start with an empty memo. If the
+    installed version of a package is not the verified one, the memo encodes.
     """
     data = folder.read_bytes(FILE)
     key = (hashlib.sha256(data).hexdigest(), choice)
@@ -77,7 +75,7 @@ def cached_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> T
 
 
 def installed_version(package: str) -> str:
-    """The version of an installed package, empty if it is not installed."""
+    """Return the version of a package, or "" if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

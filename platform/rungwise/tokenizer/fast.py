@@ -1,7 +1,7 @@
 """Encoders from optional packages: nanotoken for WordPiece, gigatoken for byte-level BPE.
 
-Both are many times faster than the memo, and young: proof.py compares them with the reference
-before they are used. No special token is recognised in a text, for they are told of none.
+Both are many times faster than the memo, but young: proof.py verifies them against the reference
+before use. They get no special tokens, so they recognise none in a text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Package = Literal["nanotoken", "gigatoken"]
 
 
 def package_for(tokenizer: Tokenizer) -> Package | None:
-    """The package made for `tokenizer`, whether it is installed or not."""
+    """Return the package made for `tokenizer`, installed or not."""
     rules = rules_of(tokenizer)
     if rules is None:
         return None
@@ -36,9 +36,9 @@ def package_for(tokenizer: Tokenizer) -> Package | None:
 
 
 def _is_bert(tokenizer: Tokenizer, rules: Rules) -> bool:
-    """Whether `tokenizer` is BERT's kind of WordPiece, whose pieces show where words begin.
+    """Whether `tokenizer` is WordPiece as BERT's, whose pieces show where words begin.
 
-    A mark is a word of its own there, so no word begins with "##".
+    Each mark is a word there, so no word begins with "##".
     """
     model = tokenizer.model
     return (
@@ -63,7 +63,7 @@ class NanoEncoder:
     """Encodes every text with nanotoken, in this thread."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raise UserError if nanotoken is missing, ConfigError if `tokenizer` is unsupported."""
+        """Raise UserError if nanotoken is missing, ConfigError for an unsupported tokenizer."""
         nanotoken = _installed("nanotoken")
         if package_for(tokenizer) != "nanotoken":
             raise ConfigError(
@@ -77,14 +77,13 @@ class NanoEncoder:
         self._begins_word = _first_pieces(tokenizer)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        """Encode texts; see TextEncoder."""
         ids, ends = self._encode(texts.to_pylist(), add_special_tokens=False, parallel=False)
         starts = np.take(self._begins_word, ids) if words else None
         return Encoded(ids.astype(self._dtype, copy=False), np.diff(ends), starts)
 
 
 def _first_pieces(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """[V]: whether the token of each id begins a word; `[UNK]` stands for a whole one."""
+    """Return [V]: whether each token begins a word; `[UNK]` is a whole word."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     first = np.ones(max(vocabulary.values(), default=-1) + 1, np.bool_)
     first[[index for piece, index in vocabulary.items() if piece.startswith("##")]] = False
@@ -95,10 +94,10 @@ def _first_pieces(tokenizer: Tokenizer) -> NDArray[np.bool_]:
 
 
 class GigaEncoder:
-    """Encodes every text with gigatoken, in this thread; the memo tells where words begin."""
+    """Encodes every text with gigatoken, in this thread; the memo finds word starts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raise UserError if gigatoken is missing, ConfigError if `tokenizer` is unsupported."""
+        """Raise UserError if gigatoken is missing, ConfigError for an unsupported tokenizer."""
         gigatoken = _installed("gigatoken")
         rules = rules_of(tokenizer)
         if rules is None or package_for(tokenizer) != "gigatoken":
@@ -113,7 +112,6 @@ class GigaEncoder:
         self._dtype = id_type(tokenizer)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        """Encode texts; see TextEncoder."""
         if words:
             return self._memo.encode(texts, words=True)
         offsets, data = bytes_of(texts)

@@ -1,7 +1,7 @@
-"""Read tokenizers from files: the `tokenizer.json` of an artifact, and other people's vocabularies.
+"""Read tokenizers from files: an artifact's `tokenizer.json`, and other people's vocabularies.
 
-The formats are BERT's `vocab.txt` (a piece a line), the `tokenizer.json` of the `tokenizers`
-library, and GPT-2's `vocab.json` with `merges.txt`, at a local path or s3://.
+Formats: BERT's `vocab.txt` (a piece per line), `tokenizer.json` of the `tokenizers` library, and
+GPT-2's `vocab.json` with `merges.txt`, at a local path or s3://.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ _KEY = "tokenizer.path"
 
 
 def load(folder: Folder) -> Tokenizer:
-    """The tokenizer of an artifact.
+    """Return the tokenizer of an artifact.
 
-    Text that contains `[MASK]` or `[SEP]` is split like any other and never becomes a special
-    token.
+    `[MASK]` or `[SEP]` in a text is split like any text and never becomes a special token.
     """
     return _ready(Tokenizer.from_str(folder.read_bytes(FILE).decode("utf-8")))
 
 
 def read(config: TokenizerFileConfig) -> Tokenizer:
-    """Read the tokenizer in the file or files at `config.path`.
+    """Read the tokenizer at `config.path`.
 
-    Raises DataError naming the file, and the line if there is one, if it is missing or malformed.
+    Raises DataError naming the file, and the line if any, if it is missing or malformed.
     """
     files = {file.name.rpartition("/")[2]: file for file in _files(config)}
     if _VOCAB_JSON in files:
@@ -46,7 +45,7 @@ def read(config: TokenizerFileConfig) -> Tokenizer:
 
 
 def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
-    """The digest of a vocabulary read from a file; nothing for one that is trained."""
+    """Return the digest of a vocabulary read from a file; nothing for a trained one."""
     if not isinstance(config, TokenizerFileConfig):
         return {}
     digest = hashlib.sha256()
@@ -58,7 +57,6 @@ def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
 
 
 def _files(config: TokenizerFileConfig) -> list[SourceFile]:
-    """The files to read: one, or vocab.json and merges.txt in this order."""
     files = find_files(config.path)
     if not files:
         raise DataError(f"{_KEY}: there is no file or folder {config.path!r}")
@@ -83,7 +81,7 @@ def _files(config: TokenizerFileConfig) -> list[SourceFile]:
 
 
 def _vocab_txt(file: SourceFile, lowercase: bool) -> Tokenizer:
-    # Only a line feed ends a line: vocabularies hold other line separators as pieces.
+    # Only a line feed ends a line: vocabularies contain other line separators as pieces.
     lines = _text(file).removesuffix("\n").split("\n")
     pieces: dict[str, int] = {}
     for index, line in enumerate(lines):
@@ -161,7 +159,7 @@ def _gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenizer:
 
 
 def _ready(tokenizer: Tokenizer) -> Tokenizer:
-    """Make `tokenizer` return all ids of a text: no special tokens, truncation or padding."""
+    """Turn off special tokens, truncation and padding, so that all ids of a text return."""
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -1,11 +1,10 @@
-"""The memo encoder, which cuts a text into pieces and tokenises only those not seen before.
+"""The memo encoder: cuts a text into pieces and tokenises only those not seen before.
 
-Real text repeats its words: of the first 8 MB of English 4 pieces in 100 are new, of later ones 1.
-Texts are cut (cutting.py) by offsets alone, Arrow numbers the pieces, a dict finds those seen
-before, and numpy gathers the ids of all. New pieces go to the library many at a time, for a call
-costs as much as several words: they are joined by a separator that is a special token there, and
-the ids cut at it. The ids are those of the whole text in the library, on every text; where that is
-not certain the text goes to the library whole.
+Real text repeats its words: 4 in 100 pieces of the first 8 MB of English are new, later 1 in 100.
+Texts are cut (cutting.py) by offsets, Arrow numbers the pieces, a dict finds known ones, and numpy
+gathers all ids. A library call costs as much as several words, so new pieces are joined by a
+separator, a special token there, and the ids split at it. The ids always equal those of the whole
+text in the library; where that is not certain, the whole text goes to the library.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from rungwise.tokenizer.cutting import Rules
 from rungwise.tokenizer.rust import Encoded, RustEncoder, id_type, own_copy, word_starts
 
 _TEXT_BYTES_AT_ONCE = 8 << 20
-_PIECES_A_CALL = 100  # of several hundred the library is slower again
-_LONGEST_PIECE = 256  # characters; a longer one is not worth remembering: its text goes whole
-_WHOLE = 0  # number of the entry that stands for "tokenise this text whole"
+_PIECES_A_CALL = 100  # the library is slower again with several hundred
+_LONGEST_PIECE = 256  # characters; a text with a longer one is encoded whole
+_WHOLE = 0  # the entry that means "tokenise this text whole"
 _PRIVATE_USE = range(0xE000, 0xF900)
 
 
 @dataclass(frozen=True)
 class MemoLimits:
-    """The limits at which a memo is emptied; a full one was measured at 250 to 370 MB."""
+    """The limits at which a memo is emptied; a full one took 250 to 370 MB."""
 
     entries: int = 1_000_000
     characters: int = 64_000_000
@@ -39,7 +38,7 @@ class MemoLimits:
 
 
 class MemoEncoder:
-    """Encodes by looking pieces up in a memo; `limits` bound its memory, not its results."""
+    """Encodes by looking up pieces in a memo; `limits` affect memory, not results."""
 
     def __init__(
         self, tokenizer: Tokenizer, rules: Rules, limits: MemoLimits = MemoLimits()
@@ -54,28 +53,24 @@ class MemoEncoder:
     def _forget(self) -> None:
         self._numbers: dict[str, int] = {}
         self._characters = 0
-        self._begins = np.zeros(1, np.int64)  # [entries]: where in _ids the tokens begin
-        self._counts = np.zeros(1, np.int64)  # [entries]: how many there are
+        self._begins = np.zeros(1, np.int64)  # [entries]: begin of the tokens in _ids
+        self._counts = np.zeros(1, np.int64)  # [entries]: number of tokens
         self._ids = np.zeros(0, self._dtype)
         self._starts = np.zeros(0, np.bool_)
 
     @property
     def entries(self) -> int:
-        """The number of pieces in the memo."""
         return len(self._numbers)
 
     @property
     def characters(self) -> int:
-        """The number of characters of the pieces in the memo."""
         return self._characters
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in the memo."""
         return len(self._ids)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        """Encode texts; see TextEncoder."""
         parts = [self._encode_some(some, words) for some in _split(texts)]
         if len(parts) == 1:
             return parts[0]
@@ -94,7 +89,7 @@ class MemoEncoder:
         flags[offsets[:-1][occupied]] = True
         begins = np.flatnonzero(flags)
         pieces = _strings(begins, data).dictionary_encode()
-        codes = int32_of(pieces.indices)  # [pieces]: which of the different ones
+        codes = int32_of(pieces.indices)  # [pieces]: index into the distinct ones
         numbers = self._look_up(pieces.dictionary)
         counts = self._counts[numbers][codes]
         sources = self._begins[numbers][codes]
@@ -110,7 +105,7 @@ class MemoEncoder:
                 assert whole.word_starts is not None
                 starts = np.concatenate([starts, whole.word_starts])
         ends = np.concatenate([[0], np.cumsum(counts)])
-        # [N]: where in `ids` each token stands: a run of consecutive places for each piece.
+        # [N]: index of each token in `ids`: consecutive for each piece.
         places = np.repeat(sources - ends[:-1], counts)
         places += np.arange(len(places))
         encoded = Encoded(
@@ -127,7 +122,6 @@ class MemoEncoder:
         return encoded
 
     def _look_up(self, pieces: pa.StringArray) -> NDArray[np.int64]:
-        """The entries of these distinct pieces; new pieces are tokenised and added."""
         keys = pieces.to_pylist()
         entries = np.fromiter(map(self._numbers.get, keys, repeat(-1)), np.int64, len(keys))
         missing = np.flatnonzero(entries < 0)
@@ -136,13 +130,13 @@ class MemoEncoder:
         return entries
 
     def _learn(self, keys: list[str]) -> list[int]:
-        """Add entries for new pieces. Too long or unsafely cut ones get the entry _WHOLE."""
+        """Add entries for new pieces; too long or unsafely cut ones get _WHOLE."""
         known = self._numbers
         next_number = len(self._counts)
         new: list[str] = []
         numbers: list[int] = []
         for key in keys:
-            # Where a blank makes no token, "word" and " word" share an entry.
+            # Where blanks make no tokens, "word" and " word" share an entry.
             word = key if self._rules.blank_is_text else key.lstrip(" ")
             number = known.get(word)
             if number is None:
@@ -168,7 +162,7 @@ class _PieceTokenizer:
     """Tokenises many pieces in one call."""
 
     def __init__(self, tokenizer: Tokenizer, alone: RustEncoder) -> None:
-        # The separator is the only special token here, so no other is recognised in a text.
+        # The separator is the only special token, so no other is recognised in a text.
         self._tokenizer = own_copy(tokenizer)
         self._separator = next(
             chr(code) for code in _PRIVATE_USE if tokenizer.token_to_id(chr(code)) is None
@@ -180,7 +174,7 @@ class _PieceTokenizer:
     def encode(
         self, pieces: list[str]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Ids of all tokens, tokens of each piece, True at the first token of each word."""
+        """Return all ids, the tokens of each piece, and True at the first token of each word."""
         ids: list[NDArray[np.int64]] = []
         counts: list[NDArray[np.int64]] = []
         starts: list[NDArray[np.bool_]] = []
@@ -212,7 +206,7 @@ def _put_whole(
     sources: NDArray[np.int64],
     place: int,
 ) -> None:
-    """Make the first piece of each text in `which` stand for all its tokens, from `place` on."""
+    """Let the first piece of each text in `which` stand for all its tokens, from `place` on."""
     for text, length in zip(which.tolist(), lengths.tolist(), strict=True):
         begin, end = first_pieces[text], first_pieces[text + 1]
         counts[begin:end] = 0
@@ -222,7 +216,7 @@ def _put_whole(
 
 
 def _split(texts: pa.StringArray) -> Iterator[pa.StringArray]:
-    """`texts` in slices of about _TEXT_BYTES_AT_ONCE, whose pieces fit a processor's cache."""
+    """Yield slices of about _TEXT_BYTES_AT_ONCE, whose pieces fit a processor's cache."""
     offsets, _ = bytes_of(texts)
     if len(texts) == 0:
         yield texts
@@ -235,7 +229,7 @@ def _split(texts: pa.StringArray) -> Iterator[pa.StringArray]:
 
 
 def bytes_of(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """The offsets of the texts in their joined bytes, [P + 1], and these bytes, not copied."""
+    """Return the offsets of the texts, [P + 1], in their joined bytes, and these, not copied."""
     assert texts.null_count == 0, "a text is missing"
     _, offsets_buffer, data_buffer = texts.buffers()
     if len(texts) == 0 or offsets_buffer is None:
@@ -246,7 +240,7 @@ def bytes_of(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8
 
 
 def int32_of(numbers: pa.Int32Array) -> NDArray[np.int32]:
-    """`numbers`, without nulls, not copied. `to_numpy` would import pandas: a quarter second."""
+    """View `numbers`, without nulls. `to_numpy` would import pandas: a quarter second."""
     buffer = numbers.buffers()[1]
     assert buffer is not None or len(numbers) == 0, "numbers without values"
     values = np.frombuffer(buffer, np.int32) if buffer else np.zeros(0, np.int32)
@@ -254,6 +248,5 @@ def int32_of(numbers: pa.Int32Array) -> NDArray[np.int32]:
 
 
 def _strings(begins: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.StringArray:
-    """The pieces of `data` that begin at `begins`, each up to the next."""
     offsets = np.append(begins, len(data)).astype(np.int32)
     return pa.StringArray.from_buffers(len(begins), pa.py_buffer(offsets), pa.py_buffer(data))

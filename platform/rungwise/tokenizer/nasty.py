@@ -1,4 +1,4 @@
-"""Texts that tokenizers stumble over: what proves an encoder, and what the tests try them with."""
+"""Texts that are hard to tokenise, to verify encoders and for tests."""
 
 # ruff: noqa: RUF001
 from __future__ import annotations
@@ -7,7 +7,7 @@ import random
 
 import pyarrow as pa
 
-# Each is likely to stand beside each other and beside words. Blanks often.
+# Blanks are repeated, so that they occur often.
 FRAGMENTS = tuple(
     [" "] * 12
     + ["  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n", "\n ", "\t ", "\x0b", "\x0c", "\x1c", "\x1f"]
@@ -32,7 +32,7 @@ FRAGMENTS = tuple(
 
 
 def nasty_texts(seed: int, number: int) -> pa.StringArray:
-    """Texts of fragments that stand beside each other in every order; some are empty."""
+    """Return texts of random fragments in a row; some are empty."""
     rng = random.Random(seed)
     texts = [
         "".join(rng.choices(FRAGMENTS, k=rng.choice((0, 1, 2, 3, 5, 8, 13)))) for _ in range(number)

@@ -1,12 +1,11 @@
-"""Words of a corpus added to a vocabulary that cuts them into pieces.
+"""Add words of a corpus to a vocabulary that splits them into pieces.
 
-Taken are those that save the most tokens: how often the word stands in the text, times one less
-than its pieces. Every id stays what it was, and new ones follow, so that weights trained with the
-vocabulary need rows for the new words alone (pretraining/imported.py).
+The words that save the most tokens are added: frequency times (pieces - 1). Existing ids stay, so
+trained weights need new rows only for the new words (pretraining/imported.py).
 
-WordPiece takes the longest piece that fits, and BPE, once told so (`ignore_merges`), a word that is
-in its vocabulary; both then have the word as one token and cut all others as before, but for
-WordPiece those that begin with a new word.
+WordPiece takes the longest matching piece, and BPE with `ignore_merges` a word of its vocabulary.
+Both encode a new word as one token and others as before, except that WordPiece also changes words
+that begin with a new word.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 
 _KINDS = ("WordPiece", "BPE")
-_BLANKS = "Ġ▁ "  # how a blank in front of a word is written in vocabularies
+_BLANKS = "Ġ▁ "  # a blank before a word, as vocabularies write it
 _SHORTEST = 3  # characters of a word
 
 
 def with_new_words(
     tokenizer: Tokenizer, sentences: Iterable[str], number: int, minimum_count: int
 ) -> Tokenizer:
-    """`tokenizer` with up to `number` words of `sentences`, each met `minimum_count` times or more.
+    """Add up to `number` words of `sentences` that occur at least `minimum_count` times.
 
     Raises DataError for a kind of vocabulary that cannot take them.
     """
@@ -45,7 +44,7 @@ def with_new_words(
         if count >= minimum_count and pieces > 1:
             saved[word] = count * (pieces - 1)
     chosen = sorted(saved, key=lambda word: (-saved[word], word))[:number]
-    # Added tokens that the vocabulary lacks would move behind the new words.
+    # Added tokens missing in the vocabulary would otherwise move behind the new words.
     ids = {token["content"]: token["id"] for token in state["added_tokens"]}
     vocabulary = state["model"]["vocab"]
     vocabulary |= {token: index for token, index in ids.items() if token not in vocabulary}
@@ -57,7 +56,7 @@ def with_new_words(
 
 
 def _words(tokenizer: Tokenizer, sentences: Iterable[str]) -> Counter[str]:
-    """Words as the model is given them, with how often they stand behind a blank."""
+    """Count words as the model receives them after a blank."""
     pieces = Counter(piece for sentence in sentences for piece in sentence.split())
     normalizer, counts = tokenizer.normalizer, Counter[str]()
     for piece, count in pieces.items():

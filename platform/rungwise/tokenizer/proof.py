@@ -1,7 +1,7 @@
-"""Choose the fastest encoder of a tokenizer, and prove it on the text at hand.
+"""Choose the fastest encoder of a tokenizer, and verify it on the text at hand.
 
-A package is used only after it gave the ids of the reference, and the same beginnings of words, on
-a megabyte of the text and on 2,000 nasty texts. Else the memo encodes, and the choice says why.
+A package is used only if its ids and word starts equal the reference's on a megabyte of the text
+and on 2,000 nasty texts. Otherwise the memo encodes, and the choice says why.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _SHOWN_CHARACTERS = 80
 
 
 def choose(tokenizer: Tokenizer, wanted: TokenizerBackend, sample: pa.StringArray) -> EncoderChoice:
-    """The encoder that `wanted` stands for, proved on the first PROOF_BYTES of `sample`.
+    """Return the encoder for `wanted`, verified on the first PROOF_BYTES of `sample`.
 
     "auto" is the package made for this tokenizer, or the memo. Raises UserError if `wanted` names a
-    package that is not installed, and ConfigError if it does not support this tokenizer.
+    package that is not installed, ConfigError if it does not support this tokenizer.
     """
     package = package_for(tokenizer) if wanted == "auto" else wanted
     if package is None or package == "memo" or package == "rust":
@@ -61,7 +61,7 @@ def choose(tokenizer: Tokenizer, wanted: TokenizerBackend, sample: pa.StringArra
 
 
 def sample_of(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
-    """About PROOF_BYTES of the sentences of a corpus, from files spread evenly over it.
+    """Return about PROOF_BYTES of sentences, from files spread evenly over a corpus.
 
     Raises DataError for an unreadable file.
     """
@@ -79,7 +79,6 @@ def sample_of(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
 
 
 def _first(sample: pa.StringArray) -> pa.StringArray:
-    """The texts that end within the first PROOF_BYTES."""
     offsets, _ = bytes_of(sample)
     return sample.slice(0, int(np.searchsorted(offsets, PROOF_BYTES, side="right")) - 1)
 
@@ -87,7 +86,7 @@ def _first(sample: pa.StringArray) -> pa.StringArray:
 def _first_difference(
     encoder: TextEncoder, tokenizer: Tokenizer, sample: pa.StringArray
 ) -> str | None:
-    """A text that `encoder` does not encode as the library does, with and without words."""
+    """Return a text that `encoder` and the library encode differently, words included."""
     reference = encoder_of(tokenizer, "rust")
     for texts in (nasty_texts(0, _NASTY_TEXTS), _first(sample)):
         right = reference.encode(texts, words=True)

@@ -21,10 +21,9 @@ _PARALLELISM = "TOKENIZERS_PARALLELISM"
 class Encoded:
     """The tokens of some texts. P texts, N tokens in all.
 
-    `ids` [N]: the texts one after another, uint16 if every id of the vocabulary fits, else uint32.
-    `lengths` [P]: the tokens of each text.
-    `word_starts` [N]: True where a word begins, a word being a pre-token of the tokenizer; None
-    unless asked for.
+    `ids` [N]: of all texts in order; uint16 if every id of the vocabulary fits, else uint32.
+    `lengths` [P]: the tokens of each text. `word_starts` [N]: True where a word (a pre-token of the
+    tokenizer) begins; None unless requested.
     """
 
     ids: Ids
@@ -33,10 +32,10 @@ class Encoded:
 
 
 class TextEncoder(Protocol):
-    """Encodes texts as ids. Threads must not share one."""
+    """Encodes texts as ids. Not thread-safe."""
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        """The tokens of `texts` without special tokens; with `words`, also where words begin."""
+        """Return the tokens without special ones; with `words`, also where words begin."""
         ...
 
 
@@ -48,7 +47,6 @@ class RustEncoder:
         self._dtype = id_type(tokenizer)
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
-        """Encode texts; see TextEncoder."""
         encodings = self.encodings(texts.to_pylist(), words)
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
         ids = np.empty(int(lengths.sum()), self._dtype)
@@ -62,15 +60,15 @@ class RustEncoder:
         return Encoded(ids, lengths, starts)
 
     def encodings(self, texts: list[str], words: bool) -> list[Encoding]:
-        """The library's own encodings; those that tell words cost more."""
+        """Return the library's encodings; with `words` they cost more."""
         encode = self._tokenizer.encode_batch if words else self._tokenizer.encode_batch_fast
         with one_thread():
             return encode(texts, add_special_tokens=False)
 
 
 def word_starts(encoding: Encoding) -> NDArray[np.bool_]:
-    """[N]: True at the first token of each word of `encoding`."""
-    # A token without a word counts as one: None becomes NaN, which differs from itself.
+    """Return [N]: True at the first token of each word of `encoding`."""
+    # A token without a word is one itself: None becomes NaN, which differs from itself.
     numbers = np.array(encoding.word_ids, np.float64)
     starts = np.ones(len(numbers), np.bool_)
     starts[1:] = numbers[1:] != numbers[:-1]
@@ -78,14 +76,14 @@ def word_starts(encoding: Encoding) -> NDArray[np.bool_]:
 
 
 def own_copy(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer with the same model that recognises no special tokens and truncates nothing."""
+    """Return a tokenizer with the same model that finds no special tokens and truncates nothing."""
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
         copy = Tokenizer.from_str(tokenizer.to_str())
         copy.encode_special_tokens = True
         copy.no_truncation()
         copy.no_padding()
         return copy
-    # Special tokens are not looked for, so they can be left out, and the model need not be copied.
+    # Special tokens are not recognised, so they are left out and the model is shared.
     copy = Tokenizer(tokenizer.model)
     if tokenizer.normalizer is not None:
         copy.normalizer = tokenizer.normalizer
@@ -95,14 +93,14 @@ def own_copy(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def id_type(tokenizer: Tokenizer) -> type[np.uint16 | np.uint32]:
-    """The smallest type that holds every id of the vocabulary, which may have gaps."""
+    """Return the smallest type for every id of the vocabulary, which may have gaps."""
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     return np.uint16 if largest <= np.iinfo(np.uint16).max else np.uint32
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep the library to one thread; it would start one a core, and a task has one core."""
+    """Keep the library to one thread, since a task has one core."""
     before = os.environ.get(_PARALLELISM)
     os.environ[_PARALLELISM] = "false"
     try:

@@ -1,8 +1,8 @@
 """Special tokens and the ids of their roles (padding, mask, separator and so on).
 
-Tokenizers trained here begin with BERT's five in this order, so their ids are 0 to 4. Other
-vocabularies differ: BERT's own are 0, 100, 101, 102 and 103, and GPT-2 has one token,
-`<|endoftext|>`. Roles are recognised by the usual names, among tokens marked special.
+Tokenizers trained here begin with BERT's five in this order, ids 0 to 4. Other vocabularies differ:
+BERT's own are 0, 100, 101, 102 and 103, and GPT-2 has only `<|endoftext|>`. Roles are recognised by
+the usual names, among tokens marked special.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KNOWN_NAMES = tuple(dict.fromkeys(name for names in ROLE_NAMES.values() for name
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The id of each role, None where the vocabulary has none; `ids` holds every special id."""
+    """The id of each role, None if there is none; `ids` holds every special id."""
 
     pad: int | None = None
     unk: int | None = None
@@ -45,7 +45,7 @@ class SpecialIds:
     ids: tuple[int, ...] = ()
 
     def require(self, *roles: str) -> tuple[int, ...]:
-        """The ids of `roles`, in their order; a DataError for a role without a token."""
+        """Return the ids of `roles`, in order; raises DataError for a role without a token."""
         ids: list[int] = []
         for role in roles:
             value = getattr(self, role)
@@ -60,10 +60,10 @@ class SpecialIds:
 
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:
-    """The roles of the special tokens of `tokenizer`.
+    """Return the roles of the special tokens of `tokenizer`.
 
-    Special tokens are the added tokens marked so, and the unknown token that the model names. A
-    word that merely looks like one, such as `<unk>` in a vocabulary of words, is not.
+    Special tokens are added tokens marked as such, and the model's unknown token. A word that only
+    looks like one, such as `<unk>` in a vocabulary of words, is not.
     """
     special = {
         token.content: index
@@ -86,7 +86,7 @@ def _unknown_token(tokenizer: Tokenizer) -> str | None:
     model = tokenizer.model
     if (named := getattr(model, "unk_token", None)) is not None:
         return str(named)
-    # A Unigram model shows the id of its unknown token only in its file.
+    # A Unigram model states its unknown id only in its file.
     if type(model).__name__ == "Unigram":
         index = json.loads(tokenizer.to_str())["model"]["unk_id"]
         return None if index is None else tokenizer.id_to_token(index)

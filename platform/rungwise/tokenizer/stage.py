@@ -1,6 +1,5 @@
-"""Tokenizer stage: learn a vocabulary from a stated sample of the training documents, or take one
-from a file and add words of theirs; write `tokenizer.json`, measured on the held-out documents.
-"""
+"""Tokenizer stage: learn a vocabulary from a sample of the training documents, or read one and add
+words of theirs; write `tokenizer.json`, and measure it on held-out documents."""
 
 from __future__ import annotations
 
@@ -38,13 +37,13 @@ from rungwise.tokenizer.new_words import with_new_words
 from rungwise.tokenizer.special import SpecialIds, special_ids
 from rungwise.tokenizer.training import from_counts, train, untrained_counted
 
-_EVALUATED_CHARACTERS = 1_000_000  # of held-out text, for the unknown rate and tokens a word
-_NEW_WORDS_CHARACTERS = 64_000_000  # of training text, to look for new words in
+_EVALUATED_CHARACTERS = 1_000_000  # of held-out text, to measure on
+_NEW_WORDS_CHARACTERS = 64_000_000  # of training text, to find new words
 _BATCH_SENTENCES = 1000
 
 
 class TokenizerSummary(Summary):
-    """The vocabulary, the text it was learned from, and what it measures on held-out text."""
+    """The vocabulary, the size of its sample, and measurements on held-out text."""
 
     kind: str
     vocab_size: int
@@ -61,7 +60,7 @@ def train_tokenizer(
     output: Folder,
     context: Context,
 ) -> TokenizerSummary:
-    """Train on the corpus or read a file, write `tokenizer.json`, measure it on held-out text.
+    """Train or read a tokenizer, write `tokenizer.json`, and measure it on held-out text.
 
     Raises DataError if the text cannot fill the vocabulary, or the file is not a vocabulary.
     """
@@ -142,9 +141,9 @@ def _limit(config: TrainedConfig) -> int:
 
 
 def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int]:
-    """Words, or characters, of the sample with their counts; and the characters of the sample.
+    """Count words, or characters, of the sample; also return the size of the sample in characters.
 
-    A task a file; the counts are summed on the cluster, and only words frequent enough come here.
+    One task per file; counts are summed on the cluster, and only frequent words come here.
     """
     import ray.data
     from ray.data.context import ShuffleStrategy
@@ -160,7 +159,7 @@ def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int
         [task] = batch.to_pylist()
         sample = _Sample(folder, {task["file"]: task["quota"]})
         counts = count_words(untrained_counted(config), sample)
-        # No word is empty, so that name is free for the characters gone through.
+        # No word is empty: this key holds the characters read.
         counts[""] = sample.characters
         return pa.table({"word": list(counts.keys()), "count": list(counts.values())})
 
@@ -168,7 +167,7 @@ def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int
         return batch.filter(pc.field("count") >= config.min_frequency)
 
     rows = ray.data.from_items(tasks, override_num_blocks=len(tasks))
-    # Ray's default shuffle starts processes of its own, which takes longer than this does.
+    # Ray's default shuffle starts its own processes, which takes longer than the sum.
     rows.context.shuffle_strategy = ShuffleStrategy.SORT_SHUFFLE_PULL_BASED
     summed = (
         rows.map_batches(count, batch_size=1, batch_format="pyarrow")
@@ -184,16 +183,15 @@ def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int
 
 
 def _quotas(corpus: Artifact, split: str, limit: int) -> dict[str, int]:
-    """The characters to take of each file, in all about `limit`: every file gives its share, as
-    documents stand in the order of their sources."""
+    """Return the characters to take of each file: equal shares, as documents are sorted by
+    source."""
     rows = [row for row in CorpusSummary.of(corpus).files if row.split == split]
     share = min(1.0, limit / max(1, sum(row.characters for row in rows)))
     return {row.file: math.ceil(share * row.characters) for row in rows}
 
 
 class _Sample:
-    """Sentences from the beginning of each file until its quota of characters has passed; says how
-    many did."""
+    """Sentences from the start of each file up to its quota; counts their characters."""
 
     def __init__(self, folder: Folder, quotas: Mapping[str, int]) -> None:
         self._folder = folder

@@ -1,7 +1,7 @@
 """Train tokenizers; the same sentences give the same vocabulary in any process.
 
-WordPiece and byte-level BPE are learned by the `tokenizers` library and Unigram by sentencepiece;
-characters and words are counted. Each carries BERT's special tokens first.
+The `tokenizers` library learns WordPiece and byte-level BPE, sentencepiece learns Unigram;
+characters and words are counted. BERT's special tokens come first in each.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _LONGEST_LINE_BYTES = 1 << 30
 
 
 def train(config: TrainedConfig, sentences: Iterable[str]) -> Tokenizer:
-    """Train a tokenizer on `sentences`, which WordPiece reads twice.
+    """Train a tokenizer on `sentences`, which WordPiece iterates over twice.
 
-    Raises DataError if there is not enough text to learn from.
+    Raises DataError if there is too little text.
     """
     if isinstance(config, WordPieceConfig):
         return _train_wordpiece(config, sentences)
@@ -70,10 +70,9 @@ def _train_byte_bpe(config: ByteBpeConfig, sentences: Iterable[str]) -> Tokenize
 
 
 def _train_wordpiece(config: WordPieceConfig, sentences: Iterable[str]) -> Tokenizer:
-    # The library numbers single characters in the order of a hash map, which differs from process
-    # to process, and breaks ties between merges by these numbers. So a first pass finds the
-    # characters and merges nothing, and the second is given them sorted, as if they were special
-    # tokens.
+    # The library numbers single characters in hash-map order, which differs between processes, and
+    # breaks ties between merges by these numbers. So a first pass finds the characters without
+    # merging, and the second gets them sorted, as if they were special tokens.
     def vocabulary(first: list[str], size: int) -> dict[str, int]:
         tokenizer = wordpiece({}, config.lowercase)
         trainer = trainers.WordPieceTrainer(
@@ -93,7 +92,7 @@ def _train_wordpiece(config: WordPieceConfig, sentences: Iterable[str]) -> Token
 
 
 def wordpiece(pieces: dict[str, int], lowercase: bool, unknown: str = UNK) -> Tokenizer:
-    """BERT's tokenizer with the vocabulary `pieces`; it has no special tokens yet."""
+    """Return BERT's tokenizer with the vocabulary `pieces`, without special tokens."""
     model = models.WordPiece(pieces, unk_token=unknown, max_input_chars_per_word=100)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
@@ -103,8 +102,8 @@ def wordpiece(pieces: dict[str, int], lowercase: bool, unknown: str = UNK) -> To
 
 
 def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer:
-    # The library's own trainer adds floats in the order of a hash map, so that even one thread
-    # gives another vocabulary in every process. Sentencepiece with one thread does not.
+    # The library's own trainer adds floats in hash-map order, so even one thread gives another
+    # vocabulary in every process. Sentencepiece with one thread is deterministic.
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
     normalizer = _normalizer(config.lowercase)
@@ -120,7 +119,7 @@ def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer
             sentence_iterator=lines,
             model_writer=written,
             model_type="unigram",
-            vocab_size=config.vocab_size - len(SPECIAL_TOKENS) + 1,  # its own unknown token goes
+            vocab_size=config.vocab_size - len(SPECIAL_TOKENS) + 1,  # its unknown token is dropped
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
             normalization_rule_name="identity",
@@ -155,14 +154,14 @@ def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer
 
 
 def untrained_counted(config: CountedConfig) -> Tokenizer:
-    """A counted tokenizer without a vocabulary: its normalizer and its pre-tokenizer."""
+    """Return a counted tokenizer without a vocabulary, for its normalizer and pre-tokenizer."""
     return _counted(config, {UNK: UNK_ID})
 
 
 def from_counts(config: CountedConfig, counts: Mapping[str, int]) -> Tokenizer:
-    """The tokenizer of the most frequent words, or characters, of `counts`.
+    """Return the tokenizer of the most frequent words, or characters, of `counts`.
 
-    Ids follow the counts, the most frequent first; ties are in alphabetical order.
+    Ids follow frequency, the highest first; ties are in alphabetical order.
     """
     kept = [item for item in counts.items() if item[1] >= config.min_frequency]
     kept.sort(key=lambda item: (-item[1], item[0]))
@@ -188,13 +187,13 @@ def _counted(config: CountedConfig, vocabulary: dict[str, int]) -> Tokenizer:
 
 
 def _special_is_text() -> pre_tokenizers.PreTokenizer:
-    # These models know every string of their vocabulary, so `[MASK]` in a text would become the
-    # special token. Its bracket is made a word of its own.
+    # These models would turn `[MASK]` in a text into the special token, so its bracket is made a
+    # word of its own.
     return pre_tokenizers.Split(Regex(SPECIAL_IS_TEXT), "isolated")
 
 
 def _normalizer(lowercase: bool) -> normalizers.Normalizer:
-    # One form of each accented letter, whichever way the text composes it.
+    # One form per accented letter, however the text composes it.
     if lowercase:
         return normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
     return normalizers.NFC()

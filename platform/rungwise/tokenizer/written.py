@@ -1,4 +1,4 @@
-"""How a vocabulary writes its tokens, in bytes: `Ġcafé` of a byte-level one is ` caf\\xc3\\xa9`."""
+"""The bytes that the tokens of a vocabulary stand for: byte-level `Ġcafé` is ` caf\\xc3\\xa9`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from tokenizers import Tokenizer
 
 
 def written_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """The bytes of each token, by id: what it stands for if it is byte-level, else UTF-8 of the
-    piece with the marks of its vocabulary (`##ing`, `▁the`). An id without a token has none."""
+    """Return the bytes of each token, by id: its content if byte-level, else UTF-8 of the piece
+    with its marks (`##ing`, `▁the`); empty for an id without a token."""
     pieces = [
         tokenizer.id_to_token(index) or ""
         for index in range(tokenizer.get_vocab_size(with_added_tokens=True))
@@ -24,8 +24,7 @@ def written_bytes(tokenizer: Tokenizer) -> list[bytes]:
 
 
 def _byte_of() -> dict[str, int]:
-    """GPT-2's letters for bytes: the printable ones of Latin-1 for themselves, and for the others,
-    in their order, those from U+0100 on."""
+    """GPT-2's letters: printable Latin-1 for itself, other bytes in order from U+0100."""
     letters = {chr(byte): byte for byte in (*range(33, 127), *range(161, 173), *range(174, 256))}
     others = [byte for byte in range(256) if byte not in letters.values()]
     return letters | {chr(256 + number): byte for number, byte in enumerate(others)}

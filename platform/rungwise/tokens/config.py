@@ -1,4 +1,4 @@
-"""The config of tokens. It is no block of a recipe: what the instances ask for decides it."""
+"""The config of tokens: derived from what the instances need, not a block of a recipe."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class TokensConfig(Config):
 
 
 def identity(config: TokensConfig) -> dict[str, Any]:
-    """The part of the config that decides the result: all but the paths of lists."""
+    """Return the part of the config that decides the result: all but the paths of lists."""
     return config.model_dump(mode="json") | {"mask_units": mask_units.identity(config.mask_units)}
 
 
 def outside(config: TokensConfig) -> dict[str, Any]:
-    """Digests of the lists that the config reads besides its inputs."""
+    """Return digests of the lists that the config reads."""
     return mask_units.outside(config.mask_units)

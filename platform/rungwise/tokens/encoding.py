@@ -1,9 +1,8 @@
 """Encode one file of the corpus: documents as token ids, with the bounds of their sentences.
 
-A sentence is encoded by itself, which is what keeps its bounds. In a tokenizer for which a blank is
-text, every sentence but the first of its document is encoded with the blank before it: so the ids
-of a document are those of its text as a whole, and one reading serves models that read sentences
-and models that read on across their ends.
+Sentences are encoded one by one, to keep their bounds. If a blank is text for the tokenizer, every
+sentence but a document's first is encoded with the blank before it: the ids of a document then
+equal those of its whole text, and serve models of sentences and of running text.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
+import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
@@ -38,11 +37,10 @@ def encode_file(
     encoder: TextEncoder,
     config: TokensConfig,
 ) -> TokenisedText:
-    """The documents of one corpus file in their order; sentences and documents without a token are
-    left out.
+    """Encode the documents of a corpus file in order, without empty sentences and documents.
 
-    `text_bytes` is the size of the file's text in the corpus manifest; `encoder` is that of
-    `tokenizer`. Raises DataError if the file is corrupt.
+    `text_bytes` is the size of its text in the corpus manifest; `encoder` belongs to `tokenizer`.
+    Raises DataError if the file is corrupt.
     """
     blank = " " if blank_is_text(tokenizer) else ""
     parts = []
@@ -83,7 +81,7 @@ def _batches(corpus: Folder, file: str, text_bytes: int, spans: bool) -> Iterato
 
 
 def _spans(batch: pa.RecordBatch) -> pa.ListArray | None:
-    """The spans of each sentence; a document without any may have no list for its sentences."""
+    """Return the spans of each sentence; documents without any may have no lists."""
     spans, sentences = batch.column("spans"), batch.column("sentences")
     held = spans.value_lengths()
     if held.equals(sentences.value_lengths()):
@@ -100,7 +98,7 @@ def _spans(batch: pa.RecordBatch) -> pa.ListArray | None:
 
 
 def _moved(spans: pa.ListArray, moved: NDArray[np.bool_]) -> pa.ListArray:
-    """Spans one character further on where a blank was put before the sentence."""
+    """Shift spans by one character where a blank was put before the sentence."""
     counts = spans.value_lengths().fill_null(0).to_numpy()
     values = spans.flatten().to_numpy() + np.repeat(moved, counts).astype(np.int32)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

@@ -1,16 +1,15 @@
-"""Find where mask units begin, the units that masking takes as one: a bit a token, in each shard.
+"""Find where mask units begin, the units that are masked as one: a bit per token in each shard.
 
-A unit is a word of the tokenizer, that is a pre-token; or, where a stretch of characters is known
-to belong together, that stretch:
+A unit is a word (pre-token) of the tokenizer, or a stretch of characters that belong together:
 
-    Chinese words      a han character is a token and a word several, so a segmenter says where
-                       words are (whole-word masking of Cui et al. 2021, arXiv:1906.08101)
-    phrases, entities  spans that come with the corpus, or the phrases of a list (ERNIE,
-                       Sun et al. 2019, arXiv:1904.09223)
+    Chinese words      han characters are single tokens, so a segmenter finds the words
+                       (whole-word masking of Cui et al. 2021, arXiv:1906.08101)
+    phrases, entities  spans of the corpus, or the phrases of a list (ERNIE, Sun et al. 2019,
+                       arXiv:1904.09223)
 
-A token begins a unit unless it lies inside a unit that began before it. A token across the border
-of two units therefore makes them one, and so do overlapping stretches. Texts with no units but the
-tokenizer's words go through the encoder, which is several times faster.
+A token begins a unit unless it lies inside an earlier one. A token across the border of two units
+therefore merges them, and so do overlapping stretches. Texts with only the tokenizer's words go
+through the encoder, which is several times faster.
 
 P texts, N tokens, S stretches, C characters
 """
@@ -21,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc  # makes most of its functions at run time: no checker knows them
+import pyarrow.compute as pc  # type checkers miss functions made at run time
 from numpy.typing import NDArray
 from pydantic import model_validator
 from tokenizers import Tokenizer
@@ -64,13 +63,13 @@ class MaskUnitsConfig(Config):
 
 
 def identity(config: MaskUnitsConfig) -> dict[str, Any]:
-    """The part of the config that decides the result: all but the paths."""
+    """Return the part of the config that decides the result: all but the paths."""
     plain = config.model_dump(mode="json")
     return {key: value for key, value in plain.items() if key not in _LISTS}
 
 
 def outside(config: MaskUnitsConfig) -> dict[str, Any]:
-    """Digests of the lists; a DataError if one is missing."""
+    """Return digests of the lists; raises DataError if one is missing."""
     return {
         name: {"sha256": list_digest(name, path)}
         for name in _LISTS
@@ -85,11 +84,11 @@ def encode(
     config: MaskUnitsConfig,
     spans: pa.ListArray | None = None,
 ) -> Encoded:
-    """The tokens of `texts` as `encoder` gives them, with `word_starts` where units begin.
+    """Return the tokens of `texts` as `encoder` gives them, with `word_starts` where units begin.
 
-    `tokenizer` is that of `encoder`. `spans` has a list for each text, of the starts and ends of
-    spans in its characters: start 0, end 0, start 1 and so on. Raises DataError for an invalid span
-    or an unreadable list, and UserError if the segmenter is not installed.
+    `tokenizer` belongs to `encoder`. `spans` has per text a list start 0, end 0, start 1, ..., in
+    its characters. Raises DataError for an invalid span or an unreadable list, and UserError if the
+    segmenter is not installed.
     """
     stretches = np.concatenate([_spans(texts, spans), _phrases(texts, config)])
     known = np.zeros(len(texts), dtype=np.bool_)
@@ -114,7 +113,7 @@ def _encode_located(
     segmenter: Segmenter | None,
     stretches: NDArray[np.int64],  # (S, 3) text, start, end
 ) -> Encoded:
-    """Encode texts with the library, and derive the units from the tokens' offsets."""
+    """Encode texts with the library, and derive units from the offsets of tokens."""
     encodings = RustEncoder(tokenizer).encodings(texts, words=True)
     lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
     total = int(lengths.sum())
@@ -126,7 +125,7 @@ def _encode_located(
         ids[begin:end] = encoding.ids
         words[begin:end] = word_starts(encoding)
         places[begin:end] = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    # Treat all texts as one, with a position between them that no token covers.
+    # Treat all texts as one, with a position that no token covers between them.
     sizes = np.fromiter(map(len, texts), np.int64, len(texts)) + 1
     text_begin = np.cumsum(sizes) - sizes
     places += np.repeat(text_begin, lengths)[:, None]
@@ -140,7 +139,7 @@ def _encode_located(
     ).reshape(-1, 2)
     joined = np.concatenate([stretches[:, 1:] + text_begin[stretches[:, 0], None], han])
     characters = int(sizes.sum())
-    inside = _covered(joined[:, 0] + 1, joined[:, 1], characters)  # but not the first character
+    inside = _covered(joined[:, 0] + 1, joined[:, 1], characters)  # without the first character
     in_han = _covered(han[:, 0], han[:, 1], characters)
 
     start, before_end = places[1:, 0], places[:-1, 1]
@@ -163,7 +162,6 @@ def _covered(
 
 
 def _merged(known: NDArray[np.bool_], located: Encoded, plain: Encoded) -> Encoded:
-    """Merge both in the order of the texts; those `known` are from `located`."""
     assert located.word_starts is not None
     assert plain.word_starts is not None
     lengths = np.empty(len(known), np.int64)
@@ -177,7 +175,7 @@ def _merged(known: NDArray[np.bool_], located: Encoded, plain: Encoded) -> Encod
 
 
 def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> NDArray[np.int64]:
-    """The spans that came with the texts: (S, 3) text, start, end."""
+    """Return the spans that came with the texts, (S, 3): text, start, end."""
     if spans is None:
         return np.empty((0, 3), np.int64)
     assert len(spans) == len(texts), f"{len(spans)} lists of spans for {len(texts)} texts"
@@ -209,7 +207,7 @@ def _shown(text: pa.StringScalar) -> str:
 
 
 def _phrases(texts: pa.StringArray, config: MaskUnitsConfig) -> NDArray[np.int64]:
-    """The phrases of the list that occur in the texts: (S, 3) text, start, end."""
+    """Find the phrases of the list in the texts, (S, 3): text, start, end."""
     if config.phrases is None:
         return np.empty((0, 3), np.int64)
     entries = entries_at("phrases", config.phrases)

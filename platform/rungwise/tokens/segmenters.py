@@ -1,8 +1,7 @@
 """Segmenters: find Chinese words by jieba or a word list, and phrases by a list.
 
-Chinese is written without blanks. `jieba` (an optional package) finds the likeliest segmentation by
-a dictionary; a list takes its longest entry from left to right. Both give the same result for the
-same text in any process.
+Chinese has no blanks between words. `jieba` (an optional package) finds the likeliest segmentation
+by a dictionary; a list takes its longest entry from left to right. Both are deterministic.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.source_files import SourceFile, find_files
 
 Stretch = tuple[int, int]  # [start, end) in characters of one text
-Segmenter = Callable[[str], Iterable[Stretch]]  # the words that hold a han character
+Segmenter = Callable[[str], Iterable[Stretch]]  # words that contain a han character
 
 _KEY = "instances.mask_units"
 _HAN_BLOCKS = (
@@ -30,7 +29,7 @@ _HAN_BLOCKS = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
-# The characters that BERT's tokenizer treats as Chinese, for the inside of a [...] expression.
+# The characters that BERT's tokenizer treats as Chinese, for use inside [...].
 HAN = "".join(f"{chr(first)}-{chr(last)}" for first, last in _HAN_BLOCKS)
 _HAN_CHARACTER = re.compile(f"[{HAN}]")
 # A han character, a word of another script, or a mark.
@@ -38,7 +37,7 @@ _ATOM = re.compile(rf"[{HAN}]|[^\W{HAN}]+|[^\w\s]")
 
 
 class Entries:
-    """The words or phrases of a list, matched in texts in any case."""
+    """The words or phrases of a list, matched in any case."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._entries = {atoms for line in lines if (atoms := tuple(_atoms(line)))}
@@ -50,7 +49,7 @@ class Entries:
         return len(self._entries)
 
     def matches(self, text: str) -> Iterator[Stretch]:
-        """The longest entry at each position from left to right, without overlaps.
+        """Yield the longest entry at each position from left to right, without overlaps.
 
         An entry matches whole words and marks; each han character is a word.
         """
@@ -71,16 +70,16 @@ def _atoms(text: str) -> list[str]:
 
 
 def entries_at(name: str, path: str) -> Entries:
-    """The list in the file at `path`, an entry a line; `name` is its key, for messages.
+    """Read the list at `path`, an entry per line; `name` is its key, for messages.
 
-    Raises DataError if there is no such file, it is not UTF-8 or has no entry.
+    Raises DataError if the file is missing, not UTF-8 or has no entry.
     """
     file = _file(name, path)
     return _read(name, file, file.digest())
 
 
 def list_digest(name: str, path: str) -> str:
-    """The digest of the list's bytes; a DataError if there is no such file."""
+    """Return the digest of the list; raises DataError if there is no such file."""
     return _file(name, path).digest()
 
 
@@ -109,7 +108,7 @@ def _read(name: str, file: SourceFile, digest: str) -> Entries:
 
 
 def word_list_words(entries: Entries) -> Segmenter:
-    """A segmenter whose words are the entries; any other han character is a word by itself."""
+    """Return a segmenter by entries; other han characters are single words."""
 
     def words(text: str) -> Iterator[Stretch]:
         end = 0
@@ -125,13 +124,13 @@ def word_list_words(entries: Entries) -> Segmenter:
 
 @functools.cache
 def jieba_words() -> Segmenter:
-    """The segmenter jieba with its own dictionary, without its guesses at unknown words.
+    """Return jieba with its own dictionary, without guesses at unknown words.
 
     Raises UserError if the package is not installed.
     """
     try:
         with warnings.catch_warnings():
-            # Its expressions are older than the warnings about them.
+            # Its regular expressions raise newer syntax warnings.
             warnings.simplefilter("ignore")
             import jieba
     except ImportError as error:
@@ -142,7 +141,7 @@ def jieba_words() -> Segmenter:
     jieba.setLogLevel(logging.WARNING)
     tokenizer = jieba.Tokenizer()
     with tempfile.TemporaryDirectory() as folder:
-        # Its cache would lie where others can write, and is unmarshalled when read.
+        # Its default cache is in a folder that others can write, and is unmarshalled when read.
         tokenizer.tmp_dir = folder  # pyright: ignore[reportAttributeAccessIssue]
         tokenizer.initialize()
 

@@ -1,4 +1,4 @@
-"""Tokens stage: the corpus through the tokenizer once, a file of ids for each file of text."""
+"""Tokens stage: encode the corpus once, a file of ids per file of text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SPLITS = ("train", "validation")
 
 @dataclass(frozen=True)
 class FileOrder:
-    """The order for one file of the corpus."""
+    """An order to encode one corpus file."""
 
     read: CorpusFile
 
@@ -47,7 +47,7 @@ class FileOrder:
 
 @dataclass(frozen=True)
 class EncodeTask:
-    """Encodes the files of a corpus; it holds everything that they share."""
+    """Encodes files of a corpus; holds what they share."""
 
     config: TokensConfig
     corpus: Folder
@@ -56,7 +56,7 @@ class EncodeTask:
     encoder: EncoderChoice
 
     def __call__(self, order: FileOrder) -> Row:
-        """Encode one file and return its row of the manifest."""
+        """Encode one file; return its row of the manifest."""
         read = order.read
         encoder = cached_encoder(self.tokenizer, self.encoder)
         text = encode_file(
@@ -80,7 +80,7 @@ class EncodeTask:
         }
 
 
-@functools.lru_cache(maxsize=2)  # a worker encodes file after file with the same
+@functools.lru_cache(maxsize=2)  # a worker uses one for many files
 def _loaded(tokenizer: Folder) -> Tokenizer:
     return load(tokenizer)
 
@@ -90,7 +90,7 @@ def encode_corpus(
 ) -> TokensSummary:
     """Encode every file of the corpus.
 
-    Raises DataError if spans are asked for and the corpus has none, or a file is corrupt.
+    Raises DataError if spans are requested and the corpus has none, or a file is corrupt.
     """
     corpus, tokenizer = CorpusSummary.of(inputs["corpus"]), TokenizerSummary.of(inputs["tokenizer"])
     if config.spans and config.mask_units.phrases is None and not corpus.spans.total:
@@ -125,7 +125,7 @@ def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Contex
 
 
 def take_counts(row: Row, held_out: NDArray[np.int64]) -> None:
-    """Move the counts of a row into those of all, (V,): a driver keeps the rows of all files."""
+    """Move the counts of a row into the totals, (V,), since the driver keeps all rows."""
     counts = np.frombuffer(base64.b64decode(row.pop("held_out_counts")), "<u4").reshape(2, -1)
     held_out[counts[0]] += counts[1]
 
@@ -133,7 +133,7 @@ def take_counts(row: Row, held_out: NDArray[np.int64]) -> None:
 def summary_of(
     rows: Sequence[Row], tokenizer: TokenizerSummary, held_out: NDArray[np.int64]
 ) -> TokensSummary:
-    """The summary of files whose rows these are, and the counts of their held-out tokens."""
+    """Summarise files from their rows and the counts of held-out tokens."""
     files = tuple(TokensRow(**{key: row[key] for key in TokensRow.model_fields}) for row in rows)
     totals: dict[str, Any] = {
         unit: PerSplit(
@@ -159,7 +159,7 @@ def _packed(counts: NDArray[np.int64]) -> str:
 
 
 def entropy(counts: NDArray[np.int64]) -> float:
-    """Shannon entropy of a histogram, in nats."""
+    """Return the Shannon entropy of a histogram, in nats."""
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum()) + 0.0
 

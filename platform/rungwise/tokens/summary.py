@@ -7,7 +7,7 @@ from rungwise.tokenizer import SpecialIds
 
 
 class TokensRow(Part):
-    """One file of tokens, those of one file of the corpus. `text_bytes` are in UTF-8."""
+    """One file of tokens, made of one file of the corpus. `text_bytes` are in UTF-8."""
 
     file: str
     split: str
@@ -20,8 +20,8 @@ class TokensRow(Part):
 
 
 class TokensSummary(Summary):
-    """The text as tokens. `unigram_entropy` is of held-out tokens, in nats: what the best guess
-    without context would cost. `text_bytes` count sentences joined by a blank."""
+    """The text as tokens. `unigram_entropy` is that of held-out tokens, in nats: the loss of the
+    best guess without context. `text_bytes` counts sentences joined by a blank."""
 
     files: tuple[TokensRow, ...]
     vocab_size: int
@@ -32,5 +32,4 @@ class TokensSummary(Summary):
     unigram_entropy: float
 
     def files_of(self, split: str) -> list[TokensRow]:
-        """The files of a split."""
         return [row for row in self.files if row.split == split]

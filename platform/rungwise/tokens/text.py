@@ -1,8 +1,8 @@
 """Tokenised text: the ids of documents with the bounds of sentences, in memory and in a file.
 
-A file of a tokens artifact is one Arrow batch with a row a document: its hash, its sentences as
-lists of ids, and where asked for a bit a token where a mask unit begins. It is mapped into memory,
-so that reading a document costs what is touched of it.
+A file of a tokens artifact is one Arrow batch with a row per document: its hash, its sentences as
+lists of ids, and optionally a bit per token where a mask unit begins. It is memory-mapped, so
+reading a document costs only the pages touched.
 
 N tokens, S sentences, D documents
 """
@@ -26,8 +26,8 @@ Ids = NDArray[np.unsignedinteger]
 
 @dataclass(frozen=True)
 class TokenisedText:
-    """The ids of some documents. Sentence s, not empty, is `ids[starts[s]:starts[s + 1]]`, and
-    document d, not empty, the sentences `first_sentence[d]` to `first_sentence[d + 1]`."""
+    """The ids of documents. Sentence s is `ids[starts[s]:starts[s + 1]]`, document d the sentences
+    `first_sentence[d]` to `first_sentence[d + 1]`; none is empty."""
 
     ids: Ids  # (N,)
     starts: NDArray[np.int64]  # (S + 1,)
@@ -37,7 +37,7 @@ class TokenisedText:
 
 
 def joined(parts: Sequence[TokenisedText]) -> TokenisedText:
-    """Join texts one after another."""
+    """Concatenate texts."""
     if len(parts) == 1:
         return parts[0]
     units = [part.unit_starts for part in parts if part.unit_starts is not None]
@@ -55,15 +55,14 @@ def _offsets(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def closed_documents(text: TokenisedText, end: int) -> tuple[Ids, NDArray[np.int64]]:
-    """The ids of documents, each closed by the end symbol, and where each begins (D + 1,): what a
-    language model is to predict of a text."""
+    """Return documents with the end symbol appended to each, and where each begins, (D + 1,)."""
     starts = text.starts[text.first_sentence]
     ids = np.insert(text.ids, starts[1:], np.array(end, dtype=text.ids.dtype))
     return ids, starts + np.arange(len(starts))
 
 
 def document_hash(name: str) -> int:
-    """The 64 bits that identify the document of this name."""
+    """Return the 64-bit hash that identifies the document of this name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
@@ -85,16 +84,16 @@ def write(text: TokenisedText, path: Path) -> None:
 
 
 def arrow(values: NDArray[Any]) -> pa.Array:
-    """`values` as Arrow, not copied. `pa.array` would import pandas, a quarter of a second."""
+    """View `values` as Arrow. `pa.array` would import pandas: a quarter second."""
     kind = pa.from_numpy_dtype(values.dtype)
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 class TokensFile:
-    """One file of a tokens artifact, mapped into memory."""
+    """One file of a tokens artifact, memory-mapped."""
 
     def __init__(self, path: Path) -> None:
-        """Raise DataError if the file is not whole."""
+        """Raise DataError if the file is incomplete."""
         try:
             batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
         except (pa.ArrowInvalid, OSError) as error:
@@ -114,12 +113,11 @@ class TokensFile:
 
     @property
     def num_tokens(self) -> int:
-        """N: the tokens of all documents."""
         return len(self._ids)
 
     def text(self, first: int = 0, end: int | None = None, units: bool = False) -> TokenisedText:
-        """The documents `first` to `end`; with `units`, which the file must have, also where mask
-        units begin."""
+        """Return documents `first` to `end`; with `units` (if in the file) also where units
+        begin."""
         end = len(self) if end is None else end
         first_sentence = self._first_sentence[first : end + 1].astype(np.int64)
         starts = self._starts[first_sentence[0] : first_sentence[-1] + 1].astype(np.int64)
