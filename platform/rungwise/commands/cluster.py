@@ -1,7 +1,7 @@
-"""`rungwise cluster create|status|delete`: a cluster on AWS and back, by Terraform.
+"""`rungwise cluster create|status|delete`: manage a cluster on AWS with Terraform.
 
-The folder is an example of infra/terraform, or one like it. What was asked for stays in its
-terraform.tfvars.json, so that a later `create` changes what it names and nothing else.
+The folder is an example of infra/terraform, or one like it. `create` stores its variables in the
+folder's terraform.tfvars.json, so a later `create` changes only those it names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rungwise.core.exit_codes import OK
 
 _FOLDER = Path("infra/terraform/examples/cpu-smoke")
 _PACKAGE = Path("dist/rungwise.tar.gz")
-_PYTHON = "python3.12"  # of the image
+_PYTHON = "python3.12"  # the version in the image
 _IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
 _PLAN = "rungwise.plan"
 
@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
 
 
 def cluster(options: argparse.Namespace) -> int:
-    """Do what is asked in the folder. Raises UserError if something that it takes is missing."""
+    """Run the action. Raises UserError without Terraform, its files or AWS credentials."""
     if not (options.folder / "variables.tf").exists():
         raise UserError(
             f"{options.folder} has no variables.tf; name a folder of Terraform with --folder, or "
@@ -124,7 +124,7 @@ def _delete(options: argparse.Namespace, console: Console) -> int:
 
 
 def _apply(options: argparse.Namespace, console: Console, deed: str, *more: str) -> bool:
-    """Show a plan and carry it out if the user agrees; whether it was carried out."""
+    """Show a plan and apply it if the user agrees; return whether it was applied."""
     folder = options.folder
     _terraform(folder, "init", "-input=false")
     _terraform(folder, "plan", "-input=false", f"-out={_PLAN}", *more)
@@ -139,7 +139,7 @@ def _apply(options: argparse.Namespace, console: Console, deed: str, *more: str)
 
 
 def _terraform(folder: Path, *arguments: str, said: bool = False) -> str:
-    """Run Terraform in the folder, in sight of the user or for what it prints on its output."""
+    """Run Terraform in the folder; with `said`, return its output instead of showing it."""
     command = ["terraform", f"-chdir={folder}", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE if said else None, text=True, check=False)
     if done.returncode:
@@ -165,7 +165,7 @@ def _show_commands(outputs: dict[str, Any], console: Console) -> None:
 
 
 def _asked(options: argparse.Namespace) -> dict[str, Any]:
-    """The variables that the command line names."""
+    """The variables given on the command line."""
     flags = {
         "region": options.region,
         "name": options.name,
@@ -191,7 +191,7 @@ def _session() -> Any:
 
 
 def _call(service: str, region: str | None, operation: str, **arguments: Any) -> Any:
-    """Ask AWS, and return its answer. Raises UserError without credentials, or if it refuses."""
+    """Call AWS. Raises UserError without credentials, or if the call fails."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     session = _session()
@@ -209,7 +209,7 @@ def _account(region: str | None) -> str:
 
 
 def _of_region(region: str) -> dict[str, Any]:
-    """The newest image of Ubuntu, by its id, and the first two zones."""
+    """The id of the newest Ubuntu image, and the first two availability zones."""
     image = _call("ssm", region, "get_parameter", Name=_IMAGE)["Parameter"]["Value"]
     only = [{"Name": "zone-type", "Values": ["availability-zone"]}]
     zones = _call("ec2", region, "describe_availability_zones", Filters=only)["AvailabilityZones"]
@@ -218,7 +218,7 @@ def _of_region(region: str) -> dict[str, Any]:
 
 
 def _make_package(path: Path, console: Console) -> None:
-    """Make what machines install, by infra/package.sh with the image's Python."""
+    """Make the package that machines install, with infra/package.sh and the image's Python."""
     python = os.environ.get("PYTHON", _PYTHON)
     if shutil.which(python) is None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""`rungwise doctor [CONFIG]`: print what a run would find here, and what is wrong with it."""
+"""`rungwise doctor [CONFIG]`: check versions, CPUs, memory, GPU, disk and server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SERVER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One row: what was looked at, what is there, and what to do if it is not well."""
+    """One row of the table: what was checked, what was found, and what to do about it."""
 
     what: str
     value: str
@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Print the table; status 1 if something is wrong that a run would fail on."""
+    """Print the findings; return 1 if any of them would make a run fail."""
     findings = list(examine(options.config, options.overrides))
     wrong = sum(finding.state == "wrong" for finding in findings)
     if options.json:
@@ -63,7 +63,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def examine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
-    """Yield every finding, in the order of the table."""
+    """Yield the findings in the order of the table."""
     from rungwise.pipeline.workflow import places
 
     fits, version = sys.version_info >= (3, 11), platform.python_version()

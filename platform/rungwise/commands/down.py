@@ -1,4 +1,4 @@
-"""`rungwise down`: end the cluster that `rungwise up` started (cluster/local/down.py)."""
+"""`rungwise down`: stop the cluster that `rungwise up` started (cluster/local/down.py)."""
 
 from __future__ import annotations
 

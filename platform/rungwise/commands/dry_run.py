@@ -1,4 +1,4 @@
-"""`rungwise dry-run CONFIG`: print what pretraining would take, before anything is spent."""
+"""`rungwise dry-run CONFIG`: estimate parameters, memory, time and cost of pretraining."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
 
 
 def dry_run(options: argparse.Namespace) -> int:
-    """Print the estimate. Instances that are built are measured; else rows count as full."""
+    """Print the estimate, from the instances if they are built; otherwise rows count as full."""
     from rungwise.core import artifact as artifacts
     from rungwise.pipeline.recipe import planned_vocab_size, pretrain_stages, training
     from rungwise.pipeline.workflow import load_recipe, root_folder
@@ -41,7 +41,7 @@ def dry_run(options: argparse.Namespace) -> int:
     try:
         stages = pretrain_stages(recipe)
     except UserError as error:
-        # A text that is not there yet is no reason not to ask what it would take to train on it.
+        # The estimate is useful before the text is there.
         console.print(f"[yellow]the corpus cannot be read: {escape(str(error))}[/]")
         stages = {}
     root = root_folder(recipe.root)

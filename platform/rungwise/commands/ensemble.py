@@ -1,4 +1,4 @@
-"""`rungwise ensemble EVALUATE`: score the seeds of an evaluation together, without training."""
+"""`rungwise ensemble EVALUATE`: score an evaluation's seeds as an ensemble, without training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def add(commands: Commands) -> None:
 
 
 def ensemble(options: argparse.Namespace) -> int:
-    """Print a line for each variant and way. Raises UserError for another artifact."""
+    """Print a line per variant and way to combine seeds. Raises UserError for other artifacts."""
     from rungwise.core.artifact import find_input
     from rungwise.core.errors import UserError
     from rungwise.evaluation.ensemble import combined

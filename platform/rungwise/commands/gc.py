@@ -1,4 +1,4 @@
-"""`rungwise gc WORKFLOW CONFIG`: what a recipe has built and needs no more."""
+"""`rungwise gc WORKFLOW CONFIG`: list what the recipe has built and no longer needs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ def add(commands: Commands) -> None:
 
 
 def gc(options: argparse.Namespace) -> int:
-    """Print the recipe's artifacts that neither it as it is now, nor a registered model, nor an
-    artifact of another recipe rests on; finished ones, and folders of attempts that were given up.
-    """
+    """List the recipe's artifacts, finished or abandoned, that nothing depends on: not its current
+    plan, no registered model, no artifact of another recipe."""
     from rich.console import Console
     from rich.filesize import decimal
 

@@ -1,4 +1,4 @@
-"""`rungwise init PATH...`: look at text, say what it is, and write a recipe that suits it."""
+"""`rungwise init PATH...`: look at text, describe it, and write a recipe for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rungwise.core.exit_codes import OK
 if TYPE_CHECKING:
     from rungwise.corpus.look import Seen
 
-# Characters of text, and the pieces of a vocabulary that they can fill.
+# Up to how many characters of text, and the vocabulary size that they can fill.
 _VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
 _FEWEST_STEPS, _MOST_STEPS = 300, 2000
 _EPOCHS = 20
@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
 
 
 def init(options: argparse.Namespace) -> int:
-    """Write NAME.yaml into this folder. Raises UserError where it exists, or nothing is text."""
+    """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
     from rich.console import Console
 
     from rungwise.core.source_files import find_files
@@ -102,15 +102,16 @@ def init(options: argparse.Namespace) -> int:
 
 
 def _name(path: str) -> str:
-    """A name that recipes and MLflow take, after that of a file or folder. Letters of any script
-    stay; accents on Latin ones fall away."""
+    """A name that recipes and MLflow accept, from that of a file or folder. Letters of any script
+    are kept; Latin ones lose their accents."""
     stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
     stem = unicodedata.normalize("NFKC", re.sub("([A-Za-z])[\u0300-\u036f]+", r"\1", stem))
     return re.sub(r"[^\w-]+", "-", stem).strip("-_")[:_LONGEST_NAME] or "mine"
 
 
 def task_of(name: str, data: dict[str, Any]) -> str:
-    """The YAML of a task, with the model pretrained and not, and its place in the registry."""
+    """The YAML that fine-tunes on a task, compares pretrained with random weights, and registers
+    the model."""
     return f"""
 tasks: # a tenth of the rows chooses the epoch, a fifth is the test; labels are as they stand there
   {name}: {{data: {flow(data | {"validation_fraction": 0.1, "test_fraction": 0.2})}}}
@@ -138,19 +139,19 @@ def _told(seen: Seen) -> str:
 
 
 def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrain") -> str:
-    """The YAML of a recipe: what differs from the defaults, and why."""
+    """The YAML of a recipe: only the keys that differ from the defaults."""
     from rungwise.corpus.summary import amount
 
     characters = sum(each.characters for each in seen)
     documents = sum(each.documents for each in seen)
     chinese = seen[0].language in ("Chinese", "Japanese")
     fitting = next(size for most, size in _VOCABULARIES if characters <= most)
-    # Every byte, or every character at the beginning of a word and within; and as many words as it
-    # surely fills.
+    # Room for special tokens, every byte (BPE) or every character at the start of a word and
+    # inside one (WordPiece), and as many words as the text surely fills.
     needed = 10 + (256 if model == "gpt" else 2 * seen[0].letters)
     vocabulary = max(needed, min(fitting, needed + round(seen[0].frequent_words * 0.9)))
     tokenizer = "byte_bpe" if model == "gpt" else "wordpiece"
-    if chinese:  # a token a character, but for those that only held-out text may have
+    if chinese:  # a token per character; some may occur only in held-out text
         tokenizer, vocabulary = "character", max(16, round(seen[0].letters * 0.9))
     tokens = characters if chinese else characters / 4
     rows = tokens / (_LENGTH * 0.75)
@@ -174,7 +175,7 @@ def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrai
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}}}",
     ]
     rows_of, block = f"kind: causal, sequence_length: {_LENGTH}", "gpt, intermediate_size: 512"
-    if model == "bert":  # whose blocks of 2024 learn in half the steps (docs/results)
+    if model == "bert":  # modern blocks (2024) need half the steps (docs/results)
         rows_of = (
             f"kind: masked_blocks, sequence_length: {_LENGTH}, masking: {{max_predictions: 10}}"
         )
@@ -201,7 +202,7 @@ def _source(seen: Seen, several: bool) -> dict[str, Any]:
 
 
 def flow(value: Any) -> str:
-    """A value in YAML's flow style, on one line."""
+    """Format a value in YAML's flow style, on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""`rungwise inspect INSTANCES`: print instances as a person reads them."""
+"""`rungwise inspect INSTANCES`: print instances as readable text."""
 
 from __future__ import annotations
 

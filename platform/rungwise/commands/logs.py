@@ -1,4 +1,4 @@
-"""`rungwise logs JOB`: print what a job has printed."""
+"""`rungwise logs JOB`: print the log of a job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`rungwise neighbours WORD`: the words whose vectors are nearest to those of a word.
+"""`rungwise neighbours WORD`: print the words nearest to a word.
 
-Any pretrained model with a vector for each token has neighbours. What the tokenizer cuts in pieces
-has the mean of their vectors.
+This works for any pretrained model with a vector per token. A word that the tokenizer splits gets
+the mean of its pieces' vectors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
 
 
 def neighbours(options: argparse.Namespace) -> int:
-    """Print a word and its cosine a line, the nearest first."""
+    """Print one word and its cosine similarity per line, nearest first."""
     from rungwise import tokenizer as tokenizers
     from rungwise.evaluation.neighbours import Neighbourhood
     from rungwise.pipeline.loading import find_pretrain

@@ -1,4 +1,4 @@
-"""`rungwise open [RECIPE|FOLDER]`: show the newest page in a browser."""
+"""`rungwise open [RECIPE|FOLDER]`: open the newest report in a browser."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 from rungwise.commands.arguments import Commands, add_overrides, add_verb
 from rungwise.core.exit_codes import OK
 
-_STAGES = ("ladder", "report")  # the page of a ladder shows more
+_STAGES = ("ladder", "report")  # on a tie `max` takes the ladder's page, which shows more
 
 
 def add(commands: Commands) -> None:
@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
 
 
 def open_page(options: argparse.Namespace) -> int:
-    """Print where the page lies, and ask the browser for it. Raises UserError if there is none."""
+    """Print the path of the page and open it. Raises UserError if there is none."""
     import webbrowser
 
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""`rungwise plan WORKFLOW CONFIG`: print what would be built and why, or the whole recipe."""
+"""`rungwise plan WORKFLOW CONFIG`: show what would be built and why, or the whole recipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rungwise.core.exit_codes import OK
 if TYPE_CHECKING:
     from rungwise.core.stage import Planned
 
-# Of a stopped stage (core/stage.py), or of a shorter run (pretraining/prolonging.py).
+# The reason begins so if a stage continues a stopped one (core/stage.py) or a shorter run
+# (pretraining/prolonging.py).
 _GOES_ON = "goes on "
 
 
@@ -31,7 +32,7 @@ def add(commands: Commands) -> None:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Print it; nothing is run or written."""
+    """Print the plan; run and write nothing."""
     from rungwise.pipeline import workflow
     from rungwise.pipeline.reference import resolved
 
@@ -70,7 +71,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _label(folder: str) -> str:
-    """The name of the recipe in the name of an artifact's folder."""
+    """The recipe's name within the name of an artifact's folder."""
     return folder.rpartition("-")[0]
 
 

@@ -1,10 +1,10 @@
-"""`rungwise predict MODEL`: answer text, tables or JSON Lines, as they are read.
+"""`rungwise predict MODEL`: run a model on text, tables or JSON Lines.
 
-MODEL is a registered model (models:/NAME@alias or models:/NAME/VERSION), that of a run of MLflow
-(runs:/ID/model), the folder of an evaluate or pretrain artifact, on this machine or an object
-store, artifacts/evaluate for the newest, or a recipe, whose pretraining is meant.
-Predictions go out batch by batch, one JSON object a line, so that a pipe may be endless. What a
-pretrained model answers: serving/pretrained.py.
+MODEL is a registered model (models:/NAME@alias or models:/NAME/VERSION), the model of an MLflow run
+(runs:/ID/model), the folder of an evaluate or pretrain artifact, local or in an object store,
+artifacts/evaluate for the newest, or a recipe (its pretraining).
+Predictions are written batch by batch, one JSON object per line, so the input may be an endless
+pipe. serving/pretrained.py defines what a pretrained model answers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
 
 
 def predict(options: argparse.Namespace) -> int:
-    """Read the input line by line and write the answers ("-" is standard input and output)."""
+    """Read the input line by line and write the answers; "-" is standard input or output."""
     from rungwise.pipeline.loading import find_served
     from rungwise.serving.pretrained import load
     from rungwise.tasks.unlabelled import read_lines
@@ -60,7 +60,7 @@ def predict(options: argparse.Namespace) -> int:
 
 
 def answers(predictor: Model, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
-    """Yield the lines of one batch after the other."""
+    """Yield the output lines of each batch as one string."""
     rest = iter(examples)
     while batch := list(islice(rest, batch_size)):
         predictions = predictor(batch)
@@ -94,7 +94,7 @@ def _opened(source: str, stack: ExitStack) -> Iterable[str]:
 
 @contextmanager
 def _whole_or_nothing(to: str) -> Iterator[TextIO]:
-    """Open standard output, or a file that has its name only when everything is in it."""
+    """Open standard output, or a file that gets its name only once it is complete."""
     if to == "-":
         yield sys.stdout
         return

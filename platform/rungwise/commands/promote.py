@@ -1,4 +1,4 @@
-"""`rungwise promote models:/NAME/VERSION`: give a version an alias, if it passes the gate."""
+"""`rungwise promote models:/NAME/VERSION`: give a version an alias if it passes the checks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def add(commands: Commands) -> None:
 
 
 def promote(options: argparse.Namespace) -> int:
-    """Print what was compared, and who has the alias. Raises UserError that says what speaks
-    against it; then nothing is changed."""
+    """Print the comparison and which version has the alias. Raises UserError that lists the failed
+    checks; then nothing has changed."""
     from rich.console import Console
 
     from rungwise.core.errors import UserError

@@ -1,6 +1,6 @@
-"""`rungwise prove-resume CONFIG`: kill a run, resume it elsewhere, print a certificate.
+"""`rungwise prove-resume CONFIG`: kill a run, resume it on other workers, print a certificate.
 
-pretraining/resume_proof.py says what is compared.
+pretraining/resume_proof.py defines the comparison.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def add(commands: Commands) -> None:
 
 
 def prove_resume(options: argparse.Namespace) -> int:
-    """Build the instances of a recipe if they are missing, prove, print the certificate.
+    """Build missing instances, run the proof, print its certificate and save it below ROOT/proof/.
 
-    It is written below the recipe's root, in `proof/`. Returns 0 if the runs agree, else 1.
+    Returns 0 if the runs agree, else 1.
     """
     from rungwise.core.config import fingerprint
     from rungwise.pipeline import workflow
@@ -100,7 +100,7 @@ def _show(certificate: dict[str, Any], console: Console) -> None:
 
 
 def _steps_that_matter(certificate: dict[str, Any]) -> Table:
-    """Tabulate the first and last step, those around the kill, and where the runs differ most."""
+    """Tabulate the first and last step, the steps around the kill, and the largest difference."""
     from rungwise.pretraining.resume_proof import relative_difference
 
     hashes = {step: (one, other) for step, one, other in certificate["data_hash_by_step"]}

@@ -1,4 +1,4 @@
-"""`rungwise rebuild MODEL --into FOLDER`: build a model again elsewhere, and compare the bytes."""
+"""`rungwise rebuild MODEL --into FOLDER`: rebuild a model elsewhere and compare every file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add(commands: Commands) -> None:
 
 
 def rebuild(options: argparse.Namespace) -> int:
-    """Print each artifact with the files that differ. Raises DataError if one of them does."""
+    """Print each artifact and its files that differ. Raises DataError if any file differs."""
     from rich.console import Console
 
     from rungwise.core.artifact import chain

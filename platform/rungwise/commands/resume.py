@@ -1,4 +1,4 @@
-"""`rungwise resume JOB`: submit a job that ended again; it goes on from its checkpoints."""
+"""`rungwise resume JOB`: resubmit a job that has ended; it continues from its checkpoints."""
 
 from __future__ import annotations
 

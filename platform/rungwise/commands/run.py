@@ -23,7 +23,7 @@ def add(commands: Commands) -> None:
 
 
 def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
-    """Run a workflow file with `CONFIG [key=value ...]`; the process's exit status."""
+    """Run a workflow file with `CONFIG [key=value ...]`; return the process's exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
         Console(stderr=True).print(f"usage: {workflow} CONFIG [key.path=value ...]", markup=False)
         return OK if arguments else USER_ERROR
@@ -35,7 +35,7 @@ def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build what is missing, then print what there is."""
+    """Build what is missing, then print the artifacts and the next commands."""
     from rungwise.core.secrecy import without_password
     from rungwise.pipeline import workflow
 
@@ -97,6 +97,6 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
 
 
 def _say(console: Console, what: str, where: str, to_paste: bool = True) -> None:
-    """Print a line, which a terminal may break between words only if it is not `to_paste`."""
+    """Print a line; `to_paste` keeps a terminal from breaking it between words."""
     whole = to_paste or not console.is_terminal
     console.print(f"{what:<8} {where}", markup=False, highlight=False, soft_wrap=whole)

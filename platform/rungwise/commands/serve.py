@@ -1,4 +1,4 @@
-"""`rungwise serve MODEL`: answer over HTTP until Ctrl-C, as `rungwise predict` answers files."""
+"""`rungwise serve MODEL`: give the answers of `rungwise predict` over HTTP, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def add(commands: Commands) -> None:
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Serve until Ctrl-C or SIGTERM. Raises UserError if the port is taken, the extra is not
-    installed, or RAY_ADDRESS names a cluster, since it is this machine that serves."""
+    """Serve from this machine until Ctrl-C or SIGTERM. Raises UserError if the port is taken, the
+    extra is not installed, or RAY_ADDRESS names a cluster."""
     from rich.console import Console
 
     from rungwise.cluster.session import session
@@ -37,7 +37,7 @@ def serve(options: argparse.Namespace) -> int:
         raise UserError(f"serve answers on this machine, but RAY_ADDRESS is {address}; unset it")
     say = Console(highlight=False, markup=False, soft_wrap=True).print
     folder = find_served(options.model, options.root)
-    example = json.dumps(load(folder).example)  # what is wrong with the model is said before Ray
+    example = json.dumps(load(folder).example)  # report a bad model before Ray starts
     port = _free_port(options.host, options.port)
     address = f"http://{options.host}:{port}"
     try:
@@ -52,7 +52,7 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def _free_port(host: str, port: int) -> int:
-    """The port, or a free one for 0. Raises UserError if nothing can listen there."""
+    """Return the port, or a free one for 0. Raises UserError if it cannot listen there."""
     try:
         with socket.create_server((host, port)) as probe:
             return probe.getsockname()[1]

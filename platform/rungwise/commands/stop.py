@@ -1,4 +1,4 @@
-"""`rungwise stop JOB`: end a job as Ctrl-C ends a run."""
+"""`rungwise stop JOB`: stop a job as Ctrl-C stops a run."""
 
 from __future__ import annotations
 

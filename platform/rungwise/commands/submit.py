@@ -1,4 +1,4 @@
-"""`rungwise submit WORKFLOW CONFIG`: check a workflow and run it on a cluster."""
+"""`rungwise submit WORKFLOW CONFIG`: check a workflow, run it on a cluster, follow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rungwise sync CONFIG`: send a tracking server what it missed while it was away."""
+"""`rungwise sync CONFIG`: send MLflow what it missed while it was down."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def add(commands: Commands) -> None:
 
 
 def sync(options: argparse.Namespace) -> int:
-    """Send every spooled event below a recipe's root to the server that it was meant for. Raises
-    UserError if one does not take them."""
+    """Send every event spooled below the recipe's root to the server it was meant for. Raises
+    UserError if a server does not accept them."""
     from rungwise.core import tracking
     from rungwise.pipeline.workflow import load_recipe, root_folder, spool_folder, tracking_uri
 

@@ -1,4 +1,4 @@
-"""`rungwise tasks PATH`: look at labelled data and print the block that would read it."""
+"""`rungwise tasks PATH`: inspect labelled data, print the recipe block that reads it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
 
 
 def tasks(options: argparse.Namespace) -> int:
-    """Print the block, what it reads, and three examples. Raises DataError if nothing reads it."""
+    """Print the block, what it reads, and three examples. Raises DataError if no format fits."""
     from rungwise.tasks.look import look
 
     Console(highlight=False).print(
@@ -38,7 +38,7 @@ def tasks(options: argparse.Namespace) -> int:
 
 
 def told(path: str, guess: Guess) -> str:
-    """The block as YAML, and under it what the examples of a sample are understood as."""
+    """The block as YAML, then in comments the labels and examples that it reads in a sample."""
     found = guess.examples
     labels = guess.labels
     shares = ", ".join(f"{label} {n / labels.total():.0%}" for label, n in labels.most_common(12))

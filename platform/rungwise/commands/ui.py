@@ -1,4 +1,4 @@
-"""`rungwise ui [CONFIG]`: serve the MLflow UI of a recipe's store on loopback."""
+"""`rungwise ui [CONFIG]`: serve the MLflow UI on loopback."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def ui(options: argparse.Namespace) -> NoReturn:
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
     command += ["--artifacts-destination", str(artifact_location(uri))]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    # The server takes this process's place, so that whatever ends the command ends the server.
-    # Its background jobs are for language models behind an API, and take eight processes.
+    # The server replaces this process, so that ending the command ends the server. MLflow's
+    # background jobs serve only language models behind an API, and start eight processes.
     os.execve(
         sys.executable, command, {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     )
 
 
 def _runs(database: Path, experiment: str) -> str:
-    """The page of an experiment's runs; the UI's first page is about other things than training."""
+    """The path of an experiment's runs; the UI's start page does not show training runs."""
     with contextlib.closing(
         sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
     ) as store:

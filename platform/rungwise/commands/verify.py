@@ -1,4 +1,4 @@
-"""`rungwise verify MODEL`: hash every file that a model rests on, and name those that changed."""
+"""`rungwise verify MODEL`: hash every file that a model depends on, and list those that changed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def add(commands: Commands) -> None:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """A line for each artifact, the sources first, and for the copy in the registry. Raises
-    DataError that names each bad file."""
+    """Print a line per artifact, inputs first, and one for the registry's copy. Raises DataError
+    that names each changed file."""
     from rich.console import Console
 
     from rungwise.core.artifact import chain
