@@ -27,9 +27,9 @@ def add_verb(
 
 def add_workflow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "workflow", metavar="WORKFLOW", type=_workflow, help="workflows/finetune.py, or finetune"
+        "workflow", metavar="WORKFLOW", type=_workflow, help="finetune, or workflows/finetune.py"
     )
-    add_recipe(parser, help="workflows/configs/quickstart.yaml, or quickstart")
+    add_recipe(parser)
 
 
 def _workflow(name: str) -> str:
@@ -43,6 +43,7 @@ def _workflow(name: str) -> str:
 
 def add_recipe(parser: argparse.ArgumentParser, **more: Any) -> None:
     """Add a recipe and its overrides; `more` goes to `add_argument`."""
+    more.setdefault("help", "a recipe: quickstart, or workflows/configs/quickstart.yaml")
     parser.add_argument("config", metavar="CONFIG", **more)
     add_overrides(parser)
 
@@ -53,7 +54,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         nargs="*",
         default=[],
-        help="keys of the recipe with other values, such as root=/data/artifacts",
+        help="override keys of the recipe, such as root=/data/artifacts",
     )
 
 
@@ -62,10 +63,10 @@ def add_built(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="models:/NAME@ALIAS, a recipe (its pretraining), a stage's folder (its newest), or "
-        "an artifact's; s3:// too",
+        help="models:/NAME@ALIAS, a recipe (its pretrained model), or the folder of an artifact or "
+        "of a stage (its newest artifact), local or s3://",
     )
-    parser.add_argument("--root", default="artifacts", help="whose registry models:/ names")
+    add_registry(parser)
     add_overrides(parser)
 
 
@@ -74,9 +75,14 @@ def add_served(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="models:/NAME@champion, or artifacts/evaluate, or one in it; artifacts/pretrain too",
+        help="models:/NAME@champion, artifacts/evaluate or artifacts/pretrain (the newest), or a "
+        "folder in one of them",
     )
-    parser.add_argument("--root", default="artifacts", help="whose registry models:/ names")
+    add_registry(parser)
+
+
+def add_registry(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--root", default="artifacts", help="root with the registry for models:/")
 
 
 def built(options: argparse.Namespace) -> Artifact:
@@ -88,15 +94,15 @@ def built(options: argparse.Namespace) -> Artifact:
 
 def add_job(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add a job and its cluster; return `parser`."""
-    parser.add_argument("job", metavar="ID", help="an id, or how it begins")
+    parser.add_argument("job", metavar="ID", help="the id of a job, or its first characters")
     add_cluster(parser)
     return parser
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--address", metavar="URL", help="else RAY_API_SERVER_ADDRESS")
-    which.add_argument("--name", metavar="CLUSTER", help="one that `rungwise up` started")
+    which.add_argument("--address", metavar="URL", help="default: RAY_API_SERVER_ADDRESS")
+    which.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
 
 
 def chosen_server(options: argparse.Namespace) -> Server:
@@ -107,8 +113,8 @@ def chosen_server(options: argparse.Namespace) -> Server:
 
 
 def add_submission(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--working-dir", default=".", metavar="FOLDER", help="what goes along")
-    parser.add_argument("--no-wait", action="store_true", help="return once it is submitted")
+    parser.add_argument("--working-dir", default=".", metavar="FOLDER", help="folder to upload")
+    parser.add_argument("--no-wait", action="store_true", help="return once the job is submitted")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

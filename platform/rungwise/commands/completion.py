@@ -30,7 +30,8 @@ def add(commands: Commands) -> None:
         return OK
 
     verbs = commands.choices
-    add_verb(commands, "completion", completion, 'complete by Tab: eval "$(rungwise completion)"')
+    help_text = 'eval "$(rungwise completion)": Tab completes commands and options'
+    add_verb(commands, "completion", completion, help_text)
 
 
 def script(verbs: dict[str, list[str]]) -> str:

@@ -38,8 +38,9 @@ class Finding:
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "doctor", doctor, "print versions, resources and what is wrong")
-    add_recipe(parser, nargs="?", help="look at this recipe's root")
+    help_text = "check versions, CPUs, memory, GPU, disk and server"
+    parser = add_verb(commands, "doctor", doctor, help_text)
+    add_recipe(parser, nargs="?", help="check the root and server of this recipe")
     add_json(parser)
 
 
@@ -77,7 +78,7 @@ def examine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
     yield _disk(root)
     yield _tracking(uri)
     address = os.environ.get("RAY_ADDRESS")
-    here = "starts on this machine, closed by a token"
+    here = "starts on this machine, protected by a token"
     yield Finding("Ray", f"joins {address} (RAY_ADDRESS)" if address else here)
 
 
@@ -116,7 +117,7 @@ def _memory() -> Finding:
     memory = psutil.virtual_memory()
     available = memory.available / 2**30
     room = f"{available:.1f} GiB available of {memory.total / 2**30:.1f}"
-    remedy = f"the quickstart may take {_MEMORY_GIB:.0f} GiB"
+    remedy = f"the quickstart may need {_MEMORY_GIB:.0f} GiB"
     return _checked(available >= _MEMORY_GIB, "memory", room, remedy, "look")
 
 

@@ -16,13 +16,13 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    help_text = "print parameters, memory, time and cost, before anything is spent"
+    help_text = "estimate parameters, memory, time and cost before you run"
     parser = add_verb(commands, "dry-run", dry_run, help_text)
     add_recipe(parser)
     speed = parser.add_mutually_exclusive_group()
-    speed.add_argument("--tokens-per-second", type=float, help="of the whole run, if it is known")
+    speed.add_argument("--tokens-per-second", type=float, help="of the whole run, if you know it")
     speed.add_argument(
-        "--measure", action="store_true", help="run some batches here to know the speed"
+        "--measure", action="store_true", help="measure the speed on some batches here"
     )
 
 
@@ -89,14 +89,14 @@ def _show(estimated: dict[str, Any], built: bool, console: Console) -> None:
             for phase in estimated["phases"]
         ),
         "tokens": f"{estimated['tokens']:,.0f}"
-        + ("" if built else " (instances are not built: rows taken as full)"),
+        + ("" if built else " (instances are not built: rows count as full)"),
         "epochs": ", then ".join(f"{phase['epochs']:.2f}" for phase in estimated["phases"])
         if built
         else "not known before instances are built",
         "operations": f"{estimated['total_flops']:.3g}, "
         f"{estimated['flops_per_token'] / 1e6:.1f} MFLOP a token",
-        "memory": f"about {estimated['memory_bytes_a_device'] / 1e9:.2g} GB a device, by rule",
-        "speed": "not known: give --tokens-per-second, or --measure it here"
+        "memory": f"about {estimated['memory_bytes_a_device'] / 1e9:.2g} GB a device, by a formula",
+        "speed": "not known: give --tokens-per-second or --measure"
         if estimated["tokens_per_second"] is None
         else f"{estimated['tokens_per_second']:,.0f} tokens/s, {estimated['tokens_per_second_is']}",
         "time": "not known" if estimated["seconds"] is None else _duration(estimated["seconds"]),

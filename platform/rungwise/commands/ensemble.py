@@ -9,8 +9,11 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "ensemble", ensemble, "score seeds as one answer, without training")
-    parser.add_argument("evaluate", metavar="EVALUATE", help="artifacts/evaluate, or one in it")
+    help_text = "score an evaluation's seeds as an ensemble, without training"
+    parser = add_verb(commands, "ensemble", ensemble, help_text)
+    parser.add_argument(
+        "evaluate", metavar="EVALUATE", help="artifacts/evaluate (the newest), or a folder in it"
+    )
 
 
 def ensemble(options: argparse.Namespace) -> int:

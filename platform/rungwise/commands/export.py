@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rungwise.commands.arguments import Commands, add_overrides, add_verb
+from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.exit_codes import OK
 
@@ -40,21 +40,21 @@ ARPA = "model.arpa"
 
 
 def add(commands: Commands) -> None:
-    help_text = "write a model for transformers or as ONNX, an n-gram as ARPA, or vectors of words"
+    help_text = "export for transformers or as ONNX, an n-gram as ARPA, or word vectors"
     parser = add_verb(commands, "export", export, help_text)
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a recipe, artifacts/pretrain or artifacts/evaluate, or one in it; s3:// too; or "
-        "models:/NAME@ALIAS",
+        help="a recipe, artifacts/pretrain or artifacts/evaluate (the newest), a folder in one of "
+        "them (local or s3://), or models:/NAME@ALIAS",
     )
-    parser.add_argument("--to", required=True, metavar="FOLDER", help="where to; s3:// too")
+    parser.add_argument("--to", required=True, metavar="FOLDER", help="local or s3://")
     parser.add_argument(
         "--format",
         choices=("onnx", "vectors"),
-        help="vectors: one a token, in the formats of word2vec, as for what is nothing else",
+        help="vectors: one per token, in word2vec's formats; the default for word vector models",
     )
-    parser.add_argument("--root", default="artifacts", help="whose registry models:/ names")
+    add_registry(parser)
     add_overrides(parser)
 
 
@@ -75,7 +75,7 @@ def export(options: argparse.Namespace) -> int:
     elif options.format is None:
         written = write_task_model(found, folder)
     else:
-        raise UserError(f"{options.model} is fine-tuned; its pretraining has --format vectors")
+        raise UserError(f"{options.model} is fine-tuned; --format vectors takes a pretrained model")
     for name in written.files:
         console.print(f"  {folder.path(name)}  {folder.size(name):,} bytes", highlight=False)
     console.print(f"load it with {written.loaded_with}", highlight=False)
@@ -141,7 +141,7 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
         module = load_encoder(model)
         if module is None:
             kind = config_of(model).model.kind
-            raise ConfigError(f"a {kind} has no states of tokens that could be written as ONNX")
+            raise ConfigError(f"a {kind} has no token states to export as ONNX")
         tokenizer, frame = tokenizers.load(tokenizer_of(model).folder), None
         if config_of(model).objective.masks:
             cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
@@ -150,7 +150,7 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
         onnx.export(module, tokenizer, frame, Path(scratch))
         # Weights above 2 GB are in a separate file, which the graph names.
         files = _put(scratch, to, last=onnx.MODEL)
-    return Written(files, "InferenceSession of onnxruntime, Tokenizer.from_file of tokenizers")
+    return Written(files, "onnxruntime.InferenceSession and tokenizers.Tokenizer.from_file")
 
 
 def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Written:
@@ -162,7 +162,7 @@ def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Writt
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         formats.export(word_vectors(pretrain), loaded, Path(scratch))
         files = _put(scratch, to)
-    how = "KeyedVectors.load_word2vec_format of gensim, binary=True for vectors.bin"
+    how = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
     return Written(files, how)
 
 
@@ -182,7 +182,7 @@ def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> W
         words[special.unk] = arpa.UNKNOWN
     with to.staged(ARPA) as path, path.open("w", encoding="utf-8") as stream:
         stream.writelines(f"{line}\n" for line in arpa.lines(model, words))
-    return Written((ARPA,), "kenlm.Model of kenlm, or rungwise.models.arpa.read")
+    return Written((ARPA,), "kenlm.Model or rungwise.models.arpa.read")
 
 
 def _write_for_transformers(
@@ -202,9 +202,9 @@ def _write_for_transformers(
         )
         files = _put(scratch, to, last=CONFIG)
     if MODULES in files:
-        return Written(files, "SentenceTransformer of sentence-transformers")
+        return Written(files, "SentenceTransformer from sentence-transformers")
     loaders = f"{AUTO_CLASSES[architecture]}.from_pretrained and AutoTokenizer.from_pretrained"
-    return Written(files, f"{loaders} of transformers")
+    return Written(files, f"{loaders} from transformers")
 
 
 def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
@@ -223,5 +223,5 @@ def _check_empty(to: Folder, files: Sequence[str]) -> None:
     there = [name for name in files if to.exists(name)]
     if there:
         raise UserError(
-            f"--to {to.uri}: holds {', '.join(there)} already; give another folder, or empty it"
+            f"--to {to.uri} already holds {', '.join(there)}; give another folder, or empty it"
         )

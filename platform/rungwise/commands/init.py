@@ -31,15 +31,13 @@ _BATCHES, _LENGTH = (32, 16, 8, 4), 64
 def add(commands: Commands) -> None:
     parser = add_verb(commands, "init", init, "look at text and write a recipe for it")
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="a folder, file or glob; s3:// too"
+        "paths", metavar="PATH", nargs="+", help="a folder, file or glob, local or s3://"
     )
     parser.add_argument(
         "--labels", metavar="FILE", help="labelled data to fine-tune on; see rungwise tasks"
     )
-    parser.add_argument("--name", help="of the recipe; else that of the first path")
-    parser.add_argument(
-        "--model", choices=("bert", "gpt"), help="bert reads both sides, gpt writes; gpt for code"
-    )
+    parser.add_argument("--name", help="name of the recipe; default: from the first path")
+    parser.add_argument("--model", choices=("bert", "gpt"), help="default: gpt for code, else bert")
 
 
 def init(options: argparse.Namespace) -> int:
@@ -52,8 +50,8 @@ def init(options: argparse.Namespace) -> int:
 
     if table := next((path for path in options.paths if path.endswith(_TABLES)), None):
         raise UserError(
-            f"{table} is a table: give text to pretrain on, and --labels {shlex.quote(table)} to "
-            "fine-tune on what is labelled in it"
+            f"{table} is a table; give text to pretrain on, and --labels {shlex.quote(table)} to "
+            "fine-tune on its labels"
         )
     labels = look_at_labels(options.labels) if options.labels else None
     seen, others = look(options.paths)
@@ -61,7 +59,7 @@ def init(options: argparse.Namespace) -> int:
         raise UserError(f"no file matches {', '.join(gone)}; expected a file, folder or glob")
     seen = [each for each in seen if each.characters]
     if not seen:
-        there = f"; there is: {', '.join(others)}" if others else ""
+        there = f"; found: {', '.join(others)}" if others else ""
         raise UserError(f"no text below {', '.join(options.paths)}{there}")
     if (characters := sum(each.characters for each in seen)) < _FEWEST_CHARACTERS:
         raise UserError(
@@ -71,14 +69,12 @@ def init(options: argparse.Namespace) -> int:
     name = options.name or _name(options.paths[0])
     path = Path(f"{name}.yaml")
     if path.exists():
-        raise UserError(f"{path} exists; give another name with --name, or remove it")
+        raise UserError(f"{path} already exists; give another name with --name, or delete it")
     console = Console(highlight=False)
     for each in seen:
         console.print(_told(each), markup=False, soft_wrap=True)
     if others:
-        console.print(
-            f"passed over, for they hold no plain text: {', '.join(others)}", markup=False
-        )
+        console.print(f"skipped, since they hold no plain text: {', '.join(others)}", markup=False)
     task = ""
     if labels:
         task = _name(options.labels)
@@ -86,7 +82,7 @@ def init(options: argparse.Namespace) -> int:
         shown = ", ".join(f"{count:,} {label}" for label, count in counts.items())
         told = shown if len(counts) < 9 else f"{len(counts)} labels"
         console.print(
-            f"{len(labels.examples):,} labelled texts were read to see: {told}",
+            f"read {len(labels.examples):,} labelled texts as a sample: {told}",
             markup=False,
             soft_wrap=True,
         )
@@ -113,10 +109,10 @@ def task_of(name: str, data: dict[str, Any]) -> str:
     """The YAML that fine-tunes on a task, compares pretrained with random weights, and registers
     the model."""
     return f"""
-tasks: # a tenth of the rows chooses the epoch, a fifth is the test; labels are as they stand there
+tasks: # a tenth of the rows chooses the epoch, a fifth is the test set; labels as in the file
   {name}: {{data: {flow(data | {"validation_fraction": 0.1, "test_fraction": 0.2})}}}
 
-variants: # what is compared: keys of this file with other values
+variants: # what to compare: keys of this file with other values
   pretrained: {{}}
   random: {{finetune.initialisation: random}}
 
@@ -183,7 +179,7 @@ def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrai
     lines += [f"instances: {{{rows_of}}}"]
     lines += [
         "",
-        "# A model for two CPU cores: minutes. For a GPU see docs/how-to/pretraining.md.",
+        "# Two CPU cores train this model in minutes. For a GPU see docs/how-to/pretraining.md.",
         f"model: {{kind: {block}, num_layers: 2, num_heads: 2, hidden_size: 128, "
         f"max_position_embeddings: {_LENGTH}, initializer_range: 0.06}}",
         "",

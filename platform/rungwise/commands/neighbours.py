@@ -13,15 +13,16 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "neighbours", neighbours, "print the words nearest to a word")
+    help_text = "print the words nearest to a word, by any rung's vectors"
+    parser = add_verb(commands, "neighbours", neighbours, help_text)
     parser.add_argument("word", metavar="WORD")
     parser.add_argument(
         "--pretrain",
         default="artifacts/pretrain",
         metavar="MODEL",
-        help="a recipe, or artifacts/pretrain for the newest, or one in it; s3:// too",
+        help="a recipe, artifacts/pretrain (the newest), or a folder in it, local or s3://",
     )
-    parser.add_argument("--count", type=at_least_one, default=10, metavar="N")
+    parser.add_argument("--count", type=at_least_one, default=10, metavar="N", help="of words")
     add_overrides(parser)
 
 

@@ -11,9 +11,9 @@ _STAGES = ("ladder", "report")  # on a tie `max` takes the ladder's page, which 
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "open", open_page, "show the newest page in a browser")
+    parser = add_verb(commands, "open", open_page, "open the newest report in a browser")
     parser.add_argument(
-        "root", metavar="PLACE", nargs="?", default="artifacts", help="a recipe, or its root"
+        "root", metavar="PLACE", nargs="?", default="artifacts", help="a recipe, or its root folder"
     )
     add_overrides(parser)
 
@@ -35,7 +35,7 @@ def open_page(options: argparse.Namespace) -> int:
     pages = [page for stage in _STAGES if (page := artifact.at_or_below(root / stage))]
     if not pages:
         raise UserError(
-            f"there is no page below {root.uri} yet; a workflow writes one at its end: "
+            f"no report below {root.uri} yet; a workflow writes one at its end: "
             "rungwise run pretrain quickstart"
         )
     newest = max(pages, key=lambda page: page.record["finished"])

@@ -20,14 +20,14 @@ _GOES_ON = "goes on "
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "plan", plan, "print what would be built, and why")
+    parser = add_verb(commands, "plan", plan, "show what would be built and why")
     add_workflow(parser)
-    parser.add_argument("--stages", action="store_true", help="list them even if all are new")
+    parser.add_argument("--stages", action="store_true", help="list the stages even if all are new")
     add_json(parser)
     parser.add_argument(
         "--resolved",
         action="store_true",
-        help="print the recipe with every key instead, defaults and overrides included",
+        help="print the whole recipe instead: every key, with defaults and overrides",
     )
 
 

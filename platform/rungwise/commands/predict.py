@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "predict", predict, "answer with a model, as JSON Lines")
+    help_text = "run a model on text, TSV, CSV or JSON Lines; print JSON Lines"
+    parser = add_verb(commands, "predict", predict, help_text)
     add_served(parser)
-    parser.add_argument("--input", default="-", metavar="FILE", help="standard input if left out")
-    parser.add_argument("--to", default="-", metavar="FILE", help="standard output if left out")
+    parser.add_argument("--input", default="-", metavar="FILE", help="default: standard input")
+    parser.add_argument("--to", default="-", metavar="FILE", help="default: standard output")
     parser.add_argument(
-        "--format", choices=("text", "tsv", "csv", "jsonl"), help="else by the ending"
+        "--format", choices=("text", "tsv", "csv", "jsonl"), help="default: by the file's suffix"
     )
     parser.add_argument("--batch-size", type=at_least_one, default=64, metavar="N")
 
@@ -79,7 +80,7 @@ def _format_of(source: str) -> Format:
     raise UserError(
         f"{'standard input' if source == '-' else source}: cannot tell the format; give --format "
         "text, tsv, csv or jsonl"
-        + ("" if source == "-" else f" (known endings: {', '.join(SUFFIXES)})")
+        + ("" if source == "-" else f" (known suffixes: {', '.join(SUFFIXES)})")
     )
 
 
@@ -99,7 +100,7 @@ def _whole_or_nothing(to: str) -> Iterator[TextIO]:
         yield sys.stdout
         return
     if os.path.exists(to):
-        raise UserError(f"--to {to}: there is such a file already; give another name")
+        raise UserError(f"--to {to}: the file already exists; give another name")
     part = f"{to}.part"
     try:
         with open(part, "w", encoding="utf-8") as file:

@@ -18,14 +18,14 @@ from rungwise.core.exit_codes import FAILED, OK
 
 
 def add(commands: Commands) -> None:
-    help_text = "kill a run, resume it elsewhere, print a certificate"
+    help_text = "kill a run, resume it on other workers, print a certificate"
     parser = add_verb(commands, "prove-resume", prove_resume, help_text)
     add_recipe(parser)
     parser.add_argument(
         "--workers-after",
         type=at_least_one,
         metavar="N",
-        help="workers after the kill; by default one less than before, or two after one",
+        help="workers after the kill; default: one fewer than before, or two after one",
     )
 
 
@@ -85,7 +85,7 @@ def _show(certificate: dict[str, Any], console: Console) -> None:
         (
             "drawn from",
             f"steps {drawn['first_step']} to {drawn['last_step']}, epoch: {drawn['epoch']}; "
-            f"{certificate['steps_after_the_kill']} steps came after it",
+            f"{certificate['steps_after_the_kill']} steps came after the kill",
         ),
         (
             "workers",
@@ -112,9 +112,9 @@ def _steps_that_matter(certificate: dict[str, Any]) -> Table:
         (min(hashes), "first"),
         (resumed, "last checkpoint before the kill"),
         (killed, "killed"),
-        (killed + 1, "first that was new after it"),
-        (max(differences, key=lambda step: differences[step]), "losses differ most"),
-        (certificate["first_differing_step"], "other instances from here"),
+        (killed + 1, "first new step after the kill"),
+        (max(differences, key=lambda step: differences[step]), "largest loss difference"),
+        (certificate["first_differing_step"], "instances differ from here"),
         (max(hashes), "last"),
     ):
         if step in hashes:

@@ -77,19 +77,19 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
             summary = ReportSummary.of(page)
             _say(console, "result", summary.headline, to_paste=False)
             _say(console, "page", page.folder.path(summary.page))
-            commands["see it"] = f"rungwise open {recipe}"
+            commands["open"] = f"rungwise open {recipe}"
     if "pretrain" in by_stage:
-        commands["take it"] = f"rungwise export {recipe} --to FOLDER"
+        commands["export"] = f"rungwise export {recipe} --to FOLDER"
     if registered := by_stage.get(REGISTER.name):
         model = RegisterSummary.of(registered).model_uri
         where = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
-        commands["ask it"] = f"rungwise predict {model}{where} --input FILE"
+        commands["predict"] = f"rungwise predict {model}{where} --input FILE"
     shown = without_password(uri)
     _say(console, "MLflow", shown)
     if uri.startswith("sqlite:"):
         commands["runs"] = f"rungwise ui {recipe}"
     if outcome.untracked_events:
-        _say(console, "kept", f"{outcome.untracked_events} events that did not reach {shown}")
+        _say(console, "unsent", f"{outcome.untracked_events} events that did not reach {shown}")
         commands["send"] = f"rungwise sync {recipe}"
     console.print()
     for purpose, command in commands.items():

@@ -15,10 +15,10 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "serve", serve, "answer with a model over HTTP")
+    parser = add_verb(commands, "serve", serve, "serve a model over HTTP until Ctrl-C")
     add_served(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="loopback if left out")
-    parser.add_argument("--port", type=int, default=0, help="a free one if left out")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen; default: loopback")
+    parser.add_argument("--port", type=int, default=0, help="default: a free port")
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -34,7 +34,7 @@ def serve(options: argparse.Namespace) -> int:
 
     ray_serve.imported()
     if address := os.environ.get("RAY_ADDRESS"):
-        raise UserError(f"serve answers on this machine, but RAY_ADDRESS is {address}; unset it")
+        raise UserError(f"serve runs on this machine, but RAY_ADDRESS is {address}; unset it")
     say = Console(highlight=False, markup=False, soft_wrap=True).print
     folder = find_served(options.model, options.root)
     example = json.dumps(load(folder).example)  # report a bad model before Ray starts
@@ -42,12 +42,12 @@ def serve(options: argparse.Namespace) -> int:
     address = f"http://{options.host}:{port}"
     try:
         with session(ComputeConfig()), ray_serve.serving(folder, options.host, port):
-            say(f"{options.model} on {address}  (Ctrl-C ends it; also /health, /metrics)")
+            say(f"{options.model} on {address}  (Ctrl-C stops it; also /health, /metrics)")
             say(f"  curl {address}/predict -d {shlex.quote(example)}")
             while True:
                 signal.pause()
     except KeyboardInterrupt:
-        say("ended")
+        say("stopped")
     return OK
 
 

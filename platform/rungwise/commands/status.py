@@ -77,12 +77,13 @@ Rows = dict[tuple[str, str], Row]
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "status", status, "how the runs of a cluster are, now")
-    parser.add_argument("run", metavar="RUN", nargs="?", help="the name of a recipe; else all")
-    parser.add_argument("--watch", action="store_true", help="again every few seconds")
-    parser.add_argument("--name", metavar="CLUSTER", help="one that `rungwise up` started")
+    help_text = "show how runs are doing: tokens/s, MFU, loss, scores, alerts"
+    parser = add_verb(commands, "status", status, help_text)
+    parser.add_argument("run", metavar="RUN", nargs="?", help="name of a recipe; default: all")
+    parser.add_argument("--watch", action="store_true", help="refresh every few seconds")
+    parser.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
     parser.add_argument("--prometheus", metavar="URL", help="such as http://127.0.0.1:9090")
-    parser.add_argument("--experiment", default="rungwise", help="of MLflow, without Prometheus")
+    parser.add_argument("--experiment", default="rungwise", help="in MLflow, without Prometheus")
 
 
 def status(options: argparse.Namespace) -> int:
@@ -109,7 +110,7 @@ def _source(options: argparse.Namespace) -> Callable[[], Group]:
     uri = options.prometheus or (cluster.prometheus_uri if cluster else None)
     if uri:
         return lambda: _drawn(
-            *from_prometheus(uri.rstrip("/"), options.run), f"Prometheus at {uri}"
+            *from_prometheus(uri.rstrip("/"), options.run), f"Prometheus at {uri}, last hour"
         )
     tracking = cluster.tracking_uri if cluster else places(None, [])[1]
     rows = lambda: from_mlflow(tracking, options.experiment, options.run)  # noqa: E731
@@ -172,8 +173,8 @@ def from_mlflow(uri: str, experiment: str, run: str | None) -> Rows:
     there = client.get_experiment_by_name(experiment)
     if there is None:
         raise UserError(
-            f"MLflow at {without_password(uri)} has no experiment {experiment}; start a run, name "
-            "another --experiment, or the cluster's Prometheus with --prometheus"
+            f"MLflow at {without_password(uri)} has no experiment {experiment}; start a run, or "
+            "give another --experiment or the cluster's --prometheus"
         )
     found = client.search_runs([there.experiment_id], max_results=_MOST_RUNS)
     names = {each.info.run_id: each.info.run_name or "" for each in found}
@@ -192,7 +193,7 @@ def from_mlflow(uri: str, experiment: str, run: str | None) -> Rows:
 def _drawn(rows: Rows, alerts: list[str], source: str) -> Group:
     """The table without empty columns, then the alerts and the source."""
     if not rows:
-        return Group(f"{source} knows of no run in the last hour")
+        return Group(f"no run found by {source}")
     headings = {heading for row in rows.values() for heading in row.values}
     figures = [figure for figure in FIGURES if figure.heading in headings]
     table = Table(box=None, pad_edge=False)

@@ -18,9 +18,9 @@ from rungwise.core.errors import UserError
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "ui", ui, "serve the MLflow UI of a recipe's store on loopback")
+    parser = add_verb(commands, "ui", ui, "serve the MLflow UI on loopback")
     add_recipe(parser, nargs="?")
-    parser.add_argument("--port", type=int, default=5000)
+    parser.add_argument("--port", type=int, default=5000, help="default: 5000")
 
 
 def ui(options: argparse.Namespace) -> NoReturn:
@@ -50,7 +50,7 @@ def ui(options: argparse.Namespace) -> NoReturn:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise UserError(f"port {port} is taken; choose another with --port")
     place = f"http://127.0.0.1:{port}{_runs(database, tracking.experiment)}"
-    Console(soft_wrap=True).print(f"MLflow on {place}  (Ctrl-C ends it)", highlight=False)
+    Console(soft_wrap=True).print(f"MLflow on {place}  (Ctrl-C stops it)", highlight=False)
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
     command += ["--artifacts-destination", str(artifact_location(uri))]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]

@@ -9,7 +9,7 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "verify", verify, "hash every file that a model rests on")
+    parser = add_verb(commands, "verify", verify, "check that no file behind a model has changed")
     add_built(parser)
 
 
@@ -30,7 +30,7 @@ def verify(options: argparse.Namespace) -> int:
         files = artifact.record["files"].values()
         try:
             artifact.verify()
-            state = "as written"
+            state = "unchanged"
         except DataError as error:
             faults.append(str(error))
             state = "CHANGED"
@@ -45,7 +45,7 @@ def verify(options: argparse.Namespace) -> int:
         served = loading.served_files(options.model, options.root)
         copied = promotion.copied_otherwise(artifacts[-1], served)
         faults += copied
-        console.print(f"{options.model}  {'CHANGED' if copied else 'as written'}", markup=False)
+        console.print(f"{options.model}  {'CHANGED' if copied else 'unchanged'}", markup=False)
     if faults:
         raise DataError("\n".join(faults))
     return OK

@@ -15,11 +15,12 @@ _MODELS = ("pretrain", "evaluate", "register")
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "which-models", which_models, "name the models that read a text")
+    help_text = "list the models that read a source or a document"
+    parser = add_verb(commands, "which-models", which_models, help_text)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--source", metavar="NAME", help="a source's name, path or kind")
     what.add_argument("--document", metavar="ID", help="a document's id in a corpus")
-    parser.add_argument("--root", default="artifacts", help="where the artifacts are")
+    parser.add_argument("--root", default="artifacts", help="root of the artifacts")
 
 
 def which_models(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from rungwise.core.provenance import PACKAGES
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "why", why, "say what a model was made of, down to its sources")
+    parser = add_verb(commands, "why", why, "trace a model to its sources")
     add_built(parser)
 
 
