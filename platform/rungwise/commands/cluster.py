@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, "cluster", cluster, _HELP)
     parser.add_argument("action", choices=("create", "status", "delete"))
     parser.add_argument(
-        "overrides", metavar="VARIABLE=VALUE", nargs="*", help="set variables.tf's, as JSON or text"
+        "overrides", metavar="VARIABLE=VALUE", nargs="*", help="set a variable, as JSON or text"
     )
     parser.add_argument("--folder", type=Path, default=_FOLDER, help=f"default: {_FOLDER}")
     parser.add_argument("--region", help="default: that of your AWS profile")

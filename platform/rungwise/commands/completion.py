@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
         return OK
 
     verbs = commands.choices
-    help_text = 'eval "$(rungwise completion)": Tab completes commands and options'
+    help_text = 'complete commands and options with Tab: eval "$(rungwise completion)"'
     add_verb(commands, "completion", completion, help_text)
 
 

@@ -20,7 +20,7 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, "dry-run", dry_run, help_text)
     add_recipe(parser)
     speed = parser.add_mutually_exclusive_group()
-    speed.add_argument("--tokens-per-second", type=float, help="of the whole run, if you know it")
+    speed.add_argument("--tokens-per-second", type=float, help="of the whole run, if known")
     speed.add_argument(
         "--measure", action="store_true", help="measure the speed on some batches here"
     )

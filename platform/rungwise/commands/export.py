@@ -40,7 +40,7 @@ ARPA = "model.arpa"
 
 
 def add(commands: Commands) -> None:
-    help_text = "export for transformers or as ONNX, an n-gram as ARPA, or word vectors"
+    help_text = "export for transformers or as ONNX, an n-gram as ARPA"
     parser = add_verb(commands, "export", export, help_text)
     parser.add_argument(
         "model",
@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
         help="a recipe, artifacts/pretrain or artifacts/evaluate (the newest), a folder in one of "
         "them (local or s3://), or models:/NAME@ALIAS",
     )
-    parser.add_argument("--to", required=True, metavar="FOLDER", help="local or s3://")
+    parser.add_argument("--to", required=True, metavar="FOLDER", help="a folder, local or s3://")
     parser.add_argument(
         "--format",
         choices=("onnx", "vectors"),

@@ -11,7 +11,7 @@ from rungwise.core.exit_codes import OK
 def add(commands: Commands) -> None:
     parser = add_verb(commands, "gc", gc, "list what the recipe has built and no longer needs")
     add_workflow(parser)
-    parser.add_argument("--delete", action="store_true", help="delete it")
+    parser.add_argument("--delete", action="store_true", help="delete what is listed")
 
 
 def gc(options: argparse.Namespace) -> int:

@@ -18,8 +18,8 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--index", type=int, help="which instance; default: a few at random")
     parser.add_argument("--split", default="train", choices=("train", "validation"))
-    parser.add_argument("--epoch", type=int, default=0, help="each draws new masks and windows")
-    parser.add_argument("--seed", type=int, default=0, help="of the masks and of the random choice")
+    parser.add_argument("--epoch", type=int, default=0, help="each has new masks and windows")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the masks and the choice")
 
 
 def inspect(options: argparse.Namespace) -> int:

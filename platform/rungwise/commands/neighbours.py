@@ -22,7 +22,7 @@ def add(commands: Commands) -> None:
         metavar="MODEL",
         help="a recipe, artifacts/pretrain (the newest), or a folder in it, local or s3://",
     )
-    parser.add_argument("--count", type=at_least_one, default=10, metavar="N", help="of words")
+    parser.add_argument("--count", type=at_least_one, default=10, metavar="N", help="how many")
     add_overrides(parser)
 
 

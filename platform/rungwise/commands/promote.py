@@ -9,13 +9,14 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    text = "give a version the alias champion if it passes the checks of files, answers and score"
+    text = "give a version the alias champion if it passes the checks"
     parser = add_verb(commands, "promote", promote, text)
+    parser.epilog = "checks: unchanged files, the same answers as before, a score that is no worse"
     parser.add_argument(
         "model", metavar="MODEL", help="models:/NAME/VERSION; with --back models:/NAME"
     )
     parser.add_argument("--to", default="champion", metavar="ALIAS", help="give another alias")
-    parser.add_argument("--back", action="store_true", help="return it to its previous version")
+    parser.add_argument("--back", action="store_true", help="give the previous version the alias")
     add_registry(parser)
 
 

@@ -30,10 +30,8 @@ def add(commands: Commands) -> None:
 
 
 def prove_resume(options: argparse.Namespace) -> int:
-    """Build missing instances, run the proof, print its certificate and save it below ROOT/proof/.
-
-    Returns 0 if the runs agree, else 1.
-    """
+    """Build missing instances, run the proof, print its certificate and save it below ROOT/proof/;
+    return 0 if the runs agree, else 1."""
     from rungwise.core.config import fingerprint
     from rungwise.pipeline import workflow
     from rungwise.pipeline.recipe import instances_stages, training

@@ -9,7 +9,7 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    text = "rebuild a model elsewhere, from its sources, and compare every file"
+    text = "rebuild a model elsewhere and compare every file"
     parser = add_verb(commands, "rebuild", rebuild, text)
     add_built(parser)
     parser.add_argument("--into", required=True, metavar="FOLDER", help="root to build below")

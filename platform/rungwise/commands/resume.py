@@ -8,7 +8,7 @@ from rungwise.commands.arguments import Commands, add_job, add_submission, add_v
 
 
 def add(commands: Commands) -> None:
-    help_text = "resubmit a job that has ended; it continues from its checkpoints"
+    help_text = "resubmit an ended job; it continues from its checkpoints"
     add_submission(add_job(add_verb(commands, "resume", resume, help_text)))
 
 

@@ -83,7 +83,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--watch", action="store_true", help="refresh every few seconds")
     parser.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
     parser.add_argument("--prometheus", metavar="URL", help="such as http://127.0.0.1:9090")
-    parser.add_argument("--experiment", default="rungwise", help="in MLflow, without Prometheus")
+    parser.add_argument("--experiment", default="rungwise", help="in MLflow, instead of Prometheus")
 
 
 def status(options: argparse.Namespace) -> int:

@@ -24,10 +24,7 @@ def add(commands: Commands) -> None:
 
 
 def ui(options: argparse.Namespace) -> NoReturn:
-    """Serve an SQLite store until Ctrl-C.
-
-    Raises UserError if there is no such store, or the port is taken.
-    """
+    """Serve an SQLite store until Ctrl-C. Raises UserError if it is missing or the port taken."""
     from rungwise.core.secrecy import without_password
     from rungwise.core.tracking import TrackingConfig, artifact_location
     from rungwise.pipeline.workflow import load_recipe, places

@@ -15,9 +15,9 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, "up", up, "start a Ray cluster of several nodes on this machine")
     parser.add_argument("--nodes", type=int, default=2, metavar="N", help="default: 2")
     parser.add_argument("--cpus", type=int, metavar="N", help="per node; default: divide the cores")
-    parser.add_argument("--name", default="local", help="of the cluster, to run several at once")
-    parser.add_argument("--root", default="artifacts", help="of recipes and of MLflow's store")
-    parser.add_argument("--port", type=int, help="of job API and dashboard; default: near 8265")
+    parser.add_argument("--name", default="local", help="name of the cluster, to run several")
+    parser.add_argument("--root", default="artifacts", help="root of recipes and MLflow's store")
+    parser.add_argument("--port", type=int, help="for job API and dashboard; default: near 8265")
     parser.add_argument("--mlflow-port", type=int, metavar="PORT", help="default: near 5000")
     parser.add_argument("--prometheus-port", type=int, metavar="PORT", help="default: near 9090")
     parser.add_argument(
