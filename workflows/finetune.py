@@ -1,4 +1,4 @@
-"""Raw text to pretrained models, fine-tuned, compared on tasks and registered, and a page about it.
+"""Raw text to pretrained models, fine-tuned, compared on tasks and registered, with a report.
 
 python workflows/finetune.py workflows/configs/quickstart.yaml
 python workflows/finetune.py workflows/configs/ablation.yaml
@@ -7,7 +7,7 @@ python workflows/finetune.py workflows/configs/ablation.yaml
 import sys
 from pathlib import Path
 
-# A job's folder holds the package but has not installed it.
+# A job's working folder contains the package, but does not install it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from rungwise.commands.run import run_workflow

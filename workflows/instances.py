@@ -1,4 +1,4 @@
-"""Raw text to pretraining instances, and no further.
+"""Raw text to pretraining instances only.
 
 python workflows/instances.py workflows/configs/instances.yaml instances.masking.unit=whole_word
 """
@@ -6,7 +6,7 @@ python workflows/instances.py workflows/configs/instances.yaml instances.masking
 import sys
 from pathlib import Path
 
-# A job's folder holds the package but has not installed it.
+# A job's working folder contains the package, but does not install it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from rungwise.commands.run import run_workflow

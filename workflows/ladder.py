@@ -1,4 +1,4 @@
-"""The ladder: every rung on one corpus, asked by the same suites and compared.
+"""The ladder: train every rung on one corpus and compare them on the same suites.
 
 python workflows/ladder.py workflows/configs/ladder-quick.yaml
 """
@@ -6,7 +6,7 @@ python workflows/ladder.py workflows/configs/ladder-quick.yaml
 import sys
 from pathlib import Path
 
-# A job's folder holds the package but has not installed it.
+# A job's working folder contains the package, but does not install it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from rungwise.commands.run import run_workflow

@@ -1,4 +1,4 @@
-"""Raw text to a pretrained model, registered if the recipe asks for it, and a page about it.
+"""Raw text to a pretrained model, registered if the recipe asks for it, with a report.
 
 python workflows/pretrain.py workflows/configs/quickstart.yaml pretrain.steps=200
 """
@@ -6,7 +6,7 @@ python workflows/pretrain.py workflows/configs/quickstart.yaml pretrain.steps=20
 import sys
 from pathlib import Path
 
-# A job's folder holds the package but has not installed it.
+# A job's working folder contains the package, but does not install it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from rungwise.commands.run import run_workflow

@@ -129,7 +129,7 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
         assert not all(status == "FINISHED" for _, status in before), "it died too late"
         printed = shlex.split(line.removeprefix("send "))
         assert printed[0] == "rungwise"
-        for told in (f"events sent to {address}", "nothing waits"):
+        for told in (f"events sent to {address}", "nothing to send"):
             done = subprocess.run(
                 [*rungwise, *printed[1:]],
                 cwd=REPOSITORY,

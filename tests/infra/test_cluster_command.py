@@ -113,7 +113,7 @@ def test_nothing_is_done_without_a_yes(
     folder: Path, calls: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert rungwise("create", folder, *ASKED) == 2
-    assert "nobody to ask" in capfd.readouterr().err
+    assert "no terminal to ask" in capfd.readouterr().err
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, done in (("", False), ("n", False), ("y", True)):
         calls.unlink()
@@ -128,7 +128,7 @@ def test_status_adds_up_the_prices_that_are_known(
 ) -> None:
     assert rungwise("status", folder) == 0
     out = capfd.readouterr().out
-    assert "by these prices 0.250 to 2.250 USD an hour" in out
+    assert "at these prices 0.250 to 2.250 USD an hour" in out
     assert "gpu          0 to 2, price not known" in out
     assert verbs(calls) == ["output -json"]
     # What it advises is what `create` understands.
@@ -175,7 +175,7 @@ def test_a_cluster_comes_and_goes_by_the_real_terraform(
     for name, value in terraform.environment().items():
         monkeypatch.setenv(name, value)
     assert rungwise("status", folder) == 2
-    assert "there is no cluster" in capfd.readouterr().err
+    assert "no cluster in" in capfd.readouterr().err
     assert rungwise("create", folder, "--yes", *ASKED) == 0
     assert "rungwise submit WORKFLOW CONFIG --address" in capfd.readouterr().out
     assert terraform.run(folder, "state", "list").stdout.count("\n") > 50
@@ -186,7 +186,7 @@ def test_a_cluster_comes_and_goes_by_the_real_terraform(
     prices = 'prices_per_hour={"head": 0.1, "cpu": 0.25}'
     assert rungwise("create", folder, "--yes", prices) == 0
     assert rungwise("status", folder) == 0
-    assert "by these prices 0.100 to 0.600 USD an hour" in capfd.readouterr().out
+    assert "at these prices 0.100 to 0.600 USD an hour" in capfd.readouterr().out
     assert rungwise("delete", folder, "--yes") == 0
     assert terraform.run(folder, "state", "list").stdout == ""
     shutil.rmtree(folder / ".terraform")

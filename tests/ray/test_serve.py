@@ -88,7 +88,7 @@ def test_predict_mlflow_and_serve_give_the_same_answers_and_ctrl_c_leaves_no_pro
     try:
         assert process.stdout is not None
         first, curl = process.stdout.readline(), process.stdout.readline().strip()
-        assert "Ctrl-C ends it" in first, process.stderr and process.stderr.read()
+        assert "Ctrl-C stops it" in first, process.stderr and process.stderr.read()
         address = next(word for word in first.split() if word.startswith("http://127.0.0.1:"))
         started = psutil.Process(process.pid).children(recursive=True)
         assert started
@@ -122,6 +122,6 @@ def test_predict_mlflow_and_serve_give_the_same_answers_and_ctrl_c_leaves_no_pro
     finally:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
-    assert (process.returncode, out, err) == (0, "ended\n", "")
+    assert (process.returncode, out, err) == (0, "stopped\n", "")
     _, alive = psutil.wait_procs(started, timeout=30)
     assert not alive, [each.cmdline() for each in alive]

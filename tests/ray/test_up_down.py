@@ -533,7 +533,7 @@ def test_an_up_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
         starting.send_signal(signal.SIGINT)
         said, _ = starting.communicate(timeout=120)
         assert starting.returncode == 130
-    assert "interrupted; what had been started has been ended" in said
+    assert "interrupted; everything that had started was stopped" in said
     assert_gone(up, family, set(), scratch)
 
 

@@ -191,7 +191,7 @@ def test_gc_names_what_neither_the_recipe_nor_a_registered_model_needs(
     shutil.copytree(finished / "root", root)
     command = ["gc", "finetune", str(finished / "recipe.yaml"), f"root={root}"]
     assert main(command) == 0
-    assert "nothing that small does not need" in capsys.readouterr().out
+    assert "nothing to delete of small" in capsys.readouterr().out
     before = set(root.glob("*/*/artifact.json"))
     assert main([*command, "pretrain.steps=50"]) == 0
     named = {
@@ -415,7 +415,7 @@ def test_predict_answers_lines_and_refuses_what_does_not_fit(
     for arguments, message in (
         ([model, "--input", "what.xyz"], "what.xyz: cannot tell the format"),
         ([str(tmp_path), "--format", "text"], "no model here"),
-        ([model, "--input", str(asked), "--to", str(told)], "there is such a file already"),
+        ([model, "--input", str(asked), "--to", str(told)], "the file already exists"),
     ):
         assert main(["predict", *arguments]) == 2
         assert message in capsys.readouterr().err

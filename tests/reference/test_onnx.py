@@ -130,7 +130,7 @@ def test_an_artifact_is_written_with_its_frame_and_what_cannot_be_is_refused(
     (states,) = session(tmp_path / "out").run(None, dict(zip(onnx.INPUTS, given, strict=True)))
     assert states.shape[:2] == (1, len(framed.ids))
     assert main(["export", there, "--format", "onnx", "--to", str(tmp_path / "out")]) == 2
-    assert "holds tokenizer.json, model.onnx already" in capsys.readouterr().err
+    assert "already holds tokenizer.json, model.onnx" in capsys.readouterr().err
     settings = FinetuneConfig.model_validate({"top": {"kind": "bilstm"}})
     config = small_config("mlm")
     model = TaskModel(settings, INFO["tagging"], config, objective_of("mlm"), VOCAB_SIZE)

@@ -139,7 +139,7 @@ def test_an_ngram_model_is_written_as_arpa(
     ):
         np.testing.assert_allclose(scores, expected, rtol=1e-7)
     assert main(["export", made.folder.uri, "--to", str(out)]) == 2
-    assert "holds model.arpa already" in capsys.readouterr().err
+    assert "already holds model.arpa" in capsys.readouterr().err
 
 
 def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +160,7 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     (out / "config.json").unlink()
     assert main(["export", pretrain, "--to", str(out)]) == 2
     told = capsys.readouterr().err
-    assert "holds model.safetensors, tokenizer.json, tokenizer_config.json already" in told
+    assert "already holds model.safetensors, tokenizer.json, tokenizer_config.json" in told
     assert not (out / "config.json").exists()
     made["tokenizer"].folder.remove()
     with pytest.raises(DataError, match=r"the tokenizer that .* was built from"):

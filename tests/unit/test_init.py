@@ -210,7 +210,7 @@ def test_the_recipe_can_be_planned(
     built = train_on(recipe)
     assert built.get_vocab_size() <= getattr(recipe.tokenizer, "vocab_size", 0)
     assert main(["init", str(folder)]) != 0
-    assert "my-texts.yaml exists" in capsys.readouterr().err
+    assert "my-texts.yaml already exists" in capsys.readouterr().err
 
 
 def test_a_folder_without_text_is_an_error(
@@ -219,7 +219,7 @@ def test_a_folder_without_text_is_an_error(
     (tmp_path / "a.bin").write_bytes(b"\0\1\2" * 9)
     monkeypatch.chdir(tmp_path)
     assert main(["init", str(tmp_path)]) != 0
-    assert f"no text below {tmp_path}; there is: 1 .bin" in capsys.readouterr().err
+    assert f"no text below {tmp_path}; found: 1 .bin" in capsys.readouterr().err
 
 
 def test_labelled_rows_become_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,7 +252,7 @@ def test_verify_and_why_go_down_to_the_sources(
     assert [line.split()[:2] for line in lines] == [
         [row.stage.name, row.stage.fingerprint] for row in stages
     ]
-    assert all(line.endswith("as written") for line in lines)
+    assert all(line.endswith("unchanged") for line in lines)
     assert main(["why", f"{tmp_path}/c"]) == 0
     told = capsys.readouterr().out
     places = [told.index(f"{row.stage.name} {row.stage.fingerprint}") for row in stages]

@@ -120,7 +120,7 @@ def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
     assert main([*command, "--instead-of", away]) == OK
     assert "13 events sent to sqlite:" in capsys.readouterr().out
     assert main(command) == OK
-    assert f"nothing waits in {tmp_path}/tracking" in capsys.readouterr().out
+    assert f"nothing to send in {tmp_path}/tracking" in capsys.readouterr().out
     stage = runs(uri)["stage"]
     assert points(uri, stage, "loss") == [(step, float(step)) for step in range(10)]
     assert stage.info.status == "FINISHED"

@@ -1,5 +1,4 @@
-"""The verbs of the command line, one a file.
+"""The verbs of the command line, one per file: `add` declares the arguments, then the command.
 
-Each has `add`, which declares its arguments, and the command itself. The help loads them all, so
-what is heavy is imported inside the command.
+`--help` imports every file, so heavy modules are imported inside the commands.
 """

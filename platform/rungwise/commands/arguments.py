@@ -1,4 +1,4 @@
-"""Arguments that several verbs take."""
+"""Arguments shared by several verbs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ Command: TypeAlias = Callable[[argparse.Namespace], int]
 def add_verb(
     commands: Commands, name: str, command: Command, description: str
 ) -> argparse.ArgumentParser:
-    """Add a parser whose options are given to `command`."""
+    """Add a verb that calls `command` with its parsed options."""
     parser = commands.add_parser(name, help=description, description=description)
     parser.set_defaults(command=command)
     return parser
 
 
 def add_workflow(parser: argparse.ArgumentParser) -> None:
-    """Take a workflow, a recipe and its overrides."""
     parser.add_argument(
-        "workflow", metavar="WORKFLOW", type=_workflow, help="workflows/finetune.py, or finetune"
+        "workflow", metavar="WORKFLOW", type=_workflow, help="finetune, or workflows/finetune.py"
     )
-    add_recipe(parser, help="workflows/configs/quickstart.yaml, or quickstart")
+    add_recipe(parser)
 
 
 def _workflow(name: str) -> str:
-    """Refuse a recipe where a workflow is expected: the first word is easily left out."""
+    """Refuse a recipe in place of the workflow, which is easily forgotten."""
     if name.endswith((".yaml", ".yml")):
         raise argparse.ArgumentTypeError(
             f"{name} is a recipe; put a workflow before it, such as: pretrain {name}"
@@ -43,90 +42,90 @@ def _workflow(name: str) -> str:
 
 
 def add_recipe(parser: argparse.ArgumentParser, **more: Any) -> None:
-    """Take a recipe, and keys of it with other values; `more` is for argparse."""
+    """Add a recipe and its overrides; `more` goes to `add_argument`."""
+    more.setdefault("help", "a recipe: quickstart, or workflows/configs/quickstart.yaml")
     parser.add_argument("config", metavar="CONFIG", **more)
     add_overrides(parser)
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Take keys of the recipe with other values."""
     parser.add_argument(
         "overrides",
         metavar="KEY=VALUE",
         nargs="*",
         default=[],
-        help="keys of the recipe with other values, such as root=/data/artifacts",
+        help="override keys of the recipe, such as root=/data/artifacts",
     )
 
 
 def add_built(parser: argparse.ArgumentParser) -> None:
-    """Take an artifact that was built, by whatever names it."""
+    """Add a finished artifact, which `built` finds."""
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="models:/NAME@ALIAS, a recipe (its pretraining), a stage's folder (its newest), or "
-        "an artifact's; s3:// too",
+        help="models:/NAME@ALIAS, a recipe (its pretrained model), or the folder of an artifact or "
+        "of a stage (its newest artifact), local or s3://",
     )
-    parser.add_argument("--root", default="artifacts", help="whose registry models:/ names")
+    add_registry(parser)
     add_overrides(parser)
 
 
 def add_served(parser: argparse.ArgumentParser) -> None:
-    """Take a model that answers."""
+    """Add a model for `predict` and `serve`."""
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="models:/NAME@champion, or artifacts/evaluate, or one in it; artifacts/pretrain too",
+        help="models:/NAME@champion, artifacts/evaluate or artifacts/pretrain (the newest), or a "
+        "folder in one of them",
     )
-    parser.add_argument("--root", default="artifacts", help="whose registry models:/ names")
+    add_registry(parser)
+
+
+def add_registry(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--root", default="artifacts", help="root with the registry for models:/")
 
 
 def built(options: argparse.Namespace) -> Artifact:
-    """The artifact that was named. Raises UserError if there is none."""
+    """Find the artifact given to `add_built`. Raises UserError if there is none."""
     from rungwise.pipeline.loading import find_built
 
     return find_built(options.model, options.root, options.overrides)
 
 
 def add_job(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Take a job and the cluster that has it."""
-    parser.add_argument("job", metavar="ID", help="an id, or how it begins")
+    """Add a job and its cluster; return `parser`."""
+    parser.add_argument("job", metavar="ID", help="the id of a job, or its first characters")
     add_cluster(parser)
     return parser
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Take the cluster that the verb speaks to."""
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--address", metavar="URL", help="else RAY_API_SERVER_ADDRESS")
-    which.add_argument("--name", metavar="CLUSTER", help="one that `rungwise up` started")
+    which.add_argument("--address", metavar="URL", help="default: RAY_API_SERVER_ADDRESS")
+    which.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
 
 
 def chosen_server(options: argparse.Namespace) -> Server:
-    """The job server of that cluster. Raises UserError if none is named anywhere."""
+    """Return the job server of the cluster. Raises UserError if nothing names one."""
     from rungwise.submission.connection import server
 
     return server(options.address, options.name)
 
 
 def add_submission(parser: argparse.ArgumentParser) -> None:
-    """Take what goes along with a job, and whether to follow it."""
-    parser.add_argument("--working-dir", default=".", metavar="FOLDER", help="what goes along")
-    parser.add_argument("--no-wait", action="store_true", help="return once it is submitted")
+    parser.add_argument("--working-dir", default=".", metavar="FOLDER", help="folder to upload")
+    parser.add_argument("--no-wait", action="store_true", help="return once the job is submitted")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Take whether to print JSON, for programs, in place of a table."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def print_json(value: Any) -> None:
-    """Print plain data on standard output."""
     Console().print_json(data=value)
 
 
 def at_least_one(text: str) -> int:
-    """Read a whole number above 0."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, found {value}")

@@ -1,7 +1,7 @@
-"""`rungwise cluster create|status|delete`: a cluster on AWS and back, by Terraform.
+"""`rungwise cluster create|status|delete`: manage a cluster on AWS with Terraform.
 
-The folder is an example of infra/terraform, or one like it. What was asked for stays in its
-terraform.tfvars.json, so that a later `create` changes what it names and nothing else.
+The folder is an example of infra/terraform, or one like it. `create` stores its variables in the
+folder's terraform.tfvars.json, so a later `create` changes only those it names.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ from rungwise.core.exit_codes import OK
 
 _FOLDER = Path("infra/terraform/examples/cpu-smoke")
 _PACKAGE = Path("dist/rungwise.tar.gz")
-_PYTHON = "python3.12"  # of the image
+_PYTHON = "python3.12"  # the version in the image
 _IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
 _PLAN = "rungwise.plan"
+_HELP = "manage a cluster on AWS: shows Terraform's plan, asks first"
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "cluster", cluster, "make, show or remove a cluster on AWS")
+    parser = add_verb(commands, "cluster", cluster, _HELP)
     parser.add_argument("action", choices=("create", "status", "delete"))
     parser.add_argument(
-        "overrides", metavar="VARIABLE=VALUE", nargs="*", help="of variables.tf, in JSON or as text"
+        "overrides", metavar="VARIABLE=VALUE", nargs="*", help="set a variable, as JSON or text"
     )
-    parser.add_argument("--folder", type=Path, default=_FOLDER, help=f"else {_FOLDER}")
-    parser.add_argument("--region", help="else that of your AWS profile")
-    parser.add_argument("--name", help="of the cluster")
-    parser.add_argument("--email", action="append", help="who hears of the budget; may be repeated")
-    parser.add_argument("--budget", type=float, metavar="USD", help="a month")
-    parser.add_argument("--yes", action="store_true", help="do not ask after the plan")
+    parser.add_argument("--folder", type=Path, default=_FOLDER, help=f"default: {_FOLDER}")
+    parser.add_argument("--region", help="default: that of your AWS profile")
+    parser.add_argument("--name", help="name of the cluster")
+    parser.add_argument("--email", action="append", help="budget alerts go here; may be repeated")
+    parser.add_argument("--budget", type=float, metavar="USD", help="budget per month")
+    parser.add_argument("--yes", action="store_true", help="apply the plan without asking")
 
 
 def cluster(options: argparse.Namespace) -> int:
-    """Do what is asked in the folder. Raises UserError if something that it takes is missing."""
+    """Run the action. Raises UserError without Terraform, its files or AWS credentials."""
     if not (options.folder / "variables.tf").exists():
         raise UserError(
-            f"{options.folder} has no variables.tf; name a folder of Terraform with --folder, or "
+            f"{options.folder} has no variables.tf; name a Terraform folder with --folder, or "
             "run this in the root of the repository"
         )
     if shutil.which("terraform") is None:
@@ -66,7 +67,7 @@ def _create(options: argparse.Namespace, console: Console) -> int:
     before = json.loads(file.read_text("utf-8")) if file.exists() else {}
     asked = _asked(options)
     if "alert_emails" not in before | asked:
-        raise UserError("nobody would hear of the budget; give --email ADDRESS")
+        raise UserError("budget alerts have no address; give --email ADDRESS")
     found = _session().get_config_variable("region") or "us-east-1"
     region = asked.get("region") or before.get("region") or found
     console.print(f"account {_account(region)}, region {region}")
@@ -76,11 +77,11 @@ def _create(options: argparse.Namespace, console: Console) -> int:
     path = Path(values.setdefault("package_path", str(_PACKAGE.absolute())))
     if not path.exists():
         _make_package(path, console)
-    console.print(f"package {path}; remove it to have it made anew", markup=False)
+    console.print(f"package {path}; delete it to build it again", markup=False)
     values["package_sha256"] = file_digest(path)
     file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    if _apply(options, console, "make or change this, at its cost"):
-        console.print("\nthe head takes some minutes to install the package; then")
+    if _apply(options, console, "create or change these resources and pay for them"):
+        console.print("\nthe head node takes some minutes to install the package; then")
         _show_commands(_outputs(options.folder), console)
     return OK
 
@@ -95,15 +96,15 @@ def _status(options: argparse.Namespace, console: Console) -> int:
         console.print(f"{name:<12} {few if few == many else f'{few} to {many}'}, {told}")
         least, most = least + few * (price or 0), most + many * (price or 0)
     console.print(
-        f"by these prices {least:.3f} to {most:.3f} USD an hour; the MLflow host, its database, "
-        "endpoints and disks come on top (infra/terraform/README.md)"
+        f"at these prices {least:.3f} to {most:.3f} USD an hour; the MLflow host, its database, "
+        "endpoints and disks cost extra (infra/terraform/README.md)"
     )
     if None in prices.values():
         filled = json.dumps({name: price or 0 for name, price in prices.items()})
         told = shlex.join([f"prices_per_hour={filled}", "--folder", str(options.folder)])
         console.print(
-            "for the others put what you pay in place of 0, when no job runs, for the head is "
-            f"replaced: rungwise cluster create {told}",
+            "to add missing prices, replace each 0 and run this while no job runs, since it "
+            f"replaces the head node: rungwise cluster create {told}",
             markup=False,
         )
     console.print(f"artifacts    {outputs['artifact_uri']}")
@@ -115,22 +116,22 @@ def _delete(options: argparse.Namespace, console: Console) -> int:
     outputs = _outputs(options.folder)
     if outputs.get("protected"):
         raise UserError(
-            "the database and the bucket are protected; `rungwise cluster create disposable=true "
-            f"--folder {options.folder}` takes that away"
+            "the database and the bucket are protected; unprotect them with `rungwise cluster "
+            f"create disposable=true --folder {options.folder}`"
         )
-    console.print(f"account {_account(None)}; what lies below {outputs['artifact_uri']} goes too")
-    _apply(options, console, "delete all this", "-destroy")
+    console.print(f"account {_account(None)}; also deletes all of {outputs['artifact_uri']}")
+    _apply(options, console, "delete all of this", "-destroy")
     return OK
 
 
 def _apply(options: argparse.Namespace, console: Console, deed: str, *more: str) -> bool:
-    """Show a plan and carry it out if the user agrees; whether it was carried out."""
+    """Show a plan and apply it if the user agrees; return whether it was applied."""
     folder = options.folder
     _terraform(folder, "init", "-input=false")
     _terraform(folder, "plan", "-input=false", f"-out={_PLAN}", *more)
     if not options.yes:
         if not sys.stdin.isatty():
-            raise UserError("there is nobody to ask; read the plan and give --yes")
+            raise UserError("no terminal to ask for consent; read the plan and give --yes")
         if console.input(f"\n{deed}? \\[y/N] ").strip().lower() not in ("y", "yes"):
             console.print("nothing was changed")
             return False
@@ -139,18 +140,18 @@ def _apply(options: argparse.Namespace, console: Console, deed: str, *more: str)
 
 
 def _terraform(folder: Path, *arguments: str, said: bool = False) -> str:
-    """Run Terraform in the folder, in sight of the user or for what it prints on its output."""
+    """Run Terraform in the folder; with `said`, return its output instead of showing it."""
     command = ["terraform", f"-chdir={folder}", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE if said else None, text=True, check=False)
     if done.returncode:
-        raise UserError(f"`terraform {arguments[0]}` failed in {folder}; it says why above")
+        raise UserError(f"`terraform {arguments[0]}` failed in {folder}; see its output above")
     return done.stdout
 
 
 def _outputs(folder: Path) -> dict[str, Any]:
     outputs = json.loads(_terraform(folder, "output", "-json", said=True))
     if not outputs:
-        raise UserError(f"there is no cluster in {folder}; `rungwise cluster create` makes one")
+        raise UserError(f"no cluster in {folder}; create one with `rungwise cluster create`")
     return {name: output["value"] for name, output in outputs.items()}
 
 
@@ -158,14 +159,14 @@ def _show_commands(outputs: dict[str, Any], console: Console) -> None:
     connect = outputs["connect"]
     for what, name in (
         ("fetch its token, once", "token"),
-        ("forward its port, and leave this open", "ray"),
+        ("forward its port, and leave this running", "ray"),
         ("run a workflow, in another terminal", "submit"),
     ):
         console.print(f"\n{what}:\n\n  {connect[name]}", markup=False)
 
 
 def _asked(options: argparse.Namespace) -> dict[str, Any]:
-    """The variables that the command line names."""
+    """The variables given on the command line."""
     flags = {
         "region": options.region,
         "name": options.name,
@@ -191,17 +192,17 @@ def _session() -> Any:
 
 
 def _call(service: str, region: str | None, operation: str, **arguments: Any) -> Any:
-    """Ask AWS, and return its answer. Raises UserError without credentials, or if it refuses."""
+    """Call AWS. Raises UserError without credentials, or if the call fails."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     session = _session()
     if session.get_credentials() is None:
-        raise UserError("no AWS credentials; set AWS_PROFILE, or use `aws configure`")
+        raise UserError("no AWS credentials; set AWS_PROFILE, or run `aws configure`")
     try:
         client = session.create_client(service, region_name=region)
         return getattr(client, operation)(**arguments)
     except (BotoCoreError, ClientError) as error:
-        raise UserError(f"AWS does not answer {service} {operation}: {error}") from error
+        raise UserError(f"AWS call {service} {operation} failed: {error}") from error
 
 
 def _account(region: str | None) -> str:
@@ -209,7 +210,7 @@ def _account(region: str | None) -> str:
 
 
 def _of_region(region: str) -> dict[str, Any]:
-    """The newest image of Ubuntu, by its id, and the first two zones."""
+    """The id of the newest Ubuntu image, and the first two availability zones."""
     image = _call("ssm", region, "get_parameter", Name=_IMAGE)["Parameter"]["Value"]
     only = [{"Name": "zone-type", "Values": ["availability-zone"]}]
     zones = _call("ec2", region, "describe_availability_zones", Filters=only)["AvailabilityZones"]
@@ -218,15 +219,15 @@ def _of_region(region: str) -> dict[str, Any]:
 
 
 def _make_package(path: Path, console: Console) -> None:
-    """Make what machines install, by infra/package.sh with the image's Python."""
+    """Make the package that machines install, with infra/package.sh and the image's Python."""
     python = os.environ.get("PYTHON", _PYTHON)
     if shutil.which(python) is None:
         raise UserError(
-            f"the package is made with the image's Python, and {python} is not on PATH; make it on "
+            f"{python} is not on PATH, and the package needs the image's Python; build it on "
             "Ubuntu 24.04 with infra/package.sh and give package_path=FILE"
         )
-    console.print(f"making {path}; this takes minutes")
+    console.print(f"building {path}; this takes minutes")
     path.parent.mkdir(parents=True, exist_ok=True)
     command = ["infra/package.sh", str(path)]
     if subprocess.run(command, env=os.environ | {"PYTHON": python}, check=False).returncode:
-        raise UserError("infra/package.sh failed; it says why above")
+        raise UserError("infra/package.sh failed; see its output above")

@@ -1,4 +1,4 @@
-"""`rungwise completion`: print what makes bash and zsh complete commands, options and files."""
+"""`rungwise completion`: print a script for bash and zsh: Tab completes commands and options."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ complete -o default -F _rungwise rungwise
 
 def add(commands: Commands) -> None:
     def completion(options: argparse.Namespace) -> int:
-        """Print it, of the verbs as they are."""
         known = {name: [*verb._option_string_actions] for name, verb in verbs.items()}
         sys.stdout.write(script(known))
         return OK
 
     verbs = commands.choices
-    add_verb(commands, "completion", completion, 'complete by Tab: eval "$(rungwise completion)"')
+    help_text = 'complete commands and options with Tab: eval "$(rungwise completion)"'
+    add_verb(commands, "completion", completion, help_text)
 
 
 def script(verbs: dict[str, list[str]]) -> str:
-    """The shell's code. The word behind `run`, `plan` and `submit` is a workflow."""
+    """The shell script for these verbs and options; after run, plan and submit comes a workflow."""
     workflows = "finetune instances ladder pretrain"
     lines = [f"    2:run|2:plan|2:submit) words={shlex.quote(workflows)} ;;"]
     lines += [

@@ -1,4 +1,4 @@
-"""`rungwise doctor [CONFIG]`: print what a run would find here, and what is wrong with it."""
+"""`rungwise doctor [CONFIG]`: check versions, CPUs, memory, GPU, disk and server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SERVER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One row: what was looked at, what is there, and what to do if it is not well."""
+    """One row of the table: what was checked, what was found, and what to do about it."""
 
     what: str
     value: str
@@ -38,13 +38,14 @@ class Finding:
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "doctor", doctor, "print versions, resources and what is wrong")
-    add_recipe(parser, nargs="?", help="look at this recipe's root")
+    help_text = "check versions, CPUs, memory, GPU, disk and server"
+    parser = add_verb(commands, "doctor", doctor, help_text)
+    add_recipe(parser, nargs="?", help="check the root and server of this recipe")
     add_json(parser)
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Print the table; status 1 if something is wrong that a run would fail on."""
+    """Print the findings; return 1 if any of them would make a run fail."""
     findings = list(examine(options.config, options.overrides))
     wrong = sum(finding.state == "wrong" for finding in findings)
     if options.json:
@@ -63,7 +64,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def examine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
-    """Yield every finding, in the order of the table."""
+    """Yield the findings in the order of the table."""
     from rungwise.pipeline.workflow import places
 
     fits, version = sys.version_info >= (3, 11), platform.python_version()
@@ -77,7 +78,7 @@ def examine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
     yield _disk(root)
     yield _tracking(uri)
     address = os.environ.get("RAY_ADDRESS")
-    here = "starts on this machine, closed by a token"
+    here = "starts on this machine, protected by a token"
     yield Finding("Ray", f"joins {address} (RAY_ADDRESS)" if address else here)
 
 
@@ -116,7 +117,7 @@ def _memory() -> Finding:
     memory = psutil.virtual_memory()
     available = memory.available / 2**30
     room = f"{available:.1f} GiB available of {memory.total / 2**30:.1f}"
-    remedy = f"the quickstart may take {_MEMORY_GIB:.0f} GiB"
+    remedy = f"the quickstart may need {_MEMORY_GIB:.0f} GiB"
     return _checked(available >= _MEMORY_GIB, "memory", room, remedy, "look")
 
 

@@ -1,4 +1,4 @@
-"""`rungwise down`: end the cluster that `rungwise up` started (cluster/local/down.py)."""
+"""`rungwise down`: stop the cluster that `rungwise up` started (cluster/local/down.py)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "down", down, "end the cluster that `up` started, and nothing else")
-    parser.add_argument("--name", help="which, if there are several")
+    parser = add_verb(commands, "down", down, "stop the cluster that `up` started, nothing else")
+    parser.add_argument("--name", help="which cluster, if there are several")
 
 
 def down(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`rungwise dry-run CONFIG`: print what pretraining would take, before anything is spent."""
+"""`rungwise dry-run CONFIG`: estimate parameters, memory, time and cost of pretraining."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    help_text = "print parameters, memory, time and cost, before anything is spent"
+    help_text = "estimate parameters, memory, time and cost before you run"
     parser = add_verb(commands, "dry-run", dry_run, help_text)
     add_recipe(parser)
     speed = parser.add_mutually_exclusive_group()
-    speed.add_argument("--tokens-per-second", type=float, help="of the whole run, if it is known")
+    speed.add_argument("--tokens-per-second", type=float, help="of the whole run, if known")
     speed.add_argument(
-        "--measure", action="store_true", help="run some batches here to know the speed"
+        "--measure", action="store_true", help="measure the speed on some batches here"
     )
 
 
 def dry_run(options: argparse.Namespace) -> int:
-    """Print the estimate. Instances that are built are measured; else rows count as full."""
+    """Print the estimate, from the instances if they are built; otherwise rows count as full."""
     from rungwise.core import artifact as artifacts
     from rungwise.pipeline.recipe import planned_vocab_size, pretrain_stages, training
     from rungwise.pipeline.workflow import load_recipe, root_folder
@@ -41,7 +41,7 @@ def dry_run(options: argparse.Namespace) -> int:
     try:
         stages = pretrain_stages(recipe)
     except UserError as error:
-        # A text that is not there yet is no reason not to ask what it would take to train on it.
+        # The estimate is useful before the text is there.
         console.print(f"[yellow]the corpus cannot be read: {escape(str(error))}[/]")
         stages = {}
     root = root_folder(recipe.root)
@@ -89,14 +89,14 @@ def _show(estimated: dict[str, Any], built: bool, console: Console) -> None:
             for phase in estimated["phases"]
         ),
         "tokens": f"{estimated['tokens']:,.0f}"
-        + ("" if built else " (instances are not built: rows taken as full)"),
+        + ("" if built else " (instances are not built: rows count as full)"),
         "epochs": ", then ".join(f"{phase['epochs']:.2f}" for phase in estimated["phases"])
         if built
         else "not known before instances are built",
         "operations": f"{estimated['total_flops']:.3g}, "
         f"{estimated['flops_per_token'] / 1e6:.1f} MFLOP a token",
-        "memory": f"about {estimated['memory_bytes_a_device'] / 1e9:.2g} GB a device, by rule",
-        "speed": "not known: give --tokens-per-second, or --measure it here"
+        "memory": f"about {estimated['memory_bytes_a_device'] / 1e9:.2g} GB a device, by a formula",
+        "speed": "not known: give --tokens-per-second or --measure"
         if estimated["tokens_per_second"] is None
         else f"{estimated['tokens_per_second']:,.0f} tokens/s, {estimated['tokens_per_second_is']}",
         "time": "not known" if estimated["seconds"] is None else _duration(estimated["seconds"]),

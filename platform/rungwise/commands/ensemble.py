@@ -1,4 +1,4 @@
-"""`rungwise ensemble EVALUATE`: score the seeds of an evaluation together, without training."""
+"""`rungwise ensemble EVALUATE`: score an evaluation's seeds as an ensemble, without training."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "ensemble", ensemble, "score seeds as one answer, without training")
-    parser.add_argument("evaluate", metavar="EVALUATE", help="artifacts/evaluate, or one in it")
+    help_text = "score an evaluation's seeds as an ensemble, without training"
+    parser = add_verb(commands, "ensemble", ensemble, help_text)
+    parser.add_argument(
+        "evaluate", metavar="EVALUATE", help="artifacts/evaluate (the newest), or a folder in it"
+    )
 
 
 def ensemble(options: argparse.Namespace) -> int:
-    """Print a line for each variant and way. Raises UserError for another artifact."""
+    """Print a line per variant and way to combine seeds. Raises UserError for other artifacts."""
     from rungwise.core.artifact import find_input
     from rungwise.core.errors import UserError
     from rungwise.evaluation.ensemble import combined

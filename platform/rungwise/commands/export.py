@@ -1,15 +1,15 @@
-"""`rungwise export MODEL --to FOLDER`: write a model in a format of others.
+"""`rungwise export MODEL --to FOLDER`: write a model in a format that other software reads.
 
-    learnt by gradient,   what transformers loads, in four files
-    or for a task
-    an n-gram model       an ARPA file, which kenlm and SRILM read
-    vectors of tokens     what word2vec.c writes, as text and binary
-    states of tokens,     ONNX, which onnxruntime runs
-    answers of a task
+    trained by gradient,   files for transformers
+    or fine-tuned
+    n-gram model           an ARPA file, for kenlm and SRILM
+    token vectors          the formats of word2vec.c, text and binary
+    encoder states,        ONNX, for onnxruntime
+    or answers of a task
 
-MODEL is a recipe, whose finished pretrain stage is meant, the folder of a pretrain or evaluate
-artifact, on this machine or an object store, or a registered model. The other way round is
-`pretrain.initial`; `rungwise.models.arpa.read` gives an ARPA file to Python code.
+MODEL is a recipe (its finished pretrain stage), the folder of a pretrain or evaluate artifact,
+local or in an object store, or a registered model. To import, set `pretrain.initial`, or call
+`rungwise.models.arpa.read` for an ARPA file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rungwise.commands.arguments import Commands, add_overrides, add_verb
+from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.exit_codes import OK
 
@@ -40,26 +40,26 @@ ARPA = "model.arpa"
 
 
 def add(commands: Commands) -> None:
-    help_text = "write a model for transformers or as ONNX, an n-gram as ARPA, or vectors of words"
+    help_text = "export for transformers or as ONNX, an n-gram as ARPA"
     parser = add_verb(commands, "export", export, help_text)
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a recipe, artifacts/pretrain or artifacts/evaluate, or one in it; s3:// too; or "
-        "models:/NAME@ALIAS",
+        help="a recipe, artifacts/pretrain or artifacts/evaluate (the newest), a folder in one of "
+        "them (local or s3://), or models:/NAME@ALIAS",
     )
-    parser.add_argument("--to", required=True, metavar="FOLDER", help="where to; s3:// too")
+    parser.add_argument("--to", required=True, metavar="FOLDER", help="a folder, local or s3://")
     parser.add_argument(
         "--format",
         choices=("onnx", "vectors"),
-        help="vectors: one a token, in the formats of word2vec, as for what is nothing else",
+        help="vectors: one per token, in word2vec's formats; the default for word vector models",
     )
-    parser.add_argument("--root", default="artifacts", help="whose registry models:/ names")
+    add_registry(parser)
     add_overrides(parser)
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the files to a folder or s3:// URL, and say how they are loaded."""
+    """Write the files to a folder or s3:// URL, and print how to load them."""
     from rungwise.core.artifact import Artifact
     from rungwise.core.storage import Folder
     from rungwise.pipeline.loading import find
@@ -75,7 +75,7 @@ def export(options: argparse.Namespace) -> int:
     elif options.format is None:
         written = write_task_model(found, folder)
     else:
-        raise UserError(f"{options.model} is fine-tuned; its pretraining has --format vectors")
+        raise UserError(f"{options.model} is fine-tuned; --format vectors takes a pretrained model")
     for name in written.files:
         console.print(f"  {folder.path(name)}  {folder.size(name):,} bytes", highlight=False)
     console.print(f"load it with {written.loaded_with}", highlight=False)
@@ -84,17 +84,17 @@ def export(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Written:
-    """The names of the files, and what loads them, in words."""
+    """The names of the files, and which software loads them."""
 
     files: tuple[str, ...]
     loaded_with: str
 
 
 def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
-    """Export the model of an artifact and its tokenizer, or its vectors of tokens.
+    """Export the model of an artifact with its tokenizer, or its token vectors.
 
-    Raises UserError if there is a model in `to` already, ConfigError if the format has no such
-    model, DataError if what the model was made of is gone.
+    Raises UserError if `to` already holds a model, ConfigError if the format cannot hold this
+    model, DataError if an input of the model is gone.
     """
     from rungwise import tokenizer as tokenizers
     from rungwise.models.kneser_ney import NgramLanguageModel
@@ -114,8 +114,7 @@ def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
 
 
 def write_task_model(predictor: Predictor, to: Folder) -> Written:
-    """Export a fine-tuned model and its tokenizer as a folder of transformers. Raises as `write`
-    does."""
+    """Export a fine-tuned model and its tokenizer for transformers. Raises as `write` does."""
     model = predictor.model.cpu()
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         file = Path(scratch) / "tokenizer.json"
@@ -125,10 +124,10 @@ def write_task_model(predictor: Predictor, to: Folder) -> Written:
 
 
 def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
-    """Export the encoder of a pretrain artifact, or a fine-tuned model.
+    """Export the encoder of a pretrain artifact, or a fine-tuned model, as ONNX.
 
-    Raises UserError if there is a model in `to` already or the packages are not installed,
-    ConfigError for a model that cannot be written so.
+    Raises UserError if `to` already holds a model or packages are missing, ConfigError if the
+    model has no ONNX form.
     """
     from rungwise import tokenizer as tokenizers
     from rungwise.pretraining.pretrained import config_of, load_encoder, tokenizer_of
@@ -142,16 +141,16 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
         module = load_encoder(model)
         if module is None:
             kind = config_of(model).model.kind
-            raise ConfigError(f"a {kind} has no states of tokens that could be written as ONNX")
+            raise ConfigError(f"a {kind} has no token states to export as ONNX")
         tokenizer, frame = tokenizers.load(tokenizer_of(model).folder), None
         if config_of(model).objective.masks:
             cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
             frame = Frame(cls, sep, sep, module.max_length or 0)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         onnx.export(module, tokenizer, frame, Path(scratch))
-        # Weights above 2 GB lie in a file of their own, which the graph names.
+        # Weights above 2 GB are in a separate file, which the graph names.
         files = _put(scratch, to, last=onnx.MODEL)
-    return Written(files, "InferenceSession of onnxruntime, Tokenizer.from_file of tokenizers")
+    return Written(files, "onnxruntime.InferenceSession and tokenizers.Tokenizer.from_file")
 
 
 def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Written:
@@ -163,13 +162,13 @@ def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Writt
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         formats.export(word_vectors(pretrain), loaded, Path(scratch))
         files = _put(scratch, to)
-    how = "KeyedVectors.load_word2vec_format of gensim, binary=True for vectors.bin"
+    how = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
     return Written(files, how)
 
 
 def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> Written:
-    """One file; the start symbol is <s> in it, the end symbol </s>, and [UNK] is <unk> unless a
-    word of the text is written so."""
+    """Write <s> for the start symbol, </s> for the end symbol, and <unk> for [UNK] unless the
+    vocabulary has a word spelt <unk>."""
     from rungwise import tokenizer as tokenizers
     from rungwise.models import arpa
 
@@ -183,7 +182,7 @@ def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> W
         words[special.unk] = arpa.UNKNOWN
     with to.staged(ARPA) as path, path.open("w", encoding="utf-8") as stream:
         stream.writelines(f"{line}\n" for line in arpa.lines(model, words))
-    return Written((ARPA,), "kenlm.Model of kenlm, or rungwise.models.arpa.read")
+    return Written((ARPA,), "kenlm.Model or rungwise.models.arpa.read")
 
 
 def _write_for_transformers(
@@ -203,14 +202,14 @@ def _write_for_transformers(
         )
         files = _put(scratch, to, last=CONFIG)
     if MODULES in files:
-        return Written(files, "SentenceTransformer of sentence-transformers")
+        return Written(files, "SentenceTransformer from sentence-transformers")
     loaders = f"{AUTO_CLASSES[architecture]}.from_pretrained and AutoTokenizer.from_pretrained"
-    return Written(files, f"{loaders} of transformers")
+    return Written(files, f"{loaders} from transformers")
 
 
 def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
-    """Copy what was written to `to`, `last` after all others, for by it others know a model; the
-    names."""
+    """Copy the files to `to` and return their names. `last`, whose presence marks a complete
+    model to readers, is copied last."""
     from rungwise.core.storage import Folder
 
     files = sorted(Folder.at(scratch).names(), key=last.__eq__)
@@ -221,9 +220,8 @@ def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
 
 
 def _check_empty(to: Folder, files: Sequence[str]) -> None:
-    """Raise UserError if one of the files is there already."""
     there = [name for name in files if to.exists(name)]
     if there:
         raise UserError(
-            f"--to {to.uri}: holds {', '.join(there)} already; give another folder, or empty it"
+            f"--to {to.uri} already holds {', '.join(there)}; give another folder, or empty it"
         )

@@ -1,4 +1,4 @@
-"""`rungwise gc WORKFLOW CONFIG`: what a recipe has built and needs no more."""
+"""`rungwise gc WORKFLOW CONFIG`: list what the recipe has built and no longer needs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "gc", gc, "list what a recipe has built and needs no more")
+    parser = add_verb(commands, "gc", gc, "list what the recipe has built and no longer needs")
     add_workflow(parser)
-    parser.add_argument("--delete", action="store_true", help="remove it as well")
+    parser.add_argument("--delete", action="store_true", help="delete what is listed")
 
 
 def gc(options: argparse.Namespace) -> int:
-    """Print the recipe's artifacts that neither it as it is now, nor a registered model, nor an
-    artifact of another recipe rests on; finished ones, and folders of attempts that were given up.
-    """
+    """List the recipe's artifacts, finished or abandoned, that nothing depends on: not its current
+    plan, no registered model, no artifact of another recipe."""
     from rich.console import Console
     from rich.filesize import decimal
 
@@ -50,7 +49,7 @@ def gc(options: argparse.Namespace) -> int:
                 continue
             try:
                 size = sum(folder.sizes().values())
-                state = "finished" if folder.exists(artifacts.RECORD) else "given up"
+                state = "finished" if folder.exists(artifacts.RECORD) else "abandoned"
                 if options.delete:
                     folder.remove()
             finally:
@@ -58,9 +57,9 @@ def gc(options: argparse.Namespace) -> int:
             freed += size
             console.print(f"{state:<9} {decimal(size):>9}  {folder.uri}", markup=False)
     if options.delete:
-        console.print(f"{decimal(freed)} removed")
+        console.print(f"{decimal(freed)} deleted")
     elif freed:
-        console.print(f"{decimal(freed)} could go; the same command with --delete removes it")
+        console.print(f"{decimal(freed)} can be deleted; add --delete to the same command")
     else:
-        console.print(f"{root.uri}: nothing that {recipe.name} does not need")
+        console.print(f"{root.uri}: nothing to delete of {recipe.name}")
     return OK

@@ -1,4 +1,4 @@
-"""`rungwise init PATH...`: look at text, say what it is, and write a recipe that suits it."""
+"""`rungwise init PATH...`: look at text, describe it, and write a recipe for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rungwise.core.exit_codes import OK
 if TYPE_CHECKING:
     from rungwise.corpus.look import Seen
 
-# Characters of text, and the pieces of a vocabulary that they can fill.
+# Up to how many characters of text, and the vocabulary size that they can fill.
 _VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
 _FEWEST_STEPS, _MOST_STEPS = 300, 2000
 _EPOCHS = 20
@@ -31,19 +31,17 @@ _BATCHES, _LENGTH = (32, 16, 8, 4), 64
 def add(commands: Commands) -> None:
     parser = add_verb(commands, "init", init, "look at text and write a recipe for it")
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="a folder, file or glob; s3:// too"
+        "paths", metavar="PATH", nargs="+", help="a folder, file or glob, local or s3://"
     )
     parser.add_argument(
         "--labels", metavar="FILE", help="labelled data to fine-tune on; see rungwise tasks"
     )
-    parser.add_argument("--name", help="of the recipe; else that of the first path")
-    parser.add_argument(
-        "--model", choices=("bert", "gpt"), help="bert reads both sides, gpt writes; gpt for code"
-    )
+    parser.add_argument("--name", help="name of the recipe; default: from the first path")
+    parser.add_argument("--model", choices=("bert", "gpt"), help="default: gpt for code, else bert")
 
 
 def init(options: argparse.Namespace) -> int:
-    """Write NAME.yaml into this folder. Raises UserError where it exists, or nothing is text."""
+    """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
     from rich.console import Console
 
     from rungwise.core.source_files import find_files
@@ -52,8 +50,8 @@ def init(options: argparse.Namespace) -> int:
 
     if table := next((path for path in options.paths if path.endswith(_TABLES)), None):
         raise UserError(
-            f"{table} is a table: give text to pretrain on, and --labels {shlex.quote(table)} to "
-            "fine-tune on what is labelled in it"
+            f"{table} is a table; give text to pretrain on, and --labels {shlex.quote(table)} to "
+            "fine-tune on its labels"
         )
     labels = look_at_labels(options.labels) if options.labels else None
     seen, others = look(options.paths)
@@ -61,7 +59,7 @@ def init(options: argparse.Namespace) -> int:
         raise UserError(f"no file matches {', '.join(gone)}; expected a file, folder or glob")
     seen = [each for each in seen if each.characters]
     if not seen:
-        there = f"; there is: {', '.join(others)}" if others else ""
+        there = f"; found: {', '.join(others)}" if others else ""
         raise UserError(f"no text below {', '.join(options.paths)}{there}")
     if (characters := sum(each.characters for each in seen)) < _FEWEST_CHARACTERS:
         raise UserError(
@@ -71,14 +69,12 @@ def init(options: argparse.Namespace) -> int:
     name = options.name or _name(options.paths[0])
     path = Path(f"{name}.yaml")
     if path.exists():
-        raise UserError(f"{path} exists; give another name with --name, or remove it")
+        raise UserError(f"{path} already exists; give another name with --name, or delete it")
     console = Console(highlight=False)
     for each in seen:
         console.print(_told(each), markup=False, soft_wrap=True)
     if others:
-        console.print(
-            f"passed over, for they hold no plain text: {', '.join(others)}", markup=False
-        )
+        console.print(f"skipped, since they hold no plain text: {', '.join(others)}", markup=False)
     task = ""
     if labels:
         task = _name(options.labels)
@@ -86,7 +82,7 @@ def init(options: argparse.Namespace) -> int:
         shown = ", ".join(f"{count:,} {label}" for label, count in counts.items())
         told = shown if len(counts) < 9 else f"{len(counts)} labels"
         console.print(
-            f"{len(labels.examples):,} labelled texts were read to see: {told}",
+            f"read {len(labels.examples):,} labelled texts as a sample: {told}",
             markup=False,
             soft_wrap=True,
         )
@@ -102,20 +98,21 @@ def init(options: argparse.Namespace) -> int:
 
 
 def _name(path: str) -> str:
-    """A name that recipes and MLflow take, after that of a file or folder. Letters of any script
-    stay; accents on Latin ones fall away."""
+    """A name that recipes and MLflow accept, from that of a file or folder. Letters of any script
+    are kept; Latin ones lose their accents."""
     stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
     stem = unicodedata.normalize("NFKC", re.sub("([A-Za-z])[\u0300-\u036f]+", r"\1", stem))
     return re.sub(r"[^\w-]+", "-", stem).strip("-_")[:_LONGEST_NAME] or "mine"
 
 
 def task_of(name: str, data: dict[str, Any]) -> str:
-    """The YAML of a task, with the model pretrained and not, and its place in the registry."""
+    """The YAML that fine-tunes on a task, compares pretrained with random weights, and registers
+    the model."""
     return f"""
-tasks: # a tenth of the rows chooses the epoch, a fifth is the test; labels are as they stand there
+tasks: # a tenth of the rows chooses the epoch, a fifth is the test set; labels as in the file
   {name}: {{data: {flow(data | {"validation_fraction": 0.1, "test_fraction": 0.2})}}}
 
-variants: # what is compared: keys of this file with other values
+variants: # what to compare: keys of this file with other values
   pretrained: {{}}
   random: {{finetune.initialisation: random}}
 
@@ -138,19 +135,19 @@ def _told(seen: Seen) -> str:
 
 
 def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrain") -> str:
-    """The YAML of a recipe: what differs from the defaults, and why."""
+    """The YAML of a recipe: only the keys that differ from the defaults."""
     from rungwise.corpus.summary import amount
 
     characters = sum(each.characters for each in seen)
     documents = sum(each.documents for each in seen)
     chinese = seen[0].language in ("Chinese", "Japanese")
     fitting = next(size for most, size in _VOCABULARIES if characters <= most)
-    # Every byte, or every character at the beginning of a word and within; and as many words as it
-    # surely fills.
+    # Room for special tokens, every byte (BPE) or every character at the start of a word and
+    # inside one (WordPiece), and as many words as the text surely fills.
     needed = 10 + (256 if model == "gpt" else 2 * seen[0].letters)
     vocabulary = max(needed, min(fitting, needed + round(seen[0].frequent_words * 0.9)))
     tokenizer = "byte_bpe" if model == "gpt" else "wordpiece"
-    if chinese:  # a token a character, but for those that only held-out text may have
+    if chinese:  # a token per character; some may occur only in held-out text
         tokenizer, vocabulary = "character", max(16, round(seen[0].letters * 0.9))
     tokens = characters if chinese else characters / 4
     rows = tokens / (_LENGTH * 0.75)
@@ -174,7 +171,7 @@ def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrai
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}}}",
     ]
     rows_of, block = f"kind: causal, sequence_length: {_LENGTH}", "gpt, intermediate_size: 512"
-    if model == "bert":  # whose blocks of 2024 learn in half the steps (docs/results)
+    if model == "bert":  # modern blocks (2024) need half the steps (docs/results)
         rows_of = (
             f"kind: masked_blocks, sequence_length: {_LENGTH}, masking: {{max_predictions: 10}}"
         )
@@ -182,7 +179,7 @@ def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrai
     lines += [f"instances: {{{rows_of}}}"]
     lines += [
         "",
-        "# A model for two CPU cores: minutes. For a GPU see docs/how-to/pretraining.md.",
+        "# Two CPU cores train this model in minutes. For a GPU see docs/how-to/pretraining.md.",
         f"model: {{kind: {block}, num_layers: 2, num_heads: 2, hidden_size: 128, "
         f"max_position_embeddings: {_LENGTH}, initializer_range: 0.06}}",
         "",
@@ -201,7 +198,7 @@ def _source(seen: Seen, several: bool) -> dict[str, Any]:
 
 
 def flow(value: Any) -> str:
-    """A value in YAML's flow style, on one line."""
+    """Format a value in YAML's flow style, on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""`rungwise inspect INSTANCES`: print instances as a person reads them."""
+"""`rungwise inspect INSTANCES`: print instances as readable text."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "inspect", inspect, "print instances as a person reads them")
-    parser.add_argument("instances", metavar="INSTANCES", help="artifacts/instances, or one in it")
-    parser.add_argument("--index", type=int, help="which one; a few are drawn if left out")
+    help_text = "print instances as readable text, masks in colour"
+    parser = add_verb(commands, "inspect", inspect, help_text)
+    parser.add_argument(
+        "instances", metavar="INSTANCES", help="artifacts/instances (the newest), or a folder in it"
+    )
+    parser.add_argument("--index", type=int, help="which instance; default: a few at random")
     parser.add_argument("--split", default="train", choices=("train", "validation"))
-    parser.add_argument("--epoch", type=int, default=0, help="masks and windows are drawn anew")
-    parser.add_argument("--seed", type=int, default=0, help="of the masks and of the choice")
+    parser.add_argument("--epoch", type=int, default=0, help="each has new masks and windows")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the masks and the choice")
 
 
 def inspect(options: argparse.Namespace) -> int:

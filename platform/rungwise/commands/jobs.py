@@ -16,7 +16,7 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "jobs", jobs, "list the jobs of a cluster")
+    parser = add_verb(commands, "jobs", jobs, "list a cluster's jobs")
     add_cluster(parser)
     add_json(parser)
 

@@ -1,4 +1,4 @@
-"""`rungwise logs JOB`: print what a job has printed."""
+"""`rungwise logs JOB`: print the log of a job."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rungwise.commands.arguments import Commands, add_job, add_verb, chosen_serv
 
 
 def add(commands: Commands) -> None:
-    parser = add_job(add_verb(commands, "logs", logs, "print what a job has printed"))
-    parser.add_argument("--follow", "-f", action="store_true", help="until the job ends")
+    parser = add_job(add_verb(commands, "logs", logs, "print the log of a job"))
+    parser.add_argument("--follow", "-f", action="store_true", help="keep printing until it ends")
 
 
 def logs(options: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
-"""`rungwise neighbours WORD`: the words whose vectors are nearest to those of a word.
+"""`rungwise neighbours WORD`: print the words nearest to a word.
 
-Any pretrained model with a vector for each token has neighbours. What the tokenizer cuts in pieces
-has the mean of their vectors.
+This works for any pretrained model with a vector per token. A word that the tokenizer splits gets
+the mean of its pieces' vectors.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "neighbours", neighbours, "print the words nearest to a word")
+    help_text = "print the words nearest to a word, by any rung's vectors"
+    parser = add_verb(commands, "neighbours", neighbours, help_text)
     parser.add_argument("word", metavar="WORD")
     parser.add_argument(
         "--pretrain",
         default="artifacts/pretrain",
         metavar="MODEL",
-        help="a recipe, or artifacts/pretrain for the newest, or one in it; s3:// too",
+        help="a recipe, artifacts/pretrain (the newest), or a folder in it, local or s3://",
     )
-    parser.add_argument("--count", type=at_least_one, default=10, metavar="N")
+    parser.add_argument("--count", type=at_least_one, default=10, metavar="N", help="how many")
     add_overrides(parser)
 
 
 def neighbours(options: argparse.Namespace) -> int:
-    """Print a word and its cosine a line, the nearest first."""
+    """Print one word and its cosine similarity per line, nearest first."""
     from rungwise import tokenizer as tokenizers
     from rungwise.evaluation.neighbours import Neighbourhood
     from rungwise.pipeline.loading import find_pretrain

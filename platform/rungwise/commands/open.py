@@ -1,4 +1,4 @@
-"""`rungwise open [RECIPE|FOLDER]`: show the newest page in a browser."""
+"""`rungwise open [RECIPE|FOLDER]`: open the newest report in a browser."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import argparse
 from rungwise.commands.arguments import Commands, add_overrides, add_verb
 from rungwise.core.exit_codes import OK
 
-_STAGES = ("ladder", "report")  # the page of a ladder shows more
+_STAGES = ("ladder", "report")  # on a tie `max` takes the ladder's page, which shows more
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "open", open_page, "show the newest page in a browser")
+    parser = add_verb(commands, "open", open_page, "open the newest report in a browser")
     parser.add_argument(
-        "root", metavar="PLACE", nargs="?", default="artifacts", help="a recipe, or its root"
+        "root", metavar="PLACE", nargs="?", default="artifacts", help="a recipe, or its root folder"
     )
     add_overrides(parser)
 
 
 def open_page(options: argparse.Namespace) -> int:
-    """Print where the page lies, and ask the browser for it. Raises UserError if there is none."""
+    """Print the path of the page and open it. Raises UserError if there is none."""
     import webbrowser
 
     from rich.console import Console
@@ -35,7 +35,7 @@ def open_page(options: argparse.Namespace) -> int:
     pages = [page for stage in _STAGES if (page := artifact.at_or_below(root / stage))]
     if not pages:
         raise UserError(
-            f"there is no page below {root.uri} yet; a workflow writes one at its end: "
+            f"no report below {root.uri} yet; a workflow writes one at its end: "
             "rungwise run pretrain quickstart"
         )
     newest = max(pages, key=lambda page: page.record["finished"])

@@ -1,4 +1,4 @@
-"""`rungwise plan WORKFLOW CONFIG`: print what would be built and why, or the whole recipe."""
+"""`rungwise plan WORKFLOW CONFIG`: show what would be built and why, or the whole recipe."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from rungwise.core.exit_codes import OK
 if TYPE_CHECKING:
     from rungwise.core.stage import Planned
 
-# Of a stopped stage (core/stage.py), or of a shorter run (pretraining/prolonging.py).
+# The reason begins so if a stage continues a stopped one (core/stage.py) or a shorter run
+# (pretraining/prolonging.py).
 _GOES_ON = "goes on "
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "plan", plan, "print what would be built, and why")
+    parser = add_verb(commands, "plan", plan, "show what would be built and why")
     add_workflow(parser)
-    parser.add_argument("--stages", action="store_true", help="list them even if all are new")
+    parser.add_argument("--stages", action="store_true", help="list the stages even if all are new")
     add_json(parser)
     parser.add_argument(
         "--resolved",
         action="store_true",
-        help="print the recipe with every key instead, defaults and overrides included",
+        help="print the whole recipe instead: every key, with defaults and overrides",
     )
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Print it; nothing is run or written."""
+    """Print the plan; run and write nothing."""
     from rungwise.pipeline import workflow
     from rungwise.pipeline.reference import resolved
 
@@ -70,7 +71,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _label(folder: str) -> str:
-    """The name of the recipe in the name of an artifact's folder."""
+    """The recipe's name within the name of an artifact's folder."""
     return folder.rpartition("-")[0]
 
 

@@ -1,10 +1,10 @@
-"""`rungwise predict MODEL`: answer text, tables or JSON Lines, as they are read.
+"""`rungwise predict MODEL`: run a model on text, tables or JSON Lines.
 
-MODEL is a registered model (models:/NAME@alias or models:/NAME/VERSION), that of a run of MLflow
-(runs:/ID/model), the folder of an evaluate or pretrain artifact, on this machine or an object
-store, artifacts/evaluate for the newest, or a recipe, whose pretraining is meant.
-Predictions go out batch by batch, one JSON object a line, so that a pipe may be endless. What a
-pretrained model answers: serving/pretrained.py.
+MODEL is a registered model (models:/NAME@alias or models:/NAME/VERSION), the model of an MLflow run
+(runs:/ID/model), the folder of an evaluate or pretrain artifact, local or in an object store,
+artifacts/evaluate for the newest, or a recipe (its pretraining).
+Predictions are written batch by batch, one JSON object per line, so the input may be an endless
+pipe. serving/pretrained.py defines what a pretrained model answers.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "predict", predict, "answer with a model, as JSON Lines")
+    help_text = "run a model on text, TSV, CSV or JSON Lines; print JSON Lines"
+    parser = add_verb(commands, "predict", predict, help_text)
     add_served(parser)
-    parser.add_argument("--input", default="-", metavar="FILE", help="standard input if left out")
-    parser.add_argument("--to", default="-", metavar="FILE", help="standard output if left out")
+    parser.add_argument("--input", default="-", metavar="FILE", help="default: standard input")
+    parser.add_argument("--to", default="-", metavar="FILE", help="default: standard output")
     parser.add_argument(
-        "--format", choices=("text", "tsv", "csv", "jsonl"), help="else by the ending"
+        "--format", choices=("text", "tsv", "csv", "jsonl"), help="default: by the file's suffix"
     )
     parser.add_argument("--batch-size", type=at_least_one, default=64, metavar="N")
 
 
 def predict(options: argparse.Namespace) -> int:
-    """Read the input line by line and write the answers ("-" is standard input and output)."""
+    """Read the input line by line and write the answers; "-" is standard input or output."""
     from rungwise.pipeline.loading import find_served
     from rungwise.serving.pretrained import load
     from rungwise.tasks.unlabelled import read_lines
@@ -60,7 +61,7 @@ def predict(options: argparse.Namespace) -> int:
 
 
 def answers(predictor: Model, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
-    """Yield the lines of one batch after the other."""
+    """Yield the output lines of each batch as one string."""
     rest = iter(examples)
     while batch := list(islice(rest, batch_size)):
         predictions = predictor(batch)
@@ -79,7 +80,7 @@ def _format_of(source: str) -> Format:
     raise UserError(
         f"{'standard input' if source == '-' else source}: cannot tell the format; give --format "
         "text, tsv, csv or jsonl"
-        + ("" if source == "-" else f" (known endings: {', '.join(SUFFIXES)})")
+        + ("" if source == "-" else f" (known suffixes: {', '.join(SUFFIXES)})")
     )
 
 
@@ -94,12 +95,12 @@ def _opened(source: str, stack: ExitStack) -> Iterable[str]:
 
 @contextmanager
 def _whole_or_nothing(to: str) -> Iterator[TextIO]:
-    """Open standard output, or a file that has its name only when everything is in it."""
+    """Open standard output, or a file that gets its name only once it is complete."""
     if to == "-":
         yield sys.stdout
         return
     if os.path.exists(to):
-        raise UserError(f"--to {to}: there is such a file already; give another name")
+        raise UserError(f"--to {to}: the file already exists; give another name")
     part = f"{to}.part"
     try:
         with open(part, "w", encoding="utf-8") as file:

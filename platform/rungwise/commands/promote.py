@@ -1,27 +1,28 @@
-"""`rungwise promote models:/NAME/VERSION`: give a version an alias, if it passes the gate."""
+"""`rungwise promote models:/NAME/VERSION`: give a version an alias if it passes the checks."""
 
 from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_verb
+from rungwise.commands.arguments import Commands, add_registry, add_verb
 from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    text = "give a registered model an alias if it verifies, answers as before and is not worse"
+    text = "give a version the alias champion if it passes the checks"
     parser = add_verb(commands, "promote", promote, text)
+    parser.epilog = "checks: unchanged files, the same answers as before, a score that is no worse"
     parser.add_argument(
         "model", metavar="MODEL", help="models:/NAME/VERSION; with --back models:/NAME"
     )
-    parser.add_argument("--to", default="champion", metavar="ALIAS")
-    parser.add_argument("--back", action="store_true", help="to the version that had it before")
-    parser.add_argument("--root", default="artifacts", help="whose registry it is")
+    parser.add_argument("--to", default="champion", metavar="ALIAS", help="give another alias")
+    parser.add_argument("--back", action="store_true", help="give the previous version the alias")
+    add_registry(parser)
 
 
 def promote(options: argparse.Namespace) -> int:
-    """Print what was compared, and who has the alias. Raises UserError that says what speaks
-    against it; then nothing is changed."""
+    """Print the comparison and which version has the alias. Raises UserError that lists the failed
+    checks; then nothing has changed."""
     from rich.console import Console
 
     from rungwise.core.errors import UserError
@@ -46,16 +47,16 @@ def promote(options: argparse.Namespace) -> int:
     if not against and holder not in (None, number):
         other = loading.find_built(f"models:/{name}/{holder}", options.root)
         found = promotion.compared(made, other)
-        line = "nothing to compare, for one of them gives texts no probability"
+        line = "not compared: one of them assigns texts no probability"
         if found is not None:
             line = f"{found.mean:+.4f}, 95 % interval {found.low:+.4f} to {found.high:+.4f}"
-        console.print(f"against version {holder}, the holder: {line}", markup=False)
+        console.print(f"against version {holder}, which has the alias: {line}", markup=False)
         if found is not None and found.high < 0:
             against.append(f"it is worse than version {holder}, which has the alias: {line}")
     if against:
         raise UserError(
             "\n".join(
-                [f"{options.model} does not become {alias}, and nothing is changed:", *against]
+                [f"{options.model} does not become {alias}, and nothing has changed:", *against]
             )
         )
     promotion.give(client, name, alias, number)

@@ -1,6 +1,6 @@
-"""`rungwise prove-resume CONFIG`: kill a run, resume it elsewhere, print a certificate.
+"""`rungwise prove-resume CONFIG`: kill a run, resume it on other workers, print a certificate.
 
-pretraining/resume_proof.py says what is compared.
+pretraining/resume_proof.py defines the comparison.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from rungwise.core.exit_codes import FAILED, OK
 
 
 def add(commands: Commands) -> None:
-    help_text = "kill a run, resume it elsewhere, print a certificate"
+    help_text = "kill a run, resume it on other workers, print a certificate"
     parser = add_verb(commands, "prove-resume", prove_resume, help_text)
     add_recipe(parser)
     parser.add_argument(
         "--workers-after",
         type=at_least_one,
         metavar="N",
-        help="workers after the kill; by default one less than before, or two after one",
+        help="workers after the kill; default: one fewer than before, or two after one",
     )
 
 
 def prove_resume(options: argparse.Namespace) -> int:
-    """Build the instances of a recipe if they are missing, prove, print the certificate.
-
-    It is written below the recipe's root, in `proof/`. Returns 0 if the runs agree, else 1.
-    """
+    """Build missing instances, run the proof, print its certificate and save it below ROOT/proof/;
+    return 0 if the runs agree, else 1."""
     from rungwise.core.config import fingerprint
     from rungwise.pipeline import workflow
     from rungwise.pipeline.recipe import instances_stages, training
@@ -85,7 +83,7 @@ def _show(certificate: dict[str, Any], console: Console) -> None:
         (
             "drawn from",
             f"steps {drawn['first_step']} to {drawn['last_step']}, epoch: {drawn['epoch']}; "
-            f"{certificate['steps_after_the_kill']} steps came after it",
+            f"{certificate['steps_after_the_kill']} steps came after the kill",
         ),
         (
             "workers",
@@ -100,7 +98,7 @@ def _show(certificate: dict[str, Any], console: Console) -> None:
 
 
 def _steps_that_matter(certificate: dict[str, Any]) -> Table:
-    """Tabulate the first and last step, those around the kill, and where the runs differ most."""
+    """Tabulate the first and last step, the steps around the kill, and the largest difference."""
     from rungwise.pretraining.resume_proof import relative_difference
 
     hashes = {step: (one, other) for step, one, other in certificate["data_hash_by_step"]}
@@ -112,9 +110,9 @@ def _steps_that_matter(certificate: dict[str, Any]) -> Table:
         (min(hashes), "first"),
         (resumed, "last checkpoint before the kill"),
         (killed, "killed"),
-        (killed + 1, "first that was new after it"),
-        (max(differences, key=lambda step: differences[step]), "losses differ most"),
-        (certificate["first_differing_step"], "other instances from here"),
+        (killed + 1, "first new step after the kill"),
+        (max(differences, key=lambda step: differences[step]), "largest loss difference"),
+        (certificate["first_differing_step"], "instances differ from here"),
         (max(hashes), "last"),
     ):
         if step in hashes:

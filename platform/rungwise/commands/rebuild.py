@@ -1,4 +1,4 @@
-"""`rungwise rebuild MODEL --into FOLDER`: build a model again elsewhere, and compare the bytes."""
+"""`rungwise rebuild MODEL --into FOLDER`: rebuild a model elsewhere and compare every file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    text = "build a model again elsewhere, from its sources, and compare it byte by byte"
+    text = "rebuild a model elsewhere and compare every file"
     parser = add_verb(commands, "rebuild", rebuild, text)
     add_built(parser)
-    parser.add_argument("--into", required=True, metavar="FOLDER", help="the root to build below")
+    parser.add_argument("--into", required=True, metavar="FOLDER", help="root to build below")
 
 
 def rebuild(options: argparse.Namespace) -> int:
-    """Print each artifact with the files that differ. Raises DataError if one of them does."""
+    """Print each artifact and its files that differ. Raises DataError if any file differs."""
     from rich.console import Console
 
     from rungwise.core.artifact import chain
@@ -30,7 +30,7 @@ def rebuild(options: argparse.Namespace) -> int:
     stages = rebuilding.stages_of(artifacts)
     root, recipe = root_folder(options.into), artifacts[-1].record["recipe"]
     if root.uri == artifacts[-1].folder.uri.rsplit("/", 2)[0]:
-        raise UserError(f"{root.uri} holds the model itself; give --into another folder")
+        raise UserError(f"{root.uri} holds the model itself; give another folder with --into")
     compute = ComputeConfig.model_validate(recipe["compute"])
     console = Console(highlight=False)
 
@@ -46,13 +46,13 @@ def rebuild(options: argparse.Namespace) -> int:
         compared = rebuilding.compare(before, outcome.artifacts[stage.shown])
         left_out = len(before.record["files"]) - compared.compared
         state = ", ".join(compared.different) + " differ" if compared.different else "same bytes"
-        state += f"; {left_out:,} that hold times were not compared" * (left_out > 0)
+        state += f"; {left_out:,} with timestamps not compared" * (left_out > 0)
         console.print(
             f"{before.stage:<12} {before.fingerprint}  {compared.compared:>5,} files  {state}",
             markup=False,
             soft_wrap=True,
         )
-        faults += [f"{before.folder.path(name)} came out otherwise" for name in compared.different]
+        faults += [f"{before.folder.path(name)} differs if rebuilt" for name in compared.different]
     if faults:
         raise DataError("\n".join(faults))
     return OK

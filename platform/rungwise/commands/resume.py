@@ -1,4 +1,4 @@
-"""`rungwise resume JOB`: submit a job that ended again; it goes on from its checkpoints."""
+"""`rungwise resume JOB`: resubmit a job that has ended; it continues from its checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rungwise.commands.arguments import Commands, add_job, add_submission, add_v
 
 
 def add(commands: Commands) -> None:
-    help_text = "submit a job that ended again, from its checkpoints"
+    help_text = "resubmit an ended job; it continues from its checkpoints"
     add_submission(add_job(add_verb(commands, "resume", resume, help_text)))
 
 

@@ -23,7 +23,7 @@ def add(commands: Commands) -> None:
 
 
 def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
-    """Run a workflow file with `CONFIG [key=value ...]`; the process's exit status."""
+    """Run a workflow file with `CONFIG [key=value ...]`; return the process's exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
         Console(stderr=True).print(f"usage: {workflow} CONFIG [key.path=value ...]", markup=False)
         return OK if arguments else USER_ERROR
@@ -35,7 +35,7 @@ def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build what is missing, then print what there is."""
+    """Build what is missing, then print the artifacts and the next commands."""
     from rungwise.core.secrecy import without_password
     from rungwise.pipeline import workflow
 
@@ -77,19 +77,19 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
             summary = ReportSummary.of(page)
             _say(console, "result", summary.headline, to_paste=False)
             _say(console, "page", page.folder.path(summary.page))
-            commands["see it"] = f"rungwise open {recipe}"
+            commands["open"] = f"rungwise open {recipe}"
     if "pretrain" in by_stage:
-        commands["take it"] = f"rungwise export {recipe} --to FOLDER"
+        commands["export"] = f"rungwise export {recipe} --to FOLDER"
     if registered := by_stage.get(REGISTER.name):
         model = RegisterSummary.of(registered).model_uri
         where = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
-        commands["ask it"] = f"rungwise predict {model}{where} --input FILE"
+        commands["predict"] = f"rungwise predict {model}{where} --input FILE"
     shown = without_password(uri)
     _say(console, "MLflow", shown)
     if uri.startswith("sqlite:"):
         commands["runs"] = f"rungwise ui {recipe}"
     if outcome.untracked_events:
-        _say(console, "kept", f"{outcome.untracked_events} events that did not reach {shown}")
+        _say(console, "unsent", f"{outcome.untracked_events} events that did not reach {shown}")
         commands["send"] = f"rungwise sync {recipe}"
     console.print()
     for purpose, command in commands.items():
@@ -97,6 +97,6 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
 
 
 def _say(console: Console, what: str, where: str, to_paste: bool = True) -> None:
-    """Print a line, which a terminal may break between words only if it is not `to_paste`."""
+    """Print a line; `to_paste` keeps a terminal from breaking it between words."""
     whole = to_paste or not console.is_terminal
     console.print(f"{what:<8} {where}", markup=False, highlight=False, soft_wrap=whole)

@@ -1,4 +1,4 @@
-"""`rungwise serve MODEL`: answer over HTTP until Ctrl-C, as `rungwise predict` answers files."""
+"""`rungwise serve MODEL`: give the answers of `rungwise predict` over HTTP, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "serve", serve, "answer with a model over HTTP")
+    parser = add_verb(commands, "serve", serve, "serve a model over HTTP until Ctrl-C")
     add_served(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="loopback if left out")
-    parser.add_argument("--port", type=int, default=0, help="a free one if left out")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen; default: loopback")
+    parser.add_argument("--port", type=int, default=0, help="default: a free port")
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Serve until Ctrl-C or SIGTERM. Raises UserError if the port is taken, the extra is not
-    installed, or RAY_ADDRESS names a cluster, since it is this machine that serves."""
+    """Serve from this machine until Ctrl-C or SIGTERM. Raises UserError if the port is taken, the
+    extra is not installed, or RAY_ADDRESS names a cluster."""
     from rich.console import Console
 
     from rungwise.cluster.session import session
@@ -34,25 +34,25 @@ def serve(options: argparse.Namespace) -> int:
 
     ray_serve.imported()
     if address := os.environ.get("RAY_ADDRESS"):
-        raise UserError(f"serve answers on this machine, but RAY_ADDRESS is {address}; unset it")
+        raise UserError(f"serve runs on this machine, but RAY_ADDRESS is {address}; unset it")
     say = Console(highlight=False, markup=False, soft_wrap=True).print
     folder = find_served(options.model, options.root)
-    example = json.dumps(load(folder).example)  # what is wrong with the model is said before Ray
+    example = json.dumps(load(folder).example)  # report a bad model before Ray starts
     port = _free_port(options.host, options.port)
     address = f"http://{options.host}:{port}"
     try:
         with session(ComputeConfig()), ray_serve.serving(folder, options.host, port):
-            say(f"{options.model} on {address}  (Ctrl-C ends it; also /health, /metrics)")
+            say(f"{options.model} on {address}  (Ctrl-C stops it; also /health, /metrics)")
             say(f"  curl {address}/predict -d {shlex.quote(example)}")
             while True:
                 signal.pause()
     except KeyboardInterrupt:
-        say("ended")
+        say("stopped")
     return OK
 
 
 def _free_port(host: str, port: int) -> int:
-    """The port, or a free one for 0. Raises UserError if nothing can listen there."""
+    """Return the port, or a free one for 0. Raises UserError if it cannot listen there."""
     try:
         with socket.create_server((host, port)) as probe:
             return probe.getsockname()[1]

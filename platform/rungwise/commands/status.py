@@ -1,4 +1,4 @@
-"""`rungwise status [RUN]`: the figures of the boards in the terminal, from Prometheus or MLflow."""
+"""`rungwise status [RUN]`: show the dashboards' figures, from Prometheus or MLflow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import OK
 
 _WATCH_SECONDS = 5.0
-_MOST_RUNS = 200  # of MLflow, newest first
-_AGO = "1h"  # what ended longer ago is left to the boards
+_MOST_RUNS = 200  # read from MLflow, newest first
+_AGO = "1h"  # stages that ended earlier are only on the dashboards
 
 
 def _percent(value: float) -> str:
@@ -43,7 +43,7 @@ def _clock(value: float) -> str:
 
 @dataclass(frozen=True)
 class Figure:
-    """A column: a metric of ours with a selector, MLflow's name for it, and how to write it."""
+    """A column: our Prometheus metric with a selector, MLflow's name for it, and its format."""
 
     heading: str
     metric: str
@@ -67,7 +67,7 @@ FIGURES = (
 
 @dataclass
 class Row:
-    """A stage of a run: its state and its figures by heading."""
+    """One stage of a run: its state, and its figures by column heading."""
 
     state: str
     values: dict[str, float] = field(default_factory=dict)
@@ -77,16 +77,18 @@ Rows = dict[tuple[str, str], Row]
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "status", status, "how the runs of a cluster are, now")
-    parser.add_argument("run", metavar="RUN", nargs="?", help="the name of a recipe; else all")
-    parser.add_argument("--watch", action="store_true", help="again every few seconds")
-    parser.add_argument("--name", metavar="CLUSTER", help="one that `rungwise up` started")
+    help_text = "show how runs are doing: tokens/s, MFU, loss, scores, alerts"
+    parser = add_verb(commands, "status", status, help_text)
+    parser.add_argument("run", metavar="RUN", nargs="?", help="name of a recipe; default: all")
+    parser.add_argument("--watch", action="store_true", help="refresh every few seconds")
+    parser.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
     parser.add_argument("--prometheus", metavar="URL", help="such as http://127.0.0.1:9090")
-    parser.add_argument("--experiment", default="rungwise", help="of MLflow, without Prometheus")
+    parser.add_argument("--experiment", default="rungwise", help="in MLflow, instead of Prometheus")
 
 
 def status(options: argparse.Namespace) -> int:
-    """Print the table, with --watch until Ctrl-C. Raises UserError if nobody knows of a run."""
+    """Print the table, with --watch until Ctrl-C. Raises UserError if Prometheus does not answer or
+    MLflow has no such experiment."""
     look, console = _source(options), Console()
     if not options.watch:
         console.print(look())
@@ -108,7 +110,7 @@ def _source(options: argparse.Namespace) -> Callable[[], Group]:
     uri = options.prometheus or (cluster.prometheus_uri if cluster else None)
     if uri:
         return lambda: _drawn(
-            *from_prometheus(uri.rstrip("/"), options.run), f"Prometheus at {uri}"
+            *from_prometheus(uri.rstrip("/"), options.run), f"Prometheus at {uri}, last hour"
         )
     tracking = cluster.tracking_uri if cluster else places(None, [])[1]
     rows = lambda: from_mlflow(tracking, options.experiment, options.run)  # noqa: E731
@@ -116,7 +118,7 @@ def _source(options: argparse.Namespace) -> Callable[[], Group]:
 
 
 def from_prometheus(uri: str, run: str | None) -> tuple[Rows, list[str]]:
-    """The stages of the last hour, and a line for each alert that fires."""
+    """The stages of the last hour, and one line per firing alert."""
     from rungwise.cluster.local.services import ask
 
     def get(path: str, **values: str) -> Any:
@@ -129,7 +131,7 @@ def from_prometheus(uri: str, run: str | None) -> tuple[Rows, list[str]]:
             ) from error
 
     def value_of(metric: str) -> dict[tuple[str, str], float]:
-        # The last value of a run that has ended; of several of one name that of the last.
+        # The last value, also after a run has ended; of runs with one name, the latest.
         query = f"last_over_time((max by (run, stage) ({metric}))[{_AGO}:15s])"
         found = get("query", query=query)["result"]
         return {
@@ -160,7 +162,7 @@ def from_prometheus(uri: str, run: str | None) -> tuple[Rows, list[str]]:
 
 
 def from_mlflow(uri: str, experiment: str, run: str | None) -> Rows:
-    """The last reported figures of the newest stages that MLflow has."""
+    """The latest figures of the newest stages in MLflow."""
     from mlflow import MlflowClient
 
     from rungwise.core.secrecy import without_password
@@ -171,8 +173,8 @@ def from_mlflow(uri: str, experiment: str, run: str | None) -> Rows:
     there = client.get_experiment_by_name(experiment)
     if there is None:
         raise UserError(
-            f"MLflow at {without_password(uri)} has no experiment {experiment}; start a run, name "
-            "another --experiment, or the cluster's Prometheus with --prometheus"
+            f"MLflow at {without_password(uri)} has no experiment {experiment}; start a run, or "
+            "give another --experiment or the cluster's --prometheus"
         )
     found = client.search_runs([there.experiment_id], max_results=_MOST_RUNS)
     names = {each.info.run_id: each.info.run_name or "" for each in found}
@@ -189,9 +191,9 @@ def from_mlflow(uri: str, experiment: str, run: str | None) -> Rows:
 
 
 def _drawn(rows: Rows, alerts: list[str], source: str) -> Group:
-    """The table, of columns that have a value, and what fires below it."""
+    """The table without empty columns, then the alerts and the source."""
     if not rows:
-        return Group(f"{source} knows of no run in the last hour")
+        return Group(f"no run found by {source}")
     headings = {heading for row in rows.values() for heading in row.values}
     figures = [figure for figure in FIGURES if figure.heading in headings]
     table = Table(box=None, pad_edge=False)

@@ -1,4 +1,4 @@
-"""`rungwise stop JOB`: end a job as Ctrl-C ends a run."""
+"""`rungwise stop JOB`: stop a job as Ctrl-C stops a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rungwise.commands.arguments import Commands, add_job, add_verb, chosen_serv
 
 
 def add(commands: Commands) -> None:
-    add_job(add_verb(commands, "stop", stop, "end a job as Ctrl-C ends a run"))
+    add_job(add_verb(commands, "stop", stop, "stop a job as Ctrl-C stops a run"))
 
 
 def stop(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`rungwise submit WORKFLOW CONFIG`: check a workflow and run it on a cluster."""
+"""`rungwise submit WORKFLOW CONFIG`: check a workflow, run it on a cluster, follow it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from rungwise.commands.arguments import (
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "submit", submit, "check a workflow and run it on a cluster")
+    help_text = "check a workflow, run it on a cluster, follow it"
+    parser = add_verb(commands, "submit", submit, help_text)
     add_workflow(parser)
     parser.add_argument(
         "--ignore-versions",
         action="store_true",
-        help="submit to another minor version of Ray or Python than there is here",
+        help="submit even if the cluster has another minor version of Ray or Python",
     )
     add_submission(parser)
     add_cluster(parser)

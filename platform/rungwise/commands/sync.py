@@ -1,4 +1,4 @@
-"""`rungwise sync CONFIG`: send a tracking server what it missed while it was away."""
+"""`rungwise sync CONFIG`: send MLflow what it missed while it was down."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    help_text = "send what a tracking server missed while it was away"
+    help_text = "send MLflow what it missed while it was down"
     parser = add_verb(commands, "sync", sync, help_text)
     add_recipe(parser)
-    parser.add_argument("--instead-of", metavar="URI", help="where the recipe's server was before")
+    parser.add_argument("--instead-of", metavar="URI", help="former address of the recipe's server")
 
 
 def sync(options: argparse.Namespace) -> int:
-    """Send every spooled event below a recipe's root to the server that it was meant for. Raises
-    UserError if one does not take them."""
+    """Send every event spooled below the recipe's root to the server it was meant for. Raises
+    UserError if a server does not accept them."""
     from rungwise.core import tracking
     from rungwise.pipeline.workflow import load_recipe, root_folder, spool_folder, tracking_uri
 
@@ -32,7 +32,7 @@ def sync(options: argparse.Namespace) -> int:
         synced = tracking.sync(uri, spool, options.instead_of)
     except ConnectionError as error:
         raise UserError(
-            f"{error}; they stay in {spool}. Where a server wants a password, give it as in "
+            f"{error}; they stay in {spool}. If the server needs a password, give it in "
             "tracking.uri=https://USER:PASSWORD@HOST, or in MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD"
         ) from error
@@ -40,7 +40,7 @@ def sync(options: argparse.Namespace) -> int:
     for shown, events in synced.sent.items():
         say(f"{events:,} events sent to {shown}")
     if synced.live:
-        say(f"{synced.live:,} events belong to runs that are still at work, which send them")
+        say(f"{synced.live:,} events belong to unfinished runs, which will send them")
     if not synced.sent and not synced.live:
-        say(f"nothing waits in {spool}; events of a job wait on the machine that ran its driver")
+        say(f"nothing to send in {spool}; a job's events are on the machine that ran its driver")
     return OK

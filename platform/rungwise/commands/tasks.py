@@ -1,4 +1,4 @@
-"""`rungwise tasks PATH`: look at labelled data and print the block that would read it."""
+"""`rungwise tasks PATH`: inspect labelled data, print the recipe block that reads it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SHOWN, _CHARACTERS, _MOST_LABELS = 3, 300, 12
 
 def add(commands: Commands) -> None:
     parser = add_verb(
-        commands, "tasks", tasks, "look at labelled data and print the block that reads it"
+        commands, "tasks", tasks, "inspect labelled data, print the recipe block that reads it"
     )
     parser.add_argument(
-        "path", metavar="PATH", help="a file, folder or glob, inside of an archive too; s3:// too"
+        "path", metavar="PATH", help="a file, folder or glob, local or s3://, also in an archive"
     )
 
 
 def tasks(options: argparse.Namespace) -> int:
-    """Print the block, what it reads, and three examples. Raises DataError if nothing reads it."""
+    """Print the block, what it reads, and three examples. Raises DataError if no format fits."""
     from rungwise.tasks.look import look
 
     Console(highlight=False).print(
@@ -38,12 +38,12 @@ def tasks(options: argparse.Namespace) -> int:
 
 
 def told(path: str, guess: Guess) -> str:
-    """The block as YAML, and under it what the examples of a sample are understood as."""
+    """The block as YAML, then in comments the labels and examples that it reads in a sample."""
     found = guess.examples
     labels = guess.labels
     shares = ", ".join(f"{label} {n / labels.total():.0%}" for label, n in labels.most_common(12))
     more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
-    dropped = f", {guess.damaged} more are damaged and left out" if guess.damaged else ""
+    dropped = f", skipped {guess.damaged} damaged ones" if guess.damaged else ""
     lines = [
         "kind: files",
         f"format: {flow(guess.form)}",
@@ -51,7 +51,7 @@ def told(path: str, guess: Guess) -> str:
         "validation_fraction: 0.1",
         "test_fraction: 0.1",
         "",
-        f"# {len(found):,} examples were read to see{dropped}."
+        f"# Read {len(found):,} examples as a sample{dropped}."
         + (f" Labels: {shares}{more}." if labels else ""),
         *(f"# {line}".rstrip() for each in found[:_SHOWN] for line in _example(asdict(each))),
     ]

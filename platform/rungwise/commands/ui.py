@@ -1,4 +1,4 @@
-"""`rungwise ui [CONFIG]`: serve the MLflow UI of a recipe's store on loopback."""
+"""`rungwise ui [CONFIG]`: serve the MLflow UI on loopback."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ from rungwise.core.errors import UserError
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "ui", ui, "serve the MLflow UI of a recipe's store on loopback")
+    parser = add_verb(commands, "ui", ui, "serve the MLflow UI on loopback")
     add_recipe(parser, nargs="?")
-    parser.add_argument("--port", type=int, default=5000)
+    parser.add_argument("--port", type=int, default=5000, help="default: 5000")
 
 
 def ui(options: argparse.Namespace) -> NoReturn:
-    """Serve an SQLite store until Ctrl-C.
-
-    Raises UserError if there is no such store, or the port is taken.
-    """
+    """Serve an SQLite store until Ctrl-C. Raises UserError if it is missing or the port taken."""
     from rungwise.core.secrecy import without_password
     from rungwise.core.tracking import TrackingConfig, artifact_location
     from rungwise.pipeline.workflow import load_recipe, places
@@ -50,19 +47,19 @@ def ui(options: argparse.Namespace) -> NoReturn:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise UserError(f"port {port} is taken; choose another with --port")
     place = f"http://127.0.0.1:{port}{_runs(database, tracking.experiment)}"
-    Console(soft_wrap=True).print(f"MLflow on {place}  (Ctrl-C ends it)", highlight=False)
+    Console(soft_wrap=True).print(f"MLflow on {place}  (Ctrl-C stops it)", highlight=False)
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
     command += ["--artifacts-destination", str(artifact_location(uri))]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    # The server takes this process's place, so that whatever ends the command ends the server.
-    # Its background jobs are for language models behind an API, and take eight processes.
+    # The server replaces this process, so that ending the command ends the server. MLflow's
+    # background jobs serve only language models behind an API, and start eight processes.
     os.execve(
         sys.executable, command, {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     )
 
 
 def _runs(database: Path, experiment: str) -> str:
-    """The page of an experiment's runs; the UI's first page is about other things than training."""
+    """The path of an experiment's runs; the UI's start page does not show training runs."""
     with contextlib.closing(
         sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
     ) as store:

@@ -13,17 +13,17 @@ from rungwise.core.exit_codes import INTERRUPTED, OK
 
 def add(commands: Commands) -> None:
     parser = add_verb(commands, "up", up, "start a Ray cluster of several nodes on this machine")
-    parser.add_argument("--nodes", type=int, default=2, metavar="N")
-    parser.add_argument("--cpus", type=int, metavar="N", help="a node; else the cores are divided")
-    parser.add_argument("--name", default="local", help="of the cluster, for several at once")
-    parser.add_argument("--root", default="artifacts", help="of recipes and of MLflow's store")
-    parser.add_argument("--port", type=int, help="of the job API and dashboard; else near 8265")
-    parser.add_argument("--mlflow-port", type=int, metavar="PORT", help="else near 5000")
-    parser.add_argument("--prometheus-port", type=int, metavar="PORT", help="else near 9090")
+    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--cpus", type=int, metavar="N", help="per node; default: divide the cores")
+    parser.add_argument("--name", default="local", help="name of the cluster, to run several")
+    parser.add_argument("--root", default="artifacts", help="root of recipes and MLflow's store")
+    parser.add_argument("--port", type=int, help="for job API and dashboard; default: near 8265")
+    parser.add_argument("--mlflow-port", type=int, metavar="PORT", help="default: near 5000")
+    parser.add_argument("--prometheus-port", type=int, metavar="PORT", help="default: near 9090")
     parser.add_argument(
-        "--dashboards", action="store_true", help="with Grafana, where it is installed"
+        "--dashboards", action="store_true", help="require Prometheus; start Grafana if installed"
     )
-    parser.add_argument("--grafana-port", type=int, metavar="PORT", help="else near 3000")
+    parser.add_argument("--grafana-port", type=int, metavar="PORT", help="default: near 3000")
 
 
 def up(options: argparse.Namespace) -> int:
@@ -35,6 +35,6 @@ def up(options: argparse.Namespace) -> int:
     try:
         show(up(wanted, console), console)
     except KeyboardInterrupt:
-        console.print("interrupted; what had been started has been ended")
+        console.print("interrupted; everything that had started was stopped")
         return INTERRUPTED
     return OK

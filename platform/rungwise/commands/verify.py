@@ -1,4 +1,4 @@
-"""`rungwise verify MODEL`: hash every file that a model rests on, and name those that changed."""
+"""`rungwise verify MODEL`: hash every file that a model depends on, and list those that changed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "verify", verify, "hash every file that a model rests on")
+    parser = add_verb(commands, "verify", verify, "check that no file behind a model has changed")
     add_built(parser)
 
 
 def verify(options: argparse.Namespace) -> int:
-    """A line for each artifact, the sources first, and for the copy in the registry. Raises
-    DataError that names each bad file."""
+    """Print a line per artifact, inputs first, and one for the registry's copy. Raises DataError
+    that names each changed file."""
     from rich.console import Console
 
     from rungwise.core.artifact import chain
@@ -30,7 +30,7 @@ def verify(options: argparse.Namespace) -> int:
         files = artifact.record["files"].values()
         try:
             artifact.verify()
-            state = "as written"
+            state = "unchanged"
         except DataError as error:
             faults.append(str(error))
             state = "CHANGED"
@@ -45,7 +45,7 @@ def verify(options: argparse.Namespace) -> int:
         served = loading.served_files(options.model, options.root)
         copied = promotion.copied_otherwise(artifacts[-1], served)
         faults += copied
-        console.print(f"{options.model}  {'CHANGED' if copied else 'as written'}", markup=False)
+        console.print(f"{options.model}  {'CHANGED' if copied else 'unchanged'}", markup=False)
     if faults:
         raise DataError("\n".join(faults))
     return OK

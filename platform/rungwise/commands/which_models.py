@@ -1,4 +1,4 @@
-"""`rungwise which-models --source NAME | --document ID`: the models that have read it."""
+"""`rungwise which-models --source NAME | --document ID`: list the models that read it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _MODELS = ("pretrain", "evaluate", "register")
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "which-models", which_models, "name the models that read a text")
+    help_text = "list the models that read a source or a document"
+    parser = add_verb(commands, "which-models", which_models, help_text)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--source", metavar="NAME", help="a source's name, path or kind")
     what.add_argument("--document", metavar="ID", help="a document's id in a corpus")
-    parser.add_argument("--root", default="artifacts", help="where the artifacts are")
+    parser.add_argument("--root", default="artifacts", help="root of the artifacts")
 
 
 def which_models(options: argparse.Namespace) -> int:
-    """Print each corpus that holds it, and the models that rest on the corpus. Raises UserError
-    if no corpus below the root holds it."""
+    """Print each corpus that holds the text and the models built from that corpus. Raises UserError
+    if no corpus does."""
     from rich.console import Console
 
     from rungwise.core import artifact as artifacts
@@ -52,7 +53,7 @@ def which_models(options: argparse.Namespace) -> int:
 
 
 def _place(corpus: Artifact, options: argparse.Namespace) -> str:
-    """Where in the corpus it is; empty if nowhere."""
+    """Where the corpus holds the text; empty if it does not."""
     if options.document is None:
         for source in corpus.record["config"]["sources"]:
             paths = source.get("paths") or []

@@ -1,4 +1,4 @@
-"""`rungwise why MODEL`: what a model was made of, down to the bytes of its sources."""
+"""`rungwise why MODEL`: trace a model to the bytes of its sources."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rungwise.core.provenance import PACKAGES
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "why", why, "say what a model was made of, down to its sources")
+    parser = add_verb(commands, "why", why, "trace a model to its sources")
     add_built(parser)
 
 
 def why(options: argparse.Namespace) -> int:
-    """The registered version, and the artifacts from the model down to the corpus, each with its
-    date, its commit and what it read from outside."""
+    """Print the registered version, then each artifact from the model back to the corpus with its
+    date, commit and external inputs."""
     from rich.console import Console
 
     from rungwise.core.artifact import chain
