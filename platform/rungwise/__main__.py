@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments = [*arguments[1:2], "--help"]
     if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
         near = difflib.get_close_matches(arguments[0], verbs, n=1, cutoff=0.5)
-        meant = f"did you mean {near[0]!r}?" if near else "rungwise help lists what there is"
+        meant = f"did you mean {near[0]!r}?" if near else "rungwise help lists the commands"
         parser.error(f"there is no command {arguments[0]!r}; {meant}")
     options = _parsed(parser, arguments)
     from rungwise.cluster.environment import set_environment
@@ -68,7 +68,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
         lines += ["", f"{title}:"]
         lines += [f"  {name:<14}{commands.choices[name].description}" for name in names]
     parser.description = "\n".join(lines)
-    parser.epilog = "rungwise help COMMAND says more of one."
+    parser.epilog = "rungwise help COMMAND describes a command."
     return parser, list(commands.choices)
 
 

@@ -246,6 +246,8 @@ class Monitor:
         match event["kind"]:
             case "progress":
                 done, total = float(event["done"]), float(event["total"])
+                if event["shown"].get("workers") == "starting":
+                    return  # a resumed run then begins above 0
                 speed = self._speeds.setdefault(stage, _Speed(time.monotonic(), done, done, total))
                 speed.done, speed.total = done, total
                 self._set("stage_progress_ratio", done / max(total, 1.0), stage=stage)

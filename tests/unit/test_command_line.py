@@ -178,7 +178,7 @@ def test_the_module_and_a_workflow_file_print_their_usage() -> None:
     [
         (["plna"], "there is no command 'plna'; did you mean 'plan'?"),
         (["prove_resume"], "did you mean 'prove-resume'?"),
-        (["xyz"], "there is no command 'xyz'; rungwise help lists what there is"),
+        (["xyz"], "there is no command 'xyz'; rungwise help lists the commands"),
         (["help", "rn"], "did you mean 'run'?"),
     ],
 )

@@ -453,6 +453,25 @@ def test_json_that_only_the_standard_library_reads(tmp_path: Path) -> None:
     assert [draft.paragraphs for draft in drafts] == [["a"], ["\ud800"]]
 
 
+def test_a_number_as_an_id_is_read_in_the_encoding_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    line = '{"text": "Là-bas, une phrase assez longue.", "id": 18446744073709551616}'
+    path.write_bytes(line.encode("latin-1") + b"\n")
+    (document,) = read(path, kind="jsonl", id_field="id", encoding="latin-1")
+    assert (document.reason, document.id) == ("", "18446744073709551616")
+
+
+def test_blanks_at_the_limit_do_not_join_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    blanks = b" " * 3_000_000  # several pieces
+    path.write_bytes(b"Some words" + blanks)
+    (document,) = read(path, maximum_bytes=1_000_000, kind="text")
+    assert (document.reason, document.paragraphs) == ("", ["Some words"])
+    path.write_bytes(b"Some words" + blanks + b"and more")
+    (document,) = read(path, maximum_bytes=1_000_000, kind="text")
+    assert document.reason == "too long"
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_spans_come_with_their_text(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"rows.{kind}"

@@ -63,6 +63,11 @@ def test_equal_shares_are_on_one_side_of_a_threshold() -> None:
     assert threshold(share_N, either, INFO) == pytest.approx(0.25)
 
 
+def test_a_threshold_can_refuse_what_is_certain() -> None:
+    either = np.stack([np.array([[1.0, 1.0]]), np.array([[0.0, 1.0]])])  # right, counted
+    assert threshold(np.array([1.0]), either, INFO) >= 1
+
+
 def test_each_kind_has_its_answer_of_all_seeds() -> None:
     tags = TaskInfo("tagging", ("O", "X"), False, "accuracy")
     rows = [{"probabilities": p} for p in ([[0.6, 0.4], [0.2, 0.8]], [[0.3, 0.7], [0.3, 0.7]])]

@@ -101,6 +101,9 @@ def test_states_costs_and_lost_nodes_come_with_the_heartbeat(
     monitor = Monitor("bert", ComputeConfig(price_per_hour=36.0, budget=5.0))
     states = {"corpus": "done", "pretrain": "running", "report": "waiting"}
     monitor.beat(states, 3)
+    # A resumed run: what was done before says nothing of its speed.
+    starting = {"kind": "progress", "done": 0, "total": 40, "shown": {"workers": "starting"}}
+    monitor.handle("pretrain", starting)
     monitor.handle("pretrain", {"kind": "progress", "done": 10, "total": 40, "shown": {}})
     now[0] += 100
     monitor.handle("pretrain", {"kind": "progress", "done": 20, "total": 40, "shown": {}})

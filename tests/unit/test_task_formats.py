@@ -16,7 +16,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.source_files import find_files
 from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, Text
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.columns import to_iob2
+from rungwise.tasks.formats.columns import iob2_labels, to_iob2
 
 
 class Block(Config):
@@ -312,6 +312,32 @@ def test_every_scheme_of_spans_is_read_as_iob2(marks: str) -> None:
         assert to_iob2(other, set(other)) == iob2
 
 
+@pytest.mark.parametrize(
+    ("written", "tags"),
+    [
+        (["O", "I-PER", "I-LOC"], {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}),
+        (["O", "B-X", "I-X", "E-X", "S-X"], {"O", "B-X", "I-X"}),
+        (["B", "M", "E", "S"], {"B-span", "I-span"}),
+        (["NOUN", "VERB"], {"NOUN", "VERB"}),
+    ],
+)
+def test_stated_labels_are_those_of_the_converted_tags(
+    tmp_path: Path, written: list[str], tags: set[str]
+) -> None:
+    assert set(iob2_labels(written)) == tags
+    columns = "".join(f"w\t{tag}\n" for tag in written)
+    lists = json.dumps({"tokens": ["w"] * len(written), "tags": written}) + "\n"
+    for form, content in (
+        ({"kind": "conll", "labels": written}, columns),
+        ({"kind": "tokens", "labels": written}, lists),
+    ):
+        (read,) = examples(tmp_path, form, content)
+        stated = validate(Block, {"format": form}).format.stated_labels
+        assert set(stated) == tags >= set(read.tags)
+        with pytest.raises(DataError, match=r"expected one of the labels"):
+            examples(tmp_path, form, content.replace(written[0], "B-QQ", 1))
+
+
 def test_words_marked_without_a_type_are_spans() -> None:
     # Peking University's marks of two words of two and three characters, and one of one.
     assert to_iob2(list("BEBMES"), set("BMES")) == [
@@ -380,6 +406,32 @@ def test_bad_answers_can_be_dropped_and_are_counted(tmp_path: Path) -> None:
         "answers_dropped_for_not_being_in_the_context": 2,
         "examples_dropped_for_want_of_an_answer": 1,
     }
+
+
+def test_an_answer_without_a_start_is_named(tmp_path: Path) -> None:
+    record = {"id": "q", "question": "Why?", "context": "It rains."}
+    record["answers"] = {"text": ["It", "rains"], "answer_start": [0]}
+    form = {"kind": "squad", "layout": "json_lines"}
+    with pytest.raises(DataError, match=r"a start for each answer, found 2 texts and 1 starts"):
+        examples(tmp_path, form, json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("bad", "left"), [(None, "ABC"), (0, "BC"), (1, "BC"), (2, "C"), (3, "C"), (5, "AB")]
+)
+def test_an_example_that_lost_an_option_is_dropped(
+    tmp_path: Path, bad: int | None, left: str
+) -> None:
+    # A damaged row has no group: at a border it may be an option of either example.
+    columns = {"question": "q", "option": "o", "group": "g", "answer": "a"}
+    form = {"kind": "choice", "columns": columns, "on_error": "drop"}
+    rows = [f"{name}?\t{name}{n}\t{name}\t{n}" for name in "ABC" for n in (0, 1)]
+    if bad is not None:
+        rows[bad] = "damaged"
+    counts: Counter[str] = Counter()
+    read = examples(tmp_path, form, "\n".join(["q\to\tg\ta", *rows]), counts=counts)
+    assert [each.context[0] for each in read] == list(left)
+    assert counts["examples_dropped_for_a_row_that_was_dropped"] == 3 - len(left)
 
 
 def test_an_option_of_swag_is_the_second_sentence_with_an_ending(tmp_path: Path) -> None:

@@ -179,6 +179,10 @@ BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
         {"vocab.json": '{"a": 0, "b": 0}', "merges.txt": ""},
         "'a' and 'b' have the same id",
     ),
+    "a gap": (
+        {"vocab.json": '{"a": 0, "b": 2}', "merges.txt": ""},
+        "expected the ids 0 to 1 for its 2 tokens, found 2 and so gaps",
+    ),
     "key twice": ({"vocab.json": '{"a": 0, "a": 1}', "merges.txt": ""}, "'a' appears twice"),
     "one piece": (
         {"vocab.json": json.dumps(VOCAB_JSON), "merges.txt": "#version: 0.2\na b\nab\n"},

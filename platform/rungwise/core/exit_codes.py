@@ -35,7 +35,7 @@ def guarded(command: Callable[[], int]) -> int:
         if error.__cause__ is not None:
             cause = without_password(str(error.__cause__).rstrip())
             errors.print(cause, style="dim", markup=False, highlight=False)
-        errors.print("What was finished stays; the same command goes on from there.")
+        errors.print("Finished stages are kept; run the same command again to go on.")
         return FAILED
     except KeyboardInterrupt:
         errors.print("interrupted; the same command goes on from the last checkpoint:")

@@ -43,6 +43,8 @@ def marks(rows: pa.Table, at_least: float) -> dict[str, str]:
 
     If a document resembles several others, the smallest digest is named.
     """
+    if not rows.num_rows:
+        return {}
     # Two big-endian numbers compare as their hexadecimal digits do.
     digests = np.frombuffer(b"".join(rows["digest"].to_pylist()), ">u8").reshape(-1, 2)
     band = rows["band"].to_numpy()

@@ -64,14 +64,16 @@ def _file_document(part: Part, source: TextSource) -> Iterator[RawDocument]:
     read: list[bytes] = []
     read_bytes = 0
     for piece in part.pieces():
+        full = read_bytes > part.maximum_bytes  # and what was over the limit was blank
         read_bytes += len(piece)
-        read.append(piece)
-        if read_bytes > part.maximum_bytes:
-            content = b"".join(read).rstrip()
-            if len(content) > part.maximum_bytes:
-                yield part.too_long(None, part.file.size_bytes)
-                return
-            read = [content]
+        if not full:
+            read.append(piece)
+            if read_bytes <= part.maximum_bytes:
+                continue
+            read = [b"".join(read).rstrip()]
+        if len(read[0]) > part.maximum_bytes or (full and piece.strip()):
+            yield part.too_long(None, part.file.size_bytes)
+            return
     content = b"".join(read).removeprefix(codecs.BOM_UTF8)
     document = _text_document(part, source, part.file.name, 0, content)
     if document.reason or document.paragraphs:

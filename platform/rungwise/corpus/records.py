@@ -131,11 +131,13 @@ def json_documents(part: Part, source: JsonLinesSource) -> Iterator[RawDocument]
         if line.isspace():
             continue
         try:
-            record = orjson.loads(line if utf8 else part.text(line))
+            text = line if utf8 else part.text(line)
+            record = orjson.loads(text)
         except ValueError:
             # The standard library accepts more (NaN, lone surrogates) and has better messages.
             try:
-                record = json.loads(part.text(line))
+                text = part.text(line)
+                record = json.loads(text)
             except UnicodeDecodeError as error:
                 yield part.not_decoded(offset, line, error)
                 continue
@@ -143,7 +145,7 @@ def json_documents(part: Part, source: JsonLinesSource) -> Iterator[RawDocument]
                 yield _not_json(part, offset, length, error)
                 continue
         if isinstance(record, dict):
-            yield fields.document(record, offset, length, partial(json.loads, line))
+            yield fields.document(record, offset, length, partial(json.loads, text))
         else:
             detail = f"expected a JSON object, found {type(record).__name__}"
             yield part.skipped(offset, length, "not JSON", detail, part.key("paths"))

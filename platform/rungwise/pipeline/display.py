@@ -6,6 +6,7 @@ is cut: long text wraps.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -186,7 +187,8 @@ def sparkline(points: Sequence[tuple[float, float]], width: int = 8) -> str:
 def _number(value: float | str) -> str:
     if isinstance(value, str):
         return value
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+    whole = math.isfinite(value) and (abs(value) >= 1000 or value == int(value))
+    return f"{value:,.0f}" if whole else f"{value:.4g}"
 
 
 def _clock(seconds: float) -> str:

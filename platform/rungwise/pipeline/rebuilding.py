@@ -65,6 +65,11 @@ def stages_of(chain: Sequence[Artifact]) -> list[Stage]:
     names = Counter(each.stage for each in chain)
     stages: dict[str, Stage] = {}
     for artifact in chain:
+        if artifact.stage not in _TYPES:
+            raise DataError(
+                f"{artifact.folder.uri} records what is in MLflow and cannot be built again; give "
+                "the evaluation whose model was registered"
+            )
         record, kind = artifact.record, _TYPES[artifact.stage]
         adapter = TypeAdapter[Any](typing.get_type_hints(kind.run)["config"])
         try:

@@ -208,7 +208,7 @@ class _Graph:
             lease = self._leases[name]
             if not lease.take():
                 self._ask_at[name] = time.monotonic() + _ASK_SECONDS
-                display.show(name, "waiting", f"for {lease.holder}, which builds it")
+                display.show(name, "waiting", f"for {lease.holder} to build it")
                 return
             del self._pending[name]
             # Only under the lease, since another driver may have made or finished the folder.

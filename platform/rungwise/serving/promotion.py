@@ -117,7 +117,7 @@ def compared(first: Artifact, second: Artifact) -> Estimate | None:
         return None
     own, holders = (each for each in bits if each is not None)
     if own.part != holders.part:
-        raise DataError("of the holder and this version one has pseudo-likelihoods, the other not")
+        raise DataError("cannot compare: one of the two versions has pseudo-likelihoods, the other likelihoods")
     return contrast([(1.0, [holders]), (-1.0, [own])])
 
 

@@ -94,7 +94,7 @@ def check_paths(job: Job, upload: Upload) -> list[str]:
                 apart.append(path)
                 continue
             normal = os.path.normpath(path)
-            if normal.startswith(".."):
+            if normal.split(os.sep)[0] == "..":
                 raise ConfigError(
                     f"{path} lies outside of the working folder {job.folder}, which is all that is "
                     "uploaded; give an absolute path that every machine has, or s3://"

@@ -39,9 +39,18 @@ def read(config: TokenizerFileConfig) -> Tokenizer:
     """
     files = {file.name.rpartition("/")[2]: file for file in _files(config)}
     if _VOCAB_JSON in files:
-        return _ready(_gpt2(files[_VOCAB_JSON], files[_MERGES]))
-    [(name, file)] = files.items()
-    return _ready(_json(file) if name.endswith(".json") else _vocab_txt(file, config.lowercase))
+        file = files[_VOCAB_JSON]
+        tokenizer = _gpt2(file, files[_MERGES])
+    else:
+        [(name, file)] = files.items()
+        tokenizer = _json(file) if name.endswith(".json") else _vocab_txt(file, config.lowercase)
+    highest, size = max(tokenizer.get_vocab().values(), default=-1), tokenizer.get_vocab_size()
+    if highest >= size:
+        raise DataError(
+            f"{_KEY}: {file.uri}: expected the ids 0 to {size - 1:,} for its {size:,} tokens, "
+            f"found {highest:,} and so gaps between them; number the tokens without gaps"
+        )
+    return _ready(tokenizer)
 
 
 def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def down(name: str | None, console: Console) -> None:
         console.print(f"had ended by itself: {', '.join(ended_before)}", highlight=False)
     if stopped:
         console.print(
-            f"stopped {stopped} running jobs; submitted again they go on", highlight=False
+            f"stopped {stopped} running jobs; submit them again to go on", highlight=False
         )
     console.print(f"ended {count} processes of the cluster {cluster.name}", highlight=False)
     console.print(f"logs stay in {folder.logs}", markup=False, highlight=False, soft_wrap=True)
