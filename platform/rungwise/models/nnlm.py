@@ -5,8 +5,8 @@ Model", JMLR 3): predicts a word from the n - 1 words before it, with one hidden
         ──> o = tanh(d + H x)
         ──> y = b + W x + U o,  one for each word; softmax
 
-W connects the words directly to the output; `direct` turns it off, a variant of the paper. [W U] is
-one output matrix over [x; o]. The rows of C are word vectors.
+W connects the words directly to the output; with `direct` false there is none, as in some models of
+the paper. [W U] is one output matrix over [x; o]. The rows of C are word vectors.
 
 It reads the packed blocks of GPT. A context does not cross the beginning of its document or block:
 a learnt vector of length M stands for each missing word. (The symbol that opens a document counts
