@@ -42,10 +42,8 @@ class Arpa:
     words: tuple[str, ...]
 
     def encode(self, sentences: Iterable[Sequence[str]]) -> list[list[int]]:
-        """Return the ids of sentences of words, each closed by the end symbol.
-
-        Raises DataError for an unknown word if the file has no <unk>.
-        """
+        """Return the ids of sentences of words, each closed by the end symbol. Raises DataError for
+        an unknown word if the file has no <unk>."""
         ids = {word: index for index, word in enumerate(self.words)}
         unknown = ids.get(UNKNOWN)
         texts = []
@@ -63,9 +61,7 @@ class Arpa:
 
 def lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]:
     """Yield the lines of the file; `words` holds the word of each id, START and END included.
-
-    Raises DataError for a word that contains blanks or occurs twice.
-    """
+    Raises DataError for a word that contains blanks or occurs twice."""
     for word in words:
         if len(word.split()) != 1:
             raise DataError(
@@ -100,10 +96,8 @@ def lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]:
 
 
 def read(text: Iterable[str]) -> Arpa:
-    """Read the model from the lines of an ARPA file, which may be an open file.
-
-    Raises DataError for malformed lines and for an n-gram whose prefix is not in the file.
-    """
+    """Read the model from the lines of an ARPA file, which may be an open file. Raises DataError
+    for malformed lines and for an n-gram whose prefix is not in the file."""
     sections: list[list[list[str]]] = []
     for number, line in enumerate(text, start=1):
         fields = line.split()

@@ -131,10 +131,8 @@ def near_keys(visible: Visible, window: int | None, x_BTD: Tensor, causal: bool)
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with one matrix product for queries, keys and values.
-
-    Dropout here applies to the attention weights; the block applies it to the output.
-    """
+    """Multi-head self-attention with one matrix product for queries, keys and values. Dropout here
+    applies to the attention weights; the block applies it to the output."""
 
     def __init__(self, layer: Layer, causal: bool) -> None:
         super().__init__()

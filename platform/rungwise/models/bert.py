@@ -296,11 +296,8 @@ class MaskedOutput(OnBody):
 
 
 class BertForPretraining(MaskedOutput):
-    """BERT with the heads of pretraining: MLM, and NSP unless `next_sentence` is False.
-
-    The NSP head also serves sentence order. Without it nothing would train a pooler, so there is
-    none.
-    """
+    """BERT with the heads of pretraining: MLM, and NSP unless `next_sentence` is False. The NSP
+    head also serves sentence order. Without it nothing would train a pooler, so there is none."""
 
     bert: Bert
     graphs: ClassVar = ("heads",)  # see parallel.py

@@ -200,10 +200,8 @@ class Bidirectional(Body):
 
 
 def turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
-    """Return the position (B, T) of each token after its row is reversed.
-
-    Token t of n real ones goes to n - 1 - t, padding to the end. It is its own inverse.
-    """
+    """Return the position (B, T) of each token after its row is reversed. Token t of n real ones
+    goes to n - 1 - t, padding to the end. It is its own inverse."""
     place_T = torch.arange(sequence_length, device=lengths_B.device)
     place_BT = lengths_B[:, None] - 1 - place_T
     # Not `%`: its ONNX export cannot take a length known only at run time.
@@ -212,9 +210,7 @@ def turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
 
 def turned_starts(sequence_length: int, lengths_B: Tensor, starts_S: Tensor) -> Tensor:
     """Return the document starts of reversed rows: the ends of documents, counted from the right.
-
-    Padding counts as a document, so the end of a row's last document is among `starts_S`.
-    """
+    Padding counts as a document, so the end of a row's last document is among `starts_S`."""
     T = sequence_length
     row = starts_S[:-1] // T
     turned = (lengths_B[row] - starts_S[:-1] % T) % T + row * T

@@ -78,10 +78,8 @@ class Body(nn.Module, ABC):
         return self.token_embedding.weight
 
     def spell(self, tokens: Sequence[bytes], end: int) -> None:
-        """Store how each token is written; `end` is the token between documents.
-
-        Called before training for families with `reads_spelling`; others raise TypeError.
-        """
+        """Store how each token is written; `end` is the token between documents. Called before
+        training for families with `reads_spelling`; others raise TypeError."""
         raise TypeError(f"{type(self).__name__} does not read how tokens are written")
 
     @abstractmethod
@@ -171,10 +169,8 @@ class OnBody(nn.Module):
 
 
 class TokenOutput(OnBody):
-    """Predicts a token at every position.
-
-    `most_logits` may be set: the most logits held at a time, see cross_entropy.py.
-    """
+    """Predicts a token at every position. `most_logits` may be set: the most logits held at a time,
+    see cross_entropy.py."""
 
     graphs: ClassVar[tuple[str, ...]] = ("sums",)  # see parallel.py
     most_logits = MOST_LOGITS

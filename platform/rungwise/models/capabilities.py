@@ -98,11 +98,8 @@ class Encoder(Protocol):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
-        """Return the embeddings and each layer's states, (B, T, E) each.
-
-        `lengths_B` counts the real tokens of each row; None means no padding. States at padding
-        are meaningless.
-        """
+        """Return the embeddings and each layer's states, (B, T, E) each. `lengths_B` counts the
+        real tokens of each row; None means no padding. States at padding are meaningless."""
         ...
 
 

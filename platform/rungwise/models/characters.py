@@ -35,11 +35,8 @@ _MARKS = ((BEGIN_TEXT,), _BETWEEN, (END_TEXT,))  # start, delimiter, extract (en
 
 
 class CharacterEncoder(nn.Module):
-    """Replaces a token embedding. `filters` are pairs of width and number.
-
-    The table `characters` (V, C) is all padding until `spell`. The initial weights are drawn as in
-    the released biLM.
-    """
+    """Replaces a token embedding. `filters` are pairs of width and number. The table `characters`
+    (V, C) is all padding until `spell`. The initial weights are drawn as in the released biLM."""
 
     def __init__(
         self,

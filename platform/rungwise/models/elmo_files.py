@@ -37,11 +37,8 @@ _FORGET = 1  # in our order
 
 
 def read_release(options: Path, weights: Path, words: Sequence[str]) -> LayeredEncoder:
-    """Read the published biLM over `words` and the three marks of fine-tuning, in eval mode.
-
-    Raises DataError naming the file and a missing or unsupported key or tensor, UserError without
-    h5py.
-    """
+    """Read the published biLM over `words` and the three marks of fine-tuning, in eval mode. Raises
+    DataError naming the file and a missing or unsupported key or tensor, UserError without h5py."""
     try:
         import h5py
     except ImportError as error:

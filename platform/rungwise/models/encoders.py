@@ -75,9 +75,7 @@ class LayeredEncoder(OnBody):
 
     def write(self) -> None:
         """Make attention in the second text causal, for generation; the first text is unaffected.
-
-        Raises ConfigError for a body that does not support it.
-        """
+        Raises ConfigError for a body that does not support it."""
         if self.causal:
             return
         if not isinstance(self.body, TransformerBody):

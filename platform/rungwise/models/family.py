@@ -112,10 +112,8 @@ class Family(Config):
         self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:
-        """Return the objective of that name, the default for None.
-
-        Raises ConfigError if the family cannot be trained on it.
-        """
+        """Return the objective of that name, the default for None. Raises ConfigError if the family
+        cannot be trained on it."""
         if name is None:
             return self.objectives[0]
         for objective in self.objectives:

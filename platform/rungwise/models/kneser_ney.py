@@ -59,10 +59,8 @@ class _Level:
 
 
 def count(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: int) -> Table:
-    """Count the n-grams of `order` in one shard of sentences, each closed by the end symbol.
-
-    Raises DataError if a sentence contains the start symbol.
-    """
+    """Count the n-grams of `order` in one shard of sentences, each closed by the end symbol. Raises
+    DataError if a sentence contains the start symbol."""
     if (ids == start_id).any():
         raise DataError(
             f"expected no start symbol (id {start_id}) inside a sentence, found one at token "

@@ -81,10 +81,8 @@ class Layer:
 
 
 class StackedLinear(nn.Linear):
-    """Several matrices with one input, computed as one product; outputs are concatenated.
-
-    Muon treats each matrix separately (training/muon.py).
-    """
+    """Several matrices with one input, computed as one product; outputs are concatenated. Muon
+    treats each matrix separately (training/muon.py)."""
 
     def __init__(self, in_features: int, sizes: tuple[int, ...], bias: bool) -> None:
         super().__init__(in_features, sum(sizes), bias=bias)

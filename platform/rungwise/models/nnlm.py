@@ -98,11 +98,8 @@ class NnlmConfig(Family):
 
 
 class Nnlm(Body):
-    """C and H. It ignores segments: the delimiter ends a text.
-
-    Word vectors and hidden layer are padded with zeros to the same width, the larger of the two,
-    because mixing layers adds them.
-    """
+    """C and H. It ignores segments: the delimiter ends a text. Word vectors and hidden layer are
+    padded with zeros to the same width, the larger of the two, because mixing layers adds them."""
 
     name: ClassVar[str] = "nnlm"
 

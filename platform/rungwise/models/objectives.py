@@ -75,11 +75,8 @@ class _Tensors:
 
 @dataclass(frozen=True)
 class PretrainingBatch(_Tensors):
-    """Rows for one forward pass of BERT.
-
-    `lengths` is None if every row is full. The reader knows this on the host; reading it from a
-    tensor on an accelerator would stall each step.
-    """
+    """Rows for one forward pass of BERT. `lengths` is None if every row is full. The reader knows
+    this on the host; reading it from a tensor on an accelerator would stall each step."""
 
     ids: Tensor  # (B, T) int64, masked already
     segments: Tensor  # (B, T) int64, 0 or 1
@@ -99,11 +96,8 @@ class PretrainingBatch(_Tensors):
 
 @dataclass(frozen=True)
 class CausalBatch(_Tensors):
-    """Packed blocks for one forward pass.
-
-    `document`, `positions` and `starts` are None if no row holds a boundary, which the host knows.
-    Padding is at the end of a row.
-    """
+    """Packed blocks for one forward pass. `document`, `positions` and `starts` are None if no row
+    holds a boundary, which the host knows. Padding is at the end of a row."""
 
     ids: Tensor  # (B, T) int64
     targets: Tensor  # (B, T) int64, targets[t] is the token that follows ids[t]
@@ -134,10 +128,8 @@ Batch = PretrainingBatch | CausalBatch
 
 @dataclass(frozen=True)
 class LossSum:
-    """Loss sum, count and correct predictions of each part; `total` carries the graph.
-
-    The sum of two is that of both batches together.
-    """
+    """Loss sum, count and correct predictions of each part; `total` carries the graph. The sum of
+    two is that of both batches together."""
 
     total: Tensor  # (P,) nats
     count: Tensor  # (P,)
@@ -166,10 +158,8 @@ class LossSum:
         )
 
     def packed(self) -> Tensor:
-        """Return totals, counts and corrects as (3, P), detached, for one all-reduce or copy.
-
-        In float64, because float32 stops counting at 2^24, fewer tokens than an evaluation has.
-        """
+        """Return totals, counts and corrects as (3, P), detached, for one all-reduce or copy. In
+        float64, because float32 stops counting at 2^24, fewer tokens than an evaluation has."""
         return torch.stack((self.total.detach(), self.count, self.correct)).double()
 
     @classmethod

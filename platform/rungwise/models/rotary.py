@@ -17,10 +17,8 @@ Rotation = tuple[Tensor, Tensor]  # cosines and sines (T, H)
 
 
 def rotation(T: int, head_size: int, base: float, device: torch.device) -> Rotation:
-    """Return the cosines and sines of the angles position · base^(-2i / H), in float32.
-
-    Angles are computed in float64: in float32 one at position 8,192 is off by 0.0005.
-    """
+    """Return the cosines and sines of the angles position · base^(-2i / H), in float32. Angles are
+    computed in float64: in float32 one at position 8,192 is off by 0.0005."""
     place_T1 = torch.arange(T, device=device, dtype=torch.float64)[:, None]
     even_I = torch.arange(0, head_size, 2, device=device, dtype=torch.float64)
     angle_TI = place_T1 * base ** (-even_I / head_size)

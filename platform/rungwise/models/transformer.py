@@ -53,10 +53,8 @@ def sinusoid_positions(
 def learned_positions(
     embedding: nn.Embedding, sequence_length: int, positions_BT: Tensor | None
 ) -> Tensor:
-    """Return the vectors (B, T, D) of the given positions, or (T, D) of 0, 1, 2, ...
-
-    Raises ValueError if the sequence is longer than the table.
-    """
+    """Return the vectors (B, T, D) of the given positions, or (T, D) of 0, 1, 2, ... Raises
+    ValueError if the sequence is longer than the table."""
     if sequence_length > embedding.num_embeddings:
         raise ValueError(
             f"the model has {embedding.num_embeddings} learned positions, found a sequence of "
@@ -179,10 +177,8 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A stack of blocks over embedded tokens.
-
-    `stream` may be set: the type of the residual stream, None for that of the input.
-    """
+    """A stack of blocks over embedded tokens. `stream` may be set: the type of the residual stream,
+    None for that of the input."""
 
     graphs: ClassVar = ("_leave",)  # see parallel.py
     stream: torch.dtype | None = None
@@ -205,10 +201,8 @@ class Transformer(nn.Module):
         starts_S: Tensor | None = None,
         chosen_BM: Tensor | None = None,
     ) -> Tensor:
-        """Return the last layer's states, (B, T, D), or (B, M, D) of the chosen positions.
-
-        See `visible_keys`; None means no padding and no boundaries.
-        """
+        """Return the last layer's states, (B, T, D), or (B, M, D) of the chosen positions. See
+        `visible_keys`; None means no padding and no boundaries."""
         x_BTD, seen = self._enter(x_BTD, lengths_B, document_BT, starts_S)
         for block, told in zip(self.blocks[:-1], seen[:-1], strict=True):
             x_BTD = self._through(block, x_BTD, *told)

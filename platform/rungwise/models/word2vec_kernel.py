@@ -132,9 +132,7 @@ def read(
     seed: int,
 ) -> Any:
     """Read the sentences [first, last); return the sum of losses as in `step`, and their number.
-
-    The other arguments are those of `Word2vecConfig.read`. Without paths it draws noise.
-    """
+    The other arguments are those of `Word2vecConfig.read`. Without paths it draws noise."""
     state = np.array([np.uint64(seed) | np.uint64(1)], np.uint64)
     longest, deepest = 0, negatives + 1
     for s in range(first, last):
