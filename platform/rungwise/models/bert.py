@@ -69,8 +69,7 @@ class EncoderFamily(TransformerFamily):
         return MaskedModel(model, self.max_length, *special.require("cls", "sep", "mask"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the stack, the MLM head at the M predicted positions, and pooler and NSP once per
-        sequence:
+        """Count the stack, the MLM head at M positions, and pooler and NSP once per sequence:
 
             stack_flops + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
 
@@ -207,10 +206,9 @@ class Bert(TransformerBody):
     def position_vectors(self, sequence_length: int, positions_BT: Tensor | None = None) -> Tensor:
         """Return the position vectors, (T, D) or (B, T, D).
 
-        Sinusoids have amplitude 1, fifty times the initial 0.02 of token embeddings; added as they
-        are, they would drown the tokens in the LayerNorm that follows. They are scaled to the
-        standard deviation of a fresh learned table. (Vaswani et al. multiply the token embeddings
-        by sqrt(D) instead, to the same end.)
+        Sinusoids have amplitude 1, fifty times the initial 0.02 of token embeddings, and would
+        drown the tokens in the LayerNorm that follows. They are scaled to `initializer_range`, like
+        a new learned table. (Vaswani et al. multiply the token embeddings by sqrt(D) instead.)
         """
         if self.position_embedding is not None:
             return learned_positions(self.position_embedding, sequence_length, positions_BT)
@@ -232,11 +230,9 @@ class Bert(TransformerBody):
 
 
 class MlmHead(nn.Module):
-    """Dense, GELU, LayerNorm, then the tied token embedding with an output bias.
-
-    `input_size` is the hidden size unless states are concatenated (bidirectional.py). `biases`
-    applies to the dense layer and LayerNorm.
-    """
+    """Dense, GELU, LayerNorm, then the tied token embedding with an output bias. `input_size` is
+    the hidden size unless states are concatenated (bidirectional.py). `biases` applies to the dense
+    layer and LayerNorm."""
 
     graphs: ClassVar = ("transform",)  # see parallel.py
 
@@ -287,7 +283,6 @@ class MaskedOutput(OnBody):
         return self.heads(body.encode(ids_BT, segments_BT, lengths_B, *where, read_BM))
 
     def heads(self, hidden_BMD: Tensor) -> PretrainingLogits:
-        """Return the logits from the last layer at the selected positions."""
         body: Any = self.body
         if self.nsp is None:
             return PretrainingLogits(self.mlm(hidden_BMD, body.token_embedding.weight), None)

@@ -171,11 +171,9 @@ class Bidirectional(Body):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
-        """Return num_layers + 1 tensors (B, T, 2D), embeddings first, for fine-tuning.
-
-        At t the left half has read ids[0 .. t] and the right half ids[t ..] from the end. As in
-        ELMo, nothing is predicted, so no token is left out.
-        """
+        """Return num_layers + 1 tensors (B, T, 2D), embeddings first, for fine-tuning. At t the
+        left half has read ids[0 .. t] and the right half ids[t ..] from the end. As in ELMo,
+        nothing is predicted, so no token is left out."""
         B, T = ids_BT.shape
         tokens_BTD = self.token_embedding(ids_BT)
         left = self.left_to_right.layers(tokens_BTD, None)

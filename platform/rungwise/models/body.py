@@ -202,12 +202,9 @@ class TokenOutput(OnBody):
 
 
 class NextTokenModel(TokenOutput):
-    """Predicts the next token in packed blocks.
-
-    `document_BT` numbers the documents of a row, `positions_BT` counts within a document; both are
-    None if no row holds a boundary. `starts_S` gives the same boundaries, see `Documents` in
-    attention.py.
-    """
+    """Predicts the next token in packed blocks. `document_BT` numbers the documents of a row,
+    `positions_BT` counts within a document; both are None if no row holds a boundary. `starts_S`
+    gives the same boundaries, see `Documents` in attention.py."""
 
     def states(
         self,

@@ -58,10 +58,8 @@ class HidesWords(Protocol):
         self, texts: Sequence[Sequence[int]], word_starts: Sequence[Sequence[bool]]
     ) -> list[NDArray[np.float64]]:
         """Like `LanguageModel.log_probabilities`, but hide the later tokens of the same word:
-        PLL-word-l2r of Kauf & Ivanova 2023 (arXiv:2305.10588).
-
-        `word_starts` marks the tokens that begin a word.
-        """
+        PLL-word-l2r of Kauf & Ivanova 2023 (arXiv:2305.10588). `word_starts` marks the tokens that
+        begin a word."""
         ...
 
 
@@ -79,11 +77,9 @@ class WordVectors(Protocol):
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Gives each token a state in each layer; layer 0 is the embeddings.
-
-    With `causal`, a state depends only on its token and those before it. `max_length` is the
-    longest row, None if unbounded.
-    """
+    """Gives each token a state in each layer; layer 0 is the embeddings. With `causal`, a state
+    depends only on its token and those before it. `max_length` is the longest row, None if
+    unbounded."""
 
     width: int
     causal: bool

@@ -38,5 +38,5 @@ ModelConfig = Annotated[
 
 
 def model_config(data: Mapping[str, Any]) -> Family:
-    """Validate plain data, as stored in a record, into a family's config."""
+    """Validate a family's config from plain data, as in a record."""
     return TypeAdapter(ModelConfig).validate_python(data)

@@ -38,10 +38,9 @@ _TEMPERATURE = 0.05
 
 
 class SentenceEncoder(OnBody):
-    """One vector for each row: the mean of its last states."""
+    """Returns one vector per row, (B, D): the mean of its last states."""
 
     def forward(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        """Return the vectors (B, D)."""
         body: Any = self.body
         states_BTD = body.encode(ids_BT, None, lengths_B)
         place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)

@@ -104,11 +104,9 @@ def token_sums(
 def output_logits(
     hidden: Tensor, weight_PD: Tensor, bias_V: Tensor | None, vocab_size: int
 ) -> Tensor:
-    """Return the logits (..., V).
-
-    On a GPU the matrix is padded to a multiple of 64 rows for a faster product, and the extra
-    logits are cut off. No weight, gradient, optimizer state or file has these rows.
-    """
+    """Return the logits (..., V). On a GPU the matrix is padded to a multiple of 64 rows for a
+    faster product, and the extra logits are cut off. No weight, gradient, optimizer state or file
+    has these rows."""
     rows = len(weight_PD)
     if is_gpu(hidden):
         rows = padded_size(rows, _PRODUCT_MULTIPLE)

@@ -34,11 +34,9 @@ def is_gpu(tensor: Tensor) -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Let the process keep freed CPU memory for later tensors.
-
-    glibc returns large blocks to the system at once, and every step then waits for zeroed pages.
-    Does nothing with another C library.
-    """
+    """Let the process keep freed CPU memory for later tensors. glibc returns large blocks to the
+    system at once, and every step then waits for zeroed pages. Does nothing with another C
+    library."""
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

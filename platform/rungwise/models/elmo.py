@@ -19,8 +19,7 @@ in each block, as in fine-tuning, so each direction gives a true probability.
 
 The release samples 8,192 words per batch for the softmax; here it covers the whole vocabulary.
 
-Shapes: B batch, T sequence, D hidden (of one direction), H cell, L layers, S = D + H state,
-V vocabulary.
+Shapes: B batch, T sequence, D hidden (one direction), H cell, L layers, S = D + H, V vocabulary.
 """
 
 from __future__ import annotations

@@ -40,10 +40,8 @@ NUM_MARKS = 3  # start, delimiter, extract
 
 class LayeredEncoder(OnBody):
     """A body as an `Encoder` (capabilities.py). The last `new_tokens` rows are not pretrained.
-
-    `pooler` is the name prefix of pretraining's layer on the first token's last state, or None.
-    The encoder leaves these weights out; a head may load them.
-    """
+    `pooler` is the name prefix of pretraining's layer on the first token's last state, or None. The
+    encoder leaves these weights out; a head may load them."""
 
     def __init__(
         self, body: Body, max_length: int | None, new_tokens: int, pooler: str | None
@@ -61,7 +59,6 @@ class LayeredEncoder(OnBody):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> Tensor:
-        """Return the last layer's states (B, T, E); see `layers`."""
         return self.layers(ids_BT, segments_BT, lengths_B)[-1]
 
     def layers(
@@ -70,7 +67,6 @@ class LayeredEncoder(OnBody):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
-        """Return the embeddings and each layer's states, (B, T, E) each; see `Encoder`."""
         return self.body.encode_layers(ids_BT, segments_BT, lengths_B)
 
     def write(self) -> None:

@@ -27,10 +27,8 @@ from torch.autograd.function import once_differentiable
 
 class FusedLoss(torch.autograd.Function):
     """Returns (total, correct) like `weighted_sums`, holding the logits of `rows` tokens at a time.
-
     `weight_PD` may have padding rows, P >= V; `bias_V` may be None. Matrix products use `dtype`,
-    everything else float32 or wider.
-    """
+    everything else float32 or wider."""
 
     @staticmethod
     def forward(
@@ -76,11 +74,9 @@ class FusedLoss(torch.autograd.Function):
 
 
 class SummedLoss(torch.autograd.Function):
-    """Returns (total, correct) of existing logits, `rows` rows at a time.
-
-    For few predicted positions, as in MLM, the logits fit into memory and only the passes over
-    them cost. Forward saves one number per row; backward writes the gradient once.
-    """
+    """Returns (total, correct) of existing logits, `rows` rows at a time. For few predicted
+    positions, as in MLM, the logits fit into memory and only the passes over them cost. Forward
+    saves one number per row; backward writes the gradient once."""
 
     @staticmethod
     def forward(

@@ -84,7 +84,7 @@ class GloveConfig(VectorFamily):
         self, weights: Weights, cells: Cells, order: NDArray[np.int64], rate: float
     ) -> tuple[float, int]:
         """Train on these cells in order, updating the weights in place; a rate of 0 only evaluates.
-        Returns the sum of the losses and their number."""
+        Returns the sum of the losses before each step and their number."""
         from rungwise.models import glove_kernel  # numba is slow to import
 
         learnt = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _LEARNT)

@@ -93,11 +93,9 @@ def _windows(
 
 
 def merge(tables: Sequence[Table]) -> Table:
-    """Sum tables of one order; any grouping and order of merges gives the same bytes.
-
-    Memory is proportional to the n-grams passed in, so a tree of merges needs at most twice the
-    distinct ones.
-    """
+    """Sum tables of one order; any grouping and order of merges gives the same bytes. Memory is
+    proportional to the n-grams passed in, so a tree of merges needs at most twice the distinct
+    ones."""
     ngrams = np.concatenate([table.ngrams for table in tables])
     counts = np.concatenate([table.counts for table in tables])
     order, first = _sort(ngrams)
@@ -136,11 +134,9 @@ def _sort(ngrams: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
 
 
 def _levels(table: Table, start_id: int) -> list[_Level]:
-    """Compute the adjusted counts of every order, unigrams first.
-
-    Below the highest order, an n-gram counts the distinct tokens before it. One that begins with
-    the start symbol keeps its raw count.
-    """
+    """Compute the adjusted counts of every order, unigrams first. Below the highest order, an
+    n-gram counts the distinct tokens before it. One that begins with the start symbol keeps its raw
+    count."""
     ngrams, counts = table.ngrams, table.counts
     levels: list[_Level] = []
     for order in range(ngrams.shape[1], 1, -1):
@@ -192,10 +188,8 @@ def estimate(
 
     Every id below `vocab_size` except the start symbol can be predicted; an id that never occurred
     gets the uniform share, like kenlm's <unk>. `fallback` holds the discounts of adjusted counts 1,
-    2 and 3 or more for orders where equation 26 fails (kenlm: 0.5, 1, 1.5).
-
-    Raises DataError if the table is empty, holds an id out of range, or an order needs a missing
-    fallback.
+    2 and 3 or more for orders where equation 26 fails (kenlm: 0.5, 1, 1.5). Raises DataError if the
+    table is empty, holds an id out of range, or an order needs a missing fallback.
     """
     if not len(table):
         raise DataError("expected n-grams to estimate a model from, found an empty corpus")
@@ -256,7 +250,6 @@ class NgramLanguageModel:
 
     @property
     def order(self) -> int:
-        """The length of the longest n-grams."""
         return len(self.ngram_log_probabilities)
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:

@@ -1,12 +1,9 @@
 """Trained modules as language models: next tokens exactly, masked ones by pseudo-likelihood.
 
     CausalModel         P(t | tokens before)        [END] text          one pass
-    CarryingModel       P(t | all tokens before)    [END] text          one pass, in pieces that
-                                                                        pass a state on
-    MaskedModel         P(t | all other tokens)     [CLS] text [SEP]    a pass per token, with that
-                                                                        token masked
-    TwoDirectionModel   P(t | all other tokens)     [END] text          one pass: no prediction
-                                                                        reads its own token
+    CarryingModel       P(t | all tokens before)    [END] text          one pass, carrying a state
+    MaskedModel         P(t | all other tokens)     [CLS] text [SEP]    a pass per masked token
+    TwoDirectionModel   P(t | all other tokens)     [END] text          one pass, without masks
 
 MaskedModel is Salazar et al. 2020, "Masked Language Model Scoring" (arXiv:1910.14659). It overrates
 words of several pieces, because each piece gives away the others; `log_probabilities_in_words`
@@ -77,7 +74,6 @@ class _Trained:
 
     @torch.no_grad()
     def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the vectors (N, D) of these tokens."""
         ids_N = torch.tensor(list(ids), device=self._device)
         return self.module.body.token_embedding(ids_N).float().cpu().numpy()
 
@@ -128,11 +124,8 @@ class _BlockModel(_Trained, ABC):
 @dataclass(frozen=True)
 class CausalModel(_BlockModel):
     """A left-to-right module; `module.logits(ids, document, positions)` returns the logits of the
-    next tokens (B, T, V).
-
-    With `reach`, a position reads itself and only that many tokens before it, so windows change no
-    numbers and a text may have any length. None: it reads its row.
-    """
+    next tokens (B, T, V). With `reach`, a position reads itself and only that many tokens before
+    it, so windows change no numbers and a text may have any length. None: it reads its row."""
 
     reach: int | None = None
 
@@ -243,13 +236,11 @@ class MaskedModel(_Trained):
         ]
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """Return the natural log-probability of each token; see `LanguageModel`."""
         return self._scores(texts, [range(1, len(text) + 1) for text in texts])
 
     def log_probabilities_in_words(
         self, texts: Sequence[Sequence[int]], word_starts: Sequence[Sequence[bool]]
     ) -> list[NDArray[np.float64]]:
-        """Likewise, with the rest of its word masked; see `HidesWords`."""
         return self._scores(texts, [_word_ends(starts) for starts in word_starts])
 
     @torch.no_grad()
@@ -285,7 +276,6 @@ class MaskedModel(_Trained):
 
 
 def _word_ends(starts: Sequence[bool]) -> list[int]:
-    """Return, for each token, the index of the next token that begins a word."""
     ends, end = [], len(starts)
     for place in reversed(range(len(starts))):
         ends.append(end)

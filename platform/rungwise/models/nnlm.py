@@ -12,8 +12,7 @@ It reads the packed blocks of GPT. A context does not cross the beginning of its
 a learnt vector of length M stands for each missing word. (The symbol that opens a document counts
 as a word of it.)
 
-Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, E width of a state, V
-vocabulary.
+Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, V vocabulary.
 """
 
 from __future__ import annotations

@@ -139,10 +139,8 @@ class LossSum:
 
     def loss(self, global_count: Tensor | None = None) -> Tensor:
         """Return the scalar for `backward`: this batch's share of the global batch's loss.
-
         `global_count` is `counts` summed over all micro-batches and workers; None if this is the
-        whole batch. Shares sum to the loss, and their gradients to its gradient.
-        """
+        whole batch. Shares sum to the loss, and their gradients to its gradient."""
         count = self.count if global_count is None else global_count
         # Weights are 0 or 1: a part's count is at least 1, or its total is 0.
         return (self.total / count.clamp(min=1)).sum()
@@ -247,7 +245,6 @@ class Objective:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The keys of the parts, that of `tokens` first."""
         return (self.tokens.key, self.pair.key) if self.pair else (self.tokens.key,)
 
     def __call__(self, model: nn.Module, batch: Any) -> LossSum:

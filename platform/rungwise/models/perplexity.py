@@ -33,11 +33,9 @@ class Perplexity:
 
 
 def perplexity(model: LanguageModel, texts: Sequence[Sequence[int]], text_bytes: int) -> Perplexity:
-    """Measure `model` on documents of `text_bytes` bytes in total.
-
-    Each text holds a document's ids, followed by the end symbol if that should be predicted.
-    Raises DataError if there is no token or no byte.
-    """
+    """Measure `model` on documents of `text_bytes` bytes in total. Each text holds a document's
+    ids, followed by the end symbol if that should be predicted. Raises DataError if there is no
+    token or no byte."""
     predicted = sum(len(text) for text in texts)
     if not predicted or text_bytes < 1:
         raise DataError(

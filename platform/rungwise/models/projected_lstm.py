@@ -30,11 +30,9 @@ from rungwise.models.cross_entropy import at_least_float32
 
 
 class ProjectedLstm(nn.Module):
-    """One left-to-right layer; a clip of None disables clipping.
-
-    Initialised as in TensorFlow: weights uniform in ±sqrt(6 / (rows + columns)) (Glorot & Bengio
-    2010), biases 0, that of the forget gate 1.
-    """
+    """One left-to-right layer; a clip of None disables clipping. Initialised as in TensorFlow:
+    weights uniform in ±sqrt(6 / (rows + columns)) (Glorot & Bengio 2010), biases 0, that of the
+    forget gate 1."""
 
     def __init__(
         self,

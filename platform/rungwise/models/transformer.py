@@ -39,10 +39,8 @@ def sinusoid_positions(
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Return PE(pos, 2i) = sin(pos / 10000^(2i/d)) and PE(pos, 2i+1) = cos(the same), as (T, D).
-
     Computed, not stored, so it extends to any length. Angles are in float64: in bfloat16 position
-    511 is already off by a radian.
-    """
+    511 is already off by a radian."""
     position_T1 = torch.arange(num_positions, device=device, dtype=torch.float64)[:, None]
     even_I = torch.arange(0, hidden_size, 2, device=device, dtype=torch.float64)
     angle_TI = position_T1 * torch.exp(even_I * (-math.log(10_000.0) / hidden_size))
@@ -101,10 +99,8 @@ def parameter_count(module: nn.Module) -> int:
 
 def recompute_activations(model: nn.Module, on: bool = True) -> None:
     """Turn activation checkpointing of the blocks on or off (Chen et al. 2016, arXiv:1604.06174).
-
     It costs one more forward pass of the blocks, keeps a twelfth of their activations, and changes
-    no numbers. It is no key of the config because it does not change the model.
-    """
+    no numbers. It is no key of the config because it does not change the model."""
     for module in model.modules():
         if isinstance(module, Transformer):
             module.recompute = on
@@ -139,11 +135,9 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then the Mlp; each with a residual connection, a norm and dropout.
-
-    The residual stream keeps its type. Given `chosen_BM`, only those positions are returned:
-    attention reads all, and the rest works on each position separately.
-    """
+    """Attention, then the Mlp; each with a residual connection, a norm and dropout. The residual
+    stream keeps its type. Given `chosen_BM`, only those positions are returned: attention reads
+    all, and the rest works on each position separately."""
 
     graphs: ClassVar = ("forward",)  # see parallel.py
 
@@ -222,11 +216,8 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def scale_residuals(self) -> None:
-        """Divide the residual output weights by sqrt(2 · num_layers), the root of their number.
-
-        Otherwise the sum along the residual path grows with depth (Radford et al. 2019, section
-        2.3).
-        """
+        """Divide the output weights of residual branches by sqrt(2 · num_layers), so that the sum
+        does not grow with depth (Radford et al. 2019, section 2.3)."""
         factor = 1 / math.sqrt(2 * len(self.blocks))
         for block in self.blocks:
             assert isinstance(block, Block)

@@ -89,11 +89,9 @@ class Word2vecConfig(VectorFamily):
     def read(
         self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
     ) -> tuple[float, int]:
-        """Train on sentences, updating the weights in place; the learning rate falls linearly from
-        the first to the second of `rates`, and rates of 0 only evaluate.
-
-        Returns the sum of the losses (0 in training) and their number.
-        """
+        """Train on sentences, updating the weights in place; the learning rate goes linearly from
+        the first of `rates` to the second, and rates of 0 only evaluate. Returns the sum of the
+        losses (0 in training) and their number."""
         from rungwise.models import word2vec_kernel  # numba is slow to import
 
         reach = (self.window, self.dynamic_window, self.negatives, self.architecture == "cbow")
@@ -145,10 +143,8 @@ def alias_table(weights_V: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDA
 
 def huffman_paths(counts_V: Counts) -> tuple[Counts, Counts, NDArray[np.float32]]:
     """Build the Huffman tree (1952): the start of each word's path, its nodes from the root on, and
-    the decision at each, 1 for the rarer side.
-
-    Words with a count of 0 have no path. Ties go to the lower id.
-    """
+    the decision at each, 1 for the rarer side. Words with a count of 0 have no path; of equal
+    counts the lower id comes first."""
     words = [int(word) for word in np.flatnonzero(counts_V)]
     heap = [(int(counts_V[word]), word) for word in words]
     heapq.heapify(heap)

@@ -113,7 +113,6 @@ class WordVectorModel:
         return len(self.table)
 
     def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the vectors (N, D) of these tokens."""
         return self.table[list(ids)]
 
 
