@@ -57,7 +57,8 @@ NOT_NEXT, IS_NEXT = 0, 1
 
 
 class EncoderFamily(TransformerFamily):
-    """Encoders trained by masking; with an objective that does not mask they are causal."""
+    """Encoders, trained by masking; by an objective that does not mask they read from left to
+    right."""
 
     def trained(
         self, model: Any, objective: Objective, special: SpecialIds

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 
 
 class DecoderFamily(TransformerFamily):
-    """A causal Transformer that predicts the next token."""
+    """A Transformer that reads from left to right and predicts the next token."""
 
     objectives: ClassVar = (CAUSAL,)
 
