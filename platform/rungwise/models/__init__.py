@@ -1,12 +1,12 @@
-"""The model families of the ladder, one a file, in plain PyTorch: no Ray, no MLflow.
+"""The model families, one per file, in plain PyTorch: no Ray, no MLflow.
 
-bert.py, gpt.py, bidirectional.py, modern_bert.py, llama.py, recurrent.py, elmo.py, nnlm.py and
-ngram.py are the families, config.py their union, family.py what each of them answers, objectives.py
-what they are trained on, capabilities.py what they can be asked when they are trained.
-transformer.py is the block that the Transformers share, layer.py its options, attention.py who sees
-whom in it, rotary.py its positions; characters.py and projected_lstm.py are what ELMo is made of,
-elmo_files.py reads its published weights. body.py is what all share in training, encoders.py and
-language_models.py after it. cross_entropy.py is the loss at every position. The n-gram model
-(kneser_ney.py) counts instead of training, in numpy; word2vec.py and glove.py learn vectors
-(word_vectors.py) in loops that numba compiles, in files named after them.
+Families      bert, gpt, bidirectional, modern_bert, llama, recurrent, elmo, nnlm, ngram, word2vec,
+              glove; family.py is their interface, config.py their union
+Training      objectives.py the losses, cross_entropy.py the loss over the vocabulary, body.py the
+              shared modules
+After it      capabilities.py the protocols of a trained model, encoders.py, language_models.py
+Transformers  transformer.py the block, layer.py its options, attention.py, rotary.py
+ELMo          characters.py, projected_lstm.py; elmo_files.py reads the published weights
+No autograd   kneser_ney.py counts n-grams in numpy; numba compiles word2vec_kernel.py and
+              glove_kernel.py, whose families share word_vectors.py
 """

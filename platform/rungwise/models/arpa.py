@@ -1,4 +1,4 @@
-"""N-gram models as ARPA files, the plain text that SRILM, kenlm and other tools read and write.
+"""N-gram models as ARPA files, the text format of SRILM, kenlm and other tools.
 
     \\data\\
     ngram 1=9
@@ -12,8 +12,7 @@
 
     \\end\\
 
-The start symbol is <s>, which is never predicted, the end symbol </s>, and every word that the
-vocabulary lacks <unk>.
+<s> starts a sentence and is never predicted, </s> ends it, <unk> stands for any unknown word.
 
 N n-grams, V vocabulary, O order
 """
@@ -31,7 +30,7 @@ from rungwise.core.errors import DataError
 from rungwise.models.kneser_ney import NgramLanguageModel
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
-_NEVER = -99.0  # what stands for log10 of 0
+_NEVER = -99.0  # stands for log10 of 0
 _LN_10 = math.log(10)
 
 
@@ -43,10 +42,8 @@ class Arpa:
     words: tuple[str, ...]
 
     def encode(self, sentences: Iterable[Sequence[str]]) -> list[list[int]]:
-        """The ids of sentences of words, each closed by the end symbol.
-
-        Raises DataError for a word outside the vocabulary of a file that has no <unk>.
-        """
+        """Return the ids of sentences of words, each closed by the end symbol. Raises DataError for
+        an unknown word if the file has no <unk>."""
         ids = {word: index for index, word in enumerate(self.words)}
         unknown = ids.get(UNKNOWN)
         texts = []
@@ -63,10 +60,8 @@ class Arpa:
 
 
 def lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]:
-    """The lines of the file; `words` are those of all ids, with START and END among them.
-
-    Raises DataError for a word that the format cannot hold.
-    """
+    """Yield the lines of the file; `words` holds the word of each id, START and END included.
+    Raises DataError for a word that contains blanks or occurs twice."""
     for word in words:
         if len(word.split()) != 1:
             raise DataError(
@@ -101,10 +96,8 @@ def lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]:
 
 
 def read(text: Iterable[str]) -> Arpa:
-    """The model in the lines of an ARPA file, which may be an open file.
-
-    Raises DataError for lines that are no ARPA, and for an n-gram whose beginning is none.
-    """
+    """Read the model from the lines of an ARPA file, which may be an open file. Raises DataError
+    for malformed lines and for an n-gram whose prefix is not in the file."""
     sections: list[list[list[str]]] = []
     for number, line in enumerate(text, start=1):
         fields = line.split()
@@ -152,7 +145,7 @@ def read(text: Iterable[str]) -> Arpa:
     model = NgramLanguageModel(
         vocab_size=len(words),
         start_id=ids[START],
-        discounts=np.full((len(sections), 3), math.nan),  # the file does not say
+        discounts=np.full((len(sections), 3), math.nan),  # not stored in the file
         keys=tuple(keys),
         ngram_log_probabilities=tuple(probabilities),
         log_backoffs=tuple(backoffs[:-1]),
@@ -164,7 +157,7 @@ def read(text: Iterable[str]) -> Arpa:
 def _keys(
     ngrams: NDArray[np.int64], known: Sequence[NDArray[np.int64]], vocab_size: int
 ) -> NDArray[np.int64]:
-    """The keys of n-grams (N, n) above those `known` of the orders from 2 on; see kneser_ney.py."""
+    """Return the keys of `ngrams` (N, n), given those of orders 2 to n - 1; see kneser_ney.py."""
     context = ngrams[:, 0]
     for column, keys in zip(ngrams.T[1:-1], known, strict=True):
         key = context * vocab_size + column

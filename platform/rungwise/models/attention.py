@@ -1,18 +1,17 @@
-"""Multi-head self-attention, and who sees whom (Vaswani et al. 2017, arXiv:1706.03762).
+"""Multi-head self-attention and its masks (Vaswani et al. 2017, arXiv:1706.03762).
 
                                   on a GPU in 16 bits        elsewhere
-    nothing padded, no boundary   the flash kernel, causal by its own rule
+    no padding, no boundary       the flash kernel, with its own causal rule
     padded rows, both directions  variable lengths           a mask of the keys (B, 1, 1, T)
     boundaries inside rows        variable lengths           a mask (B, 1, T, T)
-    near keys alone               its window                 a mask, once for layers alike
+    local attention               the kernel's window        a mask, shared by like layers
 
-A dense mask forbids the flash kernel, so none is built where none is needed, and whether one is
-needed must be known on the host: `None` instead of a tensor says so. Padding is always at the end
-of a row, so a causal stack needs no mask for it. With variable lengths the flash kernel reads a
-micro-batch as one line of documents and is told where each begins; no pair of tokens that do not
-see each other is computed. The kernel has no dropout and no float32; there the dense mask, shared
-by all layers, gives the same numbers. It is built once a micro-batch, outside the blocks, so that
-it does not matter to it which of them are compiled.
+A dense mask rules out the flash kernel, so it is built only where needed. The host must know this
+without reading a tensor: `None` means no mask. Padding is always at the end of a row, so a causal
+stack needs no mask for it. With variable lengths, the flash kernel reads a micro-batch as one
+sequence of documents with their start offsets and computes no pair across documents. It supports
+neither dropout nor float32; there the dense mask gives the same numbers. The mask is built once
+per micro-batch, outside the blocks, so it does not depend on which blocks are compiled.
 
 Shapes: B batch, T sequence, D hidden, N heads, H head size, S documents of a micro-batch.
 """
@@ -31,17 +30,17 @@ from rungwise.models.device import is_gpu
 from rungwise.models.layer import Layer, StackedLinear
 from rungwise.models.rotary import Rotation, rotated
 
-_LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8  # that the flash kernel takes
+_LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8  # limits of the flash kernel
 
 
 class Documents(NamedTuple):
-    """A micro-batch as one line of B·T tokens: where its documents begin, and at its end B·T."""
+    """The documents of a micro-batch read as one sequence of B·T tokens."""
 
-    starts: Tensor  # (S + 1,) int32
-    longest: int  # no document is longer
+    starts: Tensor  # (S + 1,) int32, start offsets, then B·T
+    longest: int  # upper bound on the length of a document
 
 
-# What attention is told beside `causal`: a mask, True where a key is seen, documents, or None.
+# A mask (True: the key is visible), documents, or None if `causal` alone decides.
 Visible = Tensor | Documents | None
 
 
@@ -54,12 +53,12 @@ def visible_keys(
     causal: bool,
     varlen: bool,
 ) -> Visible:
-    """Which keys each query sees, once for all layers; None if the kernel's own rule is enough.
+    """Return which keys each query sees, for all layers; None if the kernel's own rule is enough.
 
-    `lengths_B` counts the real tokens of a row. `document_BT` numbers the documents of a row;
-    what lies in different ones does not see each other. Where both directions are seen, padding is
-    a document of its own, and `lengths_B` is not given as well. `starts_S` says the same as
-    `document_BT`, see `Documents`, and is what `varlen` (see `has_varlen`) needs.
+    `lengths_B` counts the real tokens of each row. `document_BT` numbers the documents of a row;
+    tokens see only their own document. Without `causal`, padding counts as a document and
+    `lengths_B` must then be None. `starts_S` holds the same boundaries as `Documents.starts`;
+    `varlen` (see `has_varlen`) needs it.
     """
     T = sequence_length
     if document_BT is not None:
@@ -71,7 +70,7 @@ def visible_keys(
     if lengths_B is None or causal:
         return None
     if varlen:
-        # Two of each row, the second its padding, which may have no token.
+        # Two documents per row: its tokens, and its padding, which may be empty.
         begin_B = torch.arange(len(lengths_B), device=lengths_B.device) * T
         both_B2 = torch.stack((begin_B, begin_B + lengths_B), dim=1)
         end_1 = both_B2.new_full((1,), len(lengths_B) * T)
@@ -81,8 +80,8 @@ def visible_keys(
 
 
 def keys_to_write(segments_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
-    """A mask (B, 1, T, T) with which the second text is written: the first is seen by all, and of
-    the second a query sees itself and what comes before (Dong et al. 2019, arXiv:1905.03197)."""
+    """Return the mask (B, 1, T, T) of a prefix language model (UniLM, Dong et al. 2019,
+    arXiv:1905.03197): all see the first segment, and attention in the second is causal."""
     place_T = torch.arange(segments_BT.shape[1], device=segments_BT.device)
     first_BT = segments_BT == 0
     if lengths_B is not None:
@@ -91,7 +90,7 @@ def keys_to_write(segments_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
 
 
 def has_varlen(x: Tensor, head_size: int, dropout: float) -> bool:
-    """Whether the kernel for variable lengths takes what a layer makes of `x` in this pass."""
+    """Whether the variable-length kernel supports a layer's input `x` in this pass."""
     if dropout > 0 or head_size > _LARGEST_HEAD or head_size % _HEAD_MULTIPLE or not is_gpu(x):
         return False
     kind = x.device.type
@@ -102,8 +101,8 @@ def has_varlen(x: Tensor, head_size: int, dropout: float) -> bool:
 def attention_within(
     queries: Tensor, keys: Tensor, values: Tensor, documents: Documents, **options: Any
 ) -> Tensor:
-    """PyTorch's kernel for variable lengths, each token of a document seeing that document."""
-    # A second to import, as all of the compiler comes with it, and nothing without a GPU needs it.
+    """Run PyTorch's variable-length kernel: attention within each document."""
+    # Takes a second to import because it pulls in the compiler; only GPUs need it.
     from torch.nn.attention import varlen
 
     starts, longest = documents
@@ -113,15 +112,13 @@ def attention_within(
 
 
 def near_keys(visible: Visible, window: int | None, x_BTD: Tensor, causal: bool) -> Visible:
-    """`visible` without the keys more than `window` places away; itself where that is none, or the
-    kernel for variable lengths keeps to the window by itself.
-
-    A query always sees itself, also one of padding, whose near keys may all be padding.
-    """
+    """Hide the keys more than `window` places away in `visible`. Returns `visible` unchanged if no
+    key is that far, or for `Documents`, where the kernel applies the window. Every query sees
+    itself, so that no row of the mask is empty at padding."""
     T = x_BTD.shape[1]
     if window is None or isinstance(visible, Documents):
         return visible
-    if not torch.compiler.is_exporting() and window + 1 >= T:  # an exported graph is for any T
+    if not torch.compiler.is_exporting() and window + 1 >= T:  # an exported graph serves any T
         return visible
     place_T = torch.arange(T, device=x_BTD.device)
     away_TT = place_T[:, None] - place_T
@@ -132,10 +129,8 @@ def near_keys(visible: Visible, window: int | None, x_BTD: Tensor, causal: bool)
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with one product for queries, keys and values.
-
-    The dropout is on the attention weights; the block drops what comes out of here.
-    """
+    """Multi-head self-attention with one matrix product for queries, keys and values. Dropout here
+    applies to the attention weights; the block applies it to the output."""
 
     def __init__(self, layer: Layer, causal: bool) -> None:
         super().__init__()
@@ -171,7 +166,7 @@ class Attention(nn.Module):
             )
             return self.output(mixed_XNH.view(B, T, -1))
         kind = x_BTD.device.type
-        # Where rows are short, a CPU's kernel is twice as slow in bfloat16 as in float32.
+        # On a CPU with short rows the kernel is twice as slow in bfloat16 as in float32.
         in_float32 = kind == "cpu" and v_BNTH.dtype == torch.bfloat16
         if in_float32:
             q_BNTH, k_BNTH, v_BNTH = q_BNTH.float(), k_BNTH.float(), v_BNTH.float()

@@ -5,15 +5,14 @@ Understanding", arXiv:1810.04805), after google-research/bert.
         ──> hidden (B, T, D) ──┬──> masked positions ──> MLM logits (B, M, V), embedding tied
                                └──> [CLS] ──> pooler, tanh ──> NSP logits (B, 2)
 
-The size of the vocabulary is the tokenizer's and so an argument, not a key of the config. MLM
-logits are computed at the masked positions only: 15 % of the largest matrix product. The classes of
-NSP are 0 NotNext and 1 IsNext (google-research/bert and transformers have them the other way); of
-sentence order, on the same head, 0 swapped and 1 in order (Lan et al. 2020, arXiv:1909.11942).
+The vocabulary size comes from the tokenizer, so it is an argument and not a key of the config. MLM
+logits are computed at the masked positions only: 15 % of the largest matrix product. NSP classes
+are 0 NotNext and 1 IsNext (google-research/bert and transformers swap them). Sentence order uses
+the same head: 0 swapped, 1 in order (Lan et al. 2020, arXiv:1909.11942).
 
-The ablation "LTR & No NSP" (the same paper, table 5) is a BERT in all but two things: a position
-sees only itself and what came before, and every position predicts the NEXT token. Body and MLM head
-are the same with the same names, so that nothing else differs from "No NSP". There is no pooler,
-for [CLS] sees nothing but itself.
+The ablation "LTR & No NSP" (the BERT paper, table 5) differs from "No NSP" in two ways: attention
+is causal, and every position predicts the next token. Body and MLM head keep their modules and
+names. There is no pooler, because [CLS] sees only itself.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
@@ -73,13 +72,12 @@ class EncoderFamily(TransformerFamily):
         return MaskedModel(model, length, *special.require("cls", "sep", "mask"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """The stack of blocks (of a whole row, where TSDAE reads a shorter one; with its decoder),
-        the MLM head at its M predicted positions alone, and the pooler and NSP once a sequence:
+        """Count the stack, the MLM head at M positions, and pooler and NSP once per sequence:
 
             stack_flops + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
 
-        Left to right every position is predicted. BERT base with 15 % masked and V = 30,522:
-        545.4 MFLOP at T = 128, 587.9 at T = 512.
+        Left to right, M is T. TSDAE adds its decoder, and its encoder counts as reading full rows.
+        BERT base with 15 % masked and V = 30,522: 545.4 MFLOP at T = 128, 587.9 at T = 512.
         """
         D, causal = self.hidden_size, not objective.masks
         if objective.sentences:
@@ -165,7 +163,7 @@ class BertConfig(EncoderFamily):
 
 
 class Bert(TransformerBody):
-    """The encoder, and the pooler unless it is declined."""
+    """The encoder, with its pooler unless `pooler` is False."""
 
     name: ClassVar[str] = "bert"
 
@@ -209,12 +207,11 @@ class Bert(TransformerBody):
         return self.dropout(self.embedding_norm(summed_BTD))
 
     def position_vectors(self, sequence_length: int, positions_BT: Tensor | None = None) -> Tensor:
-        """The vectors (T, D) or (B, T, D) that say where a token stands, whatever the token.
+        """Return the position vectors, (T, D) or (B, T, D).
 
-        The sinusoid has amplitude 1, fifty times a token's start of 0.02, and there is a LayerNorm
-        right behind the sum; unscaled it would drown the words. It is scaled to the spread at which
-        a learned table starts, so that the two differ in nothing but their shape. (Vaswani et al.
-        multiply the token embeddings by sqrt(D) instead, to the same end.)
+        Sinusoids have amplitude 1, fifty times the initial 0.02 of token embeddings, and would
+        drown the tokens in the LayerNorm that follows. They are scaled to `initializer_range`, like
+        a new learned table. (Vaswani et al. multiply the token embeddings by sqrt(D) instead.)
         """
         if self.position_embedding is not None:
             return learned_positions(self.position_embedding, sequence_length, positions_BT)
@@ -230,17 +227,15 @@ class Bert(TransformerBody):
         return [*(table for table in tables if table is not None), self.embedding_norm]
 
     def pool(self, hidden_BTD: Tensor) -> Tensor:
-        """One vector (B, D) a sequence: the first token, [CLS], through a layer and tanh."""
+        """Return the pooled vectors (B, D): [CLS] through a linear layer and tanh."""
         assert self.pooler is not None, "this Bert was built with pooler=False"
         return torch.tanh(self.pooler(hidden_BTD[:, 0]))
 
 
 class MlmHead(nn.Module):
-    """Dense, GELU, LayerNorm, then the token embedding again, with a bias of the output alone.
-
-    `input_size` is the hidden size unless states are concatenated before (bidirectional.py).
-    `biases` are those of the dense layer and of LayerNorm.
-    """
+    """Dense, GELU, LayerNorm, then the tied token embedding with an output bias. `input_size` is
+    the hidden size unless states are concatenated (bidirectional.py). `biases` applies to the dense
+    layer and LayerNorm."""
 
     graphs: ClassVar = ("transform",)  # see parallel.py
 
@@ -258,7 +253,7 @@ class MlmHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def transform(self, hidden: Tensor) -> Tensor:
-        """The vectors (..., D) that the output matrix multiplies."""
+        """Return the vectors (..., D) that the output matrix multiplies."""
         return self.norm(functional.gelu(self.dense(hidden)))
 
     def forward(self, hidden_BMD: Tensor, embedding_VD: Tensor) -> Tensor:
@@ -266,8 +261,7 @@ class MlmHead(nn.Module):
 
 
 class MaskedOutput(OnBody):
-    """Predicts masked tokens by `mlm`, and pairs by `nsp` from what the body pools, unless that is
-    None."""
+    """Predicts masked tokens with `mlm` and, unless `nsp` is None, pairs from the pooled state."""
 
     graphs: ClassVar = ("heads",)  # see parallel.py
     mlm: MlmHead
@@ -283,7 +277,7 @@ class MaskedOutput(OnBody):
         positions_BT: Tensor | None = None,
         starts_S: Tensor | None = None,
     ) -> PretrainingLogits:
-        """Logits at the masked positions, and of IsNext. See `TransformerBody.encode`."""
+        """Return the logits of the masked tokens and of the pair; see `TransformerBody.encode`."""
         body: Any = self.body
         where = (document_BT, positions_BT, starts_S)
         read_BM = masked_positions_BM
@@ -292,7 +286,6 @@ class MaskedOutput(OnBody):
         return self.heads(body.encode(ids_BT, segments_BT, lengths_B, *where, read_BM))
 
     def heads(self, hidden_BMD: Tensor) -> PretrainingLogits:
-        """The logits from the last layer at the positions that are read."""
         body: Any = self.body
         if self.nsp is None:
             return PretrainingLogits(self.mlm(hidden_BMD, body.token_embedding.weight), None)
@@ -301,11 +294,8 @@ class MaskedOutput(OnBody):
 
 
 class BertForPretraining(MaskedOutput):
-    """BERT with the heads of pretraining: MLM, and NSP unless `next_sentence` is False.
-
-    The head of NSP serves sentence order as well. Without it there is no pooler either: nothing
-    would train it.
-    """
+    """BERT with the heads of pretraining: MLM, and NSP unless `next_sentence` is False. The NSP
+    head also serves sentence order. Without it nothing would train a pooler, so there is none."""
 
     bert: Bert
     graphs: ClassVar = ("heads",)  # see parallel.py
@@ -327,7 +317,7 @@ class BertForPretraining(MaskedOutput):
 
 
 class BertLeftToRight(NextTokenModel):
-    """The ablation "LTR & No NSP"; see the head of this file."""
+    """The ablation "LTR & No NSP"; see the module docstring."""
 
     bert: Bert
 

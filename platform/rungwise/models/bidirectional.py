@@ -1,20 +1,17 @@
-"""Two Transformers, one from left to right and one from right to left, their states concatenated
-(SPEC L10): the alternative to BERT that nobody ships, ELMo's plan with Transformers (Peters et al.
-2018, arXiv:1802.05365).
+"""Two Transformers, one left to right and one right to left, with concatenated states: ELMo's
+design (Peters et al. 2018, arXiv:1802.05365) with Transformers, an alternative to BERT.
 
     stream         x0   x1   x2  ...  xT        ids = x0 .. xT-1, targets = x1 .. xT
     left to right  f_t reads  ids[0 .. t]      = x0 .. xt
     right to left  b_t reads  targets[t .. T)  = xt+1 .. xT, from the end
     predicts       targets[t] from f_t and b_{t+1}: everything but xt+1 itself
 
-So a batch of GPT's serves as it is, and just the same tokens are predicted. As in ELMo the two
-share the token embedding, which is also the output, and nothing else; they meet only in the head,
-and that is what sets them apart from BERT, where both sides mix in every layer. The last token of a
-document has nothing on its right: its b is zero.
+It reads the batches of GPT unchanged and predicts the same tokens. As in ELMo the two directions
+share only the token embedding, which is also the output. They meet only in the head; in BERT both
+sides mix in every layer. The last token of a document has nothing on its right: its b is zero.
 
-Padding is at the end of a row and thus comes first from the right. Each row is therefore turned
-around within its real tokens, padding stays at the end, and a causal kernel needs no mask for it.
-Both directions number a token by its place from the left.
+Each row is reversed within its real tokens, so that padding stays at the end and a causal kernel
+needs no mask for it. Both directions number positions from the left.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 """
@@ -84,7 +81,7 @@ class BidirectionalConfig(TransformerFamily):
 
 
 class Direction(nn.Module):
-    """One of the two: its own positions and its own causal stack over shared token vectors."""
+    """One direction: its own positions and causal stack over the shared token vectors."""
 
     graphs: ClassVar = ("_embed",)  # see parallel.py
 
@@ -104,7 +101,7 @@ class Direction(nn.Module):
         return self.transformer(self._embed(tokens_BTD, positions_BT), None, document_BT, starts_S)
 
     def layers(self, tokens_BTD: Tensor, positions_BT: Tensor | None) -> list[Tensor]:
-        """The embeddings and each layer of rows that each hold one document."""
+        """Return the embeddings and each layer's states; every row holds one document."""
         return self.transformer.layers(self._embed(tokens_BTD, positions_BT))
 
     def _embed(self, tokens_BTD: Tensor, positions_BT: Tensor | None) -> Tensor:
@@ -113,7 +110,7 @@ class Direction(nn.Module):
 
 
 class Bidirectional(Body):
-    """The two directions, their states side by side; a level has the same part of both."""
+    """Both directions with their states concatenated; a level holds the same part of each."""
 
     name: ClassVar[str] = "bidirectional"
     causal = False
@@ -140,11 +137,11 @@ class Bidirectional(Body):
         positions_BT: Tensor | None = None,
         starts_S: Tensor | None = None,
     ) -> Tensor:
-        """The states (B, T, 2D) that know all of a target but itself: left, then right.
+        """Return the states (B, T, 2D) from which each target is predicted: left, then right.
 
-        `lengths_B` counts the real targets of a row; what comes out at padding means nothing.
-        `document_BT`, `positions_BT` and `starts_S` are those of the ids, and None where no row
-        holds a boundary.
+        `lengths_B` counts the real targets of a row; states at padding are meaningless.
+        `document_BT`, `positions_BT` and `starts_S` describe the ids; None if no row holds a
+        boundary.
         """
         left_BTD = self.left_to_right(
             self.token_embedding(ids_BT), document_BT, positions_BT, starts_S
@@ -174,20 +171,18 @@ class Bidirectional(Body):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
-        """The states that know each token too, num_layers + 1 tensors (B, T, 2D), embeddings first:
-        at t the left half has read ids[0 .. t], the right half ids[t ..] from the end.
-
-        This is what fine-tuning reads, as in ELMo: nothing is predicted, so no token is left out.
-        """
+        """Return num_layers + 1 tensors (B, T, 2D), embeddings first, for fine-tuning. At t the
+        left half has read ids[0 .. t] and the right half ids[t ..] from the end. As in ELMo,
+        nothing is predicted, so no token is left out."""
         B, T = ids_BT.shape
         tokens_BTD = self.token_embedding(ids_BT)
         left = self.left_to_right.layers(tokens_BTD, None)
 
         turned_BT = turned(T, ids_BT.new_full((B,), T) if lengths_B is None else lengths_B)
-        # Pretraining numbers what it reads from the right as targets, so that token j of a document
-        # has place j there on the left and j - 1 on the right. The mark at the front of a row takes
-        # the place of the one that opens a document, 0 on the left; from the right that one is
-        # never read, and shares 0 with the token behind it.
+        # In pretraining the right-to-left stack reads targets, so token j of a document has
+        # position j on the left and j - 1 on the right. The first mark of a row stands for the
+        # symbol that opens a document, position 0 on the left. From the right pretraining never
+        # reads that symbol; here it shares position 0 with the next token.
         places_BT = (turned_BT - 1).clamp(min=0)
         right = self.right_to_left.layers(gather_positions(tokens_BTD, turned_BT), places_BT)
         return [
@@ -203,21 +198,17 @@ class Bidirectional(Body):
 
 
 def turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
-    """Where each token goes when rows are turned around, (B, T).
-
-    Token t of n real ones goes to n - 1 - t, padding to the end; twice is the identity.
-    """
+    """Return the position (B, T) of each token after its row is reversed. Token t of n real ones
+    goes to n - 1 - t, padding to the end. It is its own inverse."""
     place_T = torch.arange(sequence_length, device=lengths_B.device)
     place_BT = lengths_B[:, None] - 1 - place_T
-    # Not a remainder, for which ONNX has no length that is known at run time alone.
+    # Not `%`: its ONNX export cannot take a length known only at run time.
     return torch.where(place_BT < 0, place_BT + sequence_length, place_BT)
 
 
 def turned_starts(sequence_length: int, lengths_B: Tensor, starts_S: Tensor) -> Tensor:
-    """Where documents begin when rows are turned around: at the end of each, told from the right.
-
-    Padding is a document of its own, so that the end of a row's last document is among the starts.
-    """
+    """Return the document starts of reversed rows: the ends of documents, counted from the right.
+    Padding counts as a document, so the end of a row's last document is among `starts_S`."""
     T = sequence_length
     row = starts_S[:-1] // T
     turned = (lengths_B[row] - starts_S[:-1] % T) % T + row * T
@@ -225,7 +216,7 @@ def turned_starts(sequence_length: int, lengths_B: Tensor, starts_S: Tensor) -> 
 
 
 class BidirectionalForPretraining(TokenOutput):
-    """The two directions under one head: dense, GELU, LayerNorm, the token embedding and a bias."""
+    """Both directions under one head: dense, GELU, LayerNorm, the token embedding and a bias."""
 
     bidirectional: Bidirectional
 
@@ -245,7 +236,7 @@ class BidirectionalForPretraining(TokenOutput):
         positions_BT: Tensor | None = None,
         starts_S: Tensor | None = None,
     ) -> TokenSums:
-        """Cross entropy of the targets, summed. A row is real up to its last weight above 0."""
+        """Sum the cross entropy of the targets. A row ends at its last weight above 0."""
         place_T = torch.arange(1, ids_BT.shape[1] + 1, device=ids_BT.device)
         lengths_B = (place_T * (weights_BT > 0)).amax(dim=1)
         states_BTE = self.bidirectional.encode(
@@ -261,7 +252,7 @@ class BidirectionalForPretraining(TokenOutput):
         document_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
     ) -> Tensor:
-        """Logits (B, T, V) of each target, from all of its document but itself."""
+        """Return the logits (B, T, V) of each target, given the rest of its document."""
         states_BTE = self.bidirectional.encode(
             ids_BT, targets_BT, lengths_B, document_BT, positions_BT
         )

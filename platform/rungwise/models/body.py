@@ -1,11 +1,11 @@
-"""The body of a family's model, and what stands on it in pretraining: the parts families share.
+"""The body of a model and its outputs in pretraining: the parts that families share.
 
     ids ──> body: table of tokens, layers ──> states (B, T, E) ──> heads of the objective
                                                 └──> TokenOutput: an output matrix, by default
                                                      the table of tokens again
 
-A body stands in the state dict under its name, in pretraining and in fine-tuning (encoders.py), so
-that weights go from one to the other as they are.
+Pretraining and fine-tuning (encoders.py) keep the body under the same name in the state dict, so
+weights load unchanged.
 
 Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, P rows of the table.
 """
@@ -31,15 +31,15 @@ from rungwise.models.transformer import Transformer
 
 
 class Body(nn.Module, ABC):
-    """A table of tokens and the layers above it.
+    """A token embedding and the layers above it.
 
-    `width` is E; `causal` says that a state knows only its token and those before it.
+    `width` is E. With `causal`, a state depends only on its token and those before it.
 
-    `vocab_multiple` rounds the rows of the table up, because a matrix product likes multiples of
-    64: 30,522 becomes 30,528. The added rows are zeros, never looked up and never predicted. With
-    1, the default, parameter counts are those of the papers.
+    `vocab_multiple` rounds the rows of the table up, because matrix products are faster at
+    multiples of 64: 30,522 becomes 30,528. The added rows are zeros, never looked up and never
+    predicted. With the default 1, parameter counts match the papers.
 
-    `token_embedding` takes the place of the table in a body that makes vectors in another way.
+    `token_embedding` replaces the table in a body that computes token vectors in another way.
     """
 
     name: ClassVar[str]
@@ -63,27 +63,23 @@ class Body(nn.Module, ABC):
 
     @torch.no_grad()
     def clear_padding(self) -> None:
-        """Set the added rows to zero, once the weights are drawn."""
+        """Set the added rows to zero; call it after drawing the weights."""
         self.token_embedding.weight[self.vocab_size :].zero_()
 
     def own_output(self, width: int, bound: float) -> nn.Linear:
-        """An output matrix (P, `width`) beside the table of tokens, with as many rows; drawn evenly
-        from -`bound` to `bound`."""
+        """Return an untied output matrix (P, `width`), uniform from -`bound` to `bound`."""
         output = nn.Linear(width, self.token_embedding.num_embeddings, bias=False)
         nn.init.uniform_(output.weight, -bound, bound)
         nn.init.zeros_(output.weight[self.vocab_size :])
         return output
 
     def word_table(self) -> Tensor:
-        """The tensor with a row for each token: the parameter that pretraining learns, or what is
-        given to a body that `spell`s."""
+        """Return the tensor with a row per token: a parameter, or the fixed spelling table."""
         return self.token_embedding.weight
 
     def spell(self, tokens: Sequence[bytes], end: int) -> None:
-        """Take how each token is written, before training; `end` is the one between documents.
-
-        Asked of families that say `reads_spelling`.
-        """
+        """Store how each token is written; `end` is the token between documents. Called before
+        training for families with `reads_spelling`; others raise TypeError."""
         raise TypeError(f"{type(self).__name__} does not read how tokens are written")
 
     @abstractmethod
@@ -93,11 +89,11 @@ class Body(nn.Module, ABC):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
-        """The embeddings and the states of each layer, every one (B, T, E); see `Encoder`."""
+        """Return the embeddings and each layer's states, (B, T, E) each; see `Encoder`."""
 
     @abstractmethod
     def levels(self) -> list[list[nn.Module]]:
-        """The parts with parameters, lowest first: the embeddings, then each layer."""
+        """Return the modules with parameters, lowest first: the embeddings, then each layer."""
 
 
 class TransformerBody(Body):
@@ -105,7 +101,7 @@ class TransformerBody(Body):
 
     graphs: ClassVar = ("embed",)  # see parallel.py
     transformer: Transformer
-    writes = False  # may be set: no token of the second text sees those after it (`keys_to_write`)
+    writes = False  # if set, attention in the second text is causal (`keys_to_write`)
 
     @abstractmethod
     def embed(
@@ -114,12 +110,12 @@ class TransformerBody(Body):
         segments_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
     ) -> Tensor:
-        """The input of the stack (B, T, D). No segments means that all are the first, no
-        positions that they are 0, 1, 2 and so on; a family may look at neither."""
+        """Return the input of the stack (B, T, D). Segments default to 0, positions to 0, 1, 2,
+        ...; a family may ignore both."""
 
     @abstractmethod
     def embeddings(self) -> list[nn.Module]:
-        """The parts with parameters below the stack."""
+        """Return the modules with parameters below the stack."""
 
     def encode(
         self,
@@ -131,13 +127,13 @@ class TransformerBody(Body):
         starts_S: Tensor | None = None,
         chosen_BM: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states of the last layer: (B, T, D), or (B, M, D) of the chosen positions alone.
+        """Return the last layer's states: (B, T, D), or (B, M, D) of the chosen positions only.
 
-        `lengths_B` are the numbers of real tokens in the rows; None says that no row is padded,
-        which is faster and must be known on the host. What comes out at padding means nothing.
-        In packed rows `document_BT` says which tokens belong together, and padding is a document of
-        its own (then `lengths_B` is None); `positions_BT` count within the document, and `starts_S`
-        are those of `Documents` (attention.py). What is causal needs no word of padding.
+        `lengths_B` counts the real tokens of each row; None means no padding, which is faster and
+        must be known on the host. States at padding are meaningless. In packed rows `document_BT`
+        numbers the documents, with padding as one of them (then `lengths_B` is None),
+        `positions_BT` counts within a document, and `starts_S` is that of `Documents`
+        (attention.py). A causal body needs no information on padding.
         """
         embedded_BTD = self.embed(ids_BT, segments_BT, positions_BT)
         return self.transformer(embedded_BTD, lengths_B, document_BT, starts_S, chosen_BM)
@@ -160,7 +156,7 @@ class TransformerBody(Body):
 
 
 class OnBody(nn.Module):
-    """A module that stands on a body."""
+    """A module with a body, registered under the body's name."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()
@@ -173,25 +169,22 @@ class OnBody(nn.Module):
 
 
 class TokenOutput(OnBody):
-    """Predicts a token at every place of a row.
-
-    `most_logits` may be set: how many logits are held at a time, see cross_entropy.py.
-    """
+    """Predicts a token at every position. `most_logits` may be set: the most logits held at a time,
+    see cross_entropy.py."""
 
     graphs: ClassVar[tuple[str, ...]] = ("sums",)  # see parallel.py
     most_logits = MOST_LOGITS
 
     def output_table(self) -> Tensor:
-        """The output matrix (P, D), a row for each token: the table of tokens, P >= V, unless the
-        family has one of its own."""
+        """Return the output matrix (P, D), P >= V: the token embedding unless it is untied."""
         return self.body.token_embedding.weight
 
     def output_bias(self) -> Tensor | None:
-        """The bias (V,) of the output; None where it has none."""
+        """Return the output bias (V,), or None."""
         return None
 
     def sums(self, states_BTD: Tensor, targets_BT: Tensor, weights_BT: Tensor) -> TokenSums:
-        """Cross entropy of the targets, summed; the output matrix multiplies the states."""
+        """Sum the cross entropy of the targets, given the input of the output matrix."""
         return token_sums(
             states_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
             self.output_table(),
@@ -203,18 +196,15 @@ class TokenOutput(OnBody):
         )
 
     def logits_of(self, states_BTD: Tensor) -> Tensor:
-        """Logits (B, T, V), likewise."""
+        """Return the logits (B, T, V), given the input of the output matrix."""
         table_PD, bias_V = self.output_table(), self.output_bias()
         return output_logits(states_BTD, table_PD, bias_V, self.body.vocab_size)
 
 
 class NextTokenModel(TokenOutput):
-    """Predicts what follows each token of packed blocks.
-
-    `document_BT` says which tokens of a row belong together, `positions_BT` count within a
-    document; both are None where no row holds a boundary. `starts_S` says the first once more, see
-    `Documents` of attention.py.
-    """
+    """Predicts the next token in packed blocks. `document_BT` numbers the documents of a row,
+    `positions_BT` counts within a document; both are None if no row holds a boundary. `starts_S`
+    gives the same boundaries, see `Documents` in attention.py."""
 
     def states(
         self,
@@ -223,7 +213,7 @@ class NextTokenModel(TokenOutput):
         positions_BT: Tensor | None,
         starts_S: Tensor | None = None,
     ) -> Tensor:
-        """The vectors (B, T, D) that the output matrix multiplies: by default the last states."""
+        """Return the input (B, T, D) of the output matrix: by default the last layer's states."""
         body: Any = self.body
         return body.encode(ids_BT, None, None, document_BT, positions_BT, starts_S)
 
@@ -236,7 +226,7 @@ class NextTokenModel(TokenOutput):
         positions_BT: Tensor | None = None,
         starts_S: Tensor | None = None,
     ) -> TokenSums:
-        """Cross entropy of the next tokens, summed."""
+        """Sum the cross entropy of the next tokens."""
         states_BTD = self.states(ids_BT, document_BT, positions_BT, starts_S)
         return self.sums(states_BTD, targets_BT, weights_BT)
 
@@ -246,13 +236,12 @@ class NextTokenModel(TokenOutput):
         document_BT: Tensor | None = None,
         positions_BT: Tensor | None = None,
     ) -> Tensor:
-        """Logits (B, T, V) of the token that follows each position."""
+        """Return the logits (B, T, V) of the token that follows each position."""
         return self.logits_of(self.states(ids_BT, document_BT, positions_BT))
 
 
 def blocks_by_layer(stacks: Sequence[Transformer]) -> list[list[nn.Module]]:
-    """The blocks of each layer of stacks side by side; the norm at the end of a pre-norm stack
-    belongs to the highest."""
+    """Group the blocks of parallel stacks by layer; the final norms go to the highest."""
     layers = [list(blocks) for blocks in zip(*(stack.blocks for stack in stacks), strict=True)]
     layers[-1] += [stack.final_norm for stack in stacks]
     return layers

@@ -1,16 +1,15 @@
-"""Vectors of tokens out of how they are written: the character CNN of ELMo (Peters et al. 2018,
-arXiv:1802.05365, after Kim et al. 2016, arXiv:1508.06615, and Jozefowicz et al. 2016,
-arXiv:1602.02410).
+"""Token vectors from spelling: the character CNN of ELMo (Peters et al. 2018, arXiv:1802.05365,
+after Kim et al. 2016, arXiv:1508.06615, and Jozefowicz et al. 2016, arXiv:1602.02410).
 
-    bytes of a token ──> embedding (N, C, K) ──> for each width, its filters, then the most of all
-        places ──> activation ──> (N, F) ──> highways ──> projection ──> (N, P)
+    bytes of a token ──> embedding (N, C, K) ──> the filters of each width, max over positions
+        ──> activation ──> (N, F) ──> highways ──> projection ──> (N, P)
 
-A character is one of 261 symbols: the 256 bytes of UTF-8 and the five below. A token begins and
-ends with a mark and is filled up to C symbols, and filling is read like any other symbol, as in
-the release of the biLM (allenai/bilm-tf). How each token of the vocabulary is written is a table
-beside the weights, which training fills once (`spell`): whoever has the weights needs no tokenizer.
+A character is one of 261 symbols: the 256 bytes and the five below. A token begins and ends with a
+mark and is padded to C symbols. The CNN reads the padding like any other symbol, as does the
+released biLM (allenai/bilm-tf). The spelling of each token is a buffer beside the weights, filled
+once before training (`spell`), so using the weights needs no tokenizer.
 
-A token has one vector wherever it stands, so each that occurs in a batch goes through the CNN once.
+Vectors do not depend on context, so each distinct token of a batch goes through the CNN once.
 
 Shapes: B batch, T sequence, V vocabulary, N tokens, C symbols of a token, K size of a symbol,
 F filters, P output.
@@ -30,16 +29,14 @@ BEGIN_TEXT, END_TEXT, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
 NUM_SYMBOLS = 261
 Activation = Literal["relu", "tanh"]
 
-# What stands between two texts ends one and begins another.
+# The delimiter of two texts ends one and begins the next.
 _BETWEEN = (END_TEXT, BEGIN_TEXT)
 _MARKS = ((BEGIN_TEXT,), _BETWEEN, (END_TEXT,))  # start, delimiter, extract (encoders.py)
 
 
 class CharacterEncoder(nn.Module):
-    """Vectors of tokens by their ids, as of an embedding. `filters` are pairs of width and number.
-
-    The table `characters` (V, C) is all filling until `spell`. Weights start as in the release.
-    """
+    """Replaces a token embedding. `filters` are pairs of width and number. The table `characters`
+    (V, C) is all padding until `spell`. The initial weights are drawn as in the released biLM."""
 
     def __init__(
         self,
@@ -53,14 +50,14 @@ class CharacterEncoder(nn.Module):
     ) -> None:
         super().__init__()
         K, F = character_size, sum(number for _, number in filters)
-        # In 32 bits, for gloo cannot send 16.
+        # int32, because gloo cannot send 16 bits.
         table_VC = torch.full((vocab_size, max_characters), PADDING, dtype=torch.int32)
         self.register_buffer("characters", table_VC)
         self.embedding = nn.Embedding(NUM_SYMBOLS, K)
         convolutions = [nn.Conv1d(K, number, width) for width, number in filters]
         self.convolutions = nn.ModuleList(convolutions)
         self.activation = torch.relu if activation == "relu" else torch.tanh
-        # The first half is what comes in anew, the second the gate that lets it.
+        # The first half is the new value, the second its gate.
         highways = [nn.Linear(F, 2 * F) for _ in range(num_highways)]
         self.highways = nn.ModuleList(highways)
         self.projection = nn.Linear(F, output_size)
@@ -81,12 +78,12 @@ class CharacterEncoder(nn.Module):
     characters: Tensor
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The vectors (..., P) of ids of any shape."""
+        """Return the vectors (..., P) of ids of any shape."""
         distinct_N, place = ids.unique(return_inverse=True)
         return functional.embedding(place, self.vectors(self.characters[distinct_N]))
 
     def vectors(self, characters_NC: Tensor) -> Tensor:
-        """The vectors (N, P) of tokens that are written so."""
+        """Return the vectors (N, P) of tokens with this spelling."""
         x_NKC = self.embedding(characters_NC).transpose(1, 2)  # (N, C, K) -> (N, K, C)
         most = [convolution(x_NKC).amax(dim=2) for convolution in self.convolutions]
         x_NF = self.activation(torch.cat(most, dim=1))
@@ -96,12 +93,12 @@ class CharacterEncoder(nn.Module):
         return self.projection(x_NF)
 
     def spell(self, tokens: Sequence[bytes], end: int) -> None:
-        """Take how the tokens are written; `end` is the one between documents."""
+        """Store the bytes of each token; `end` is the token between documents."""
         rows = [_BETWEEN if index == end else tuple(token) for index, token in enumerate(tokens)]
         self._write(0, rows)
 
     def spell_marks(self, count: int) -> None:
-        """Write the last `count` tokens, none or three: where texts begin, meet and end."""
+        """Spell the last `count` (0 or 3) tokens: the marks that begin, separate and end texts."""
         if count:
             self._write(len(self.characters) - count, _MARKS[:count])
 
@@ -114,7 +111,7 @@ class CharacterEncoder(nn.Module):
 
 
 def products(filters: Sequence[tuple[int, int]], K: int, C: int, highways: int, P: int) -> int:
-    """Multiplications for one token: filters at each place, highways, projection."""
+    """Count the multiplications per token: filters at each position, highways, projection."""
     F = sum(number for _, number in filters)
     at_places = sum(width * K * number * (C - width + 1) for width, number in filters)
     return at_places + highways * 2 * F * F + F * P

@@ -38,5 +38,5 @@ ModelConfig = Annotated[
 
 
 def model_config(data: Mapping[str, Any]) -> Family:
-    """The config of a family from plain data, as a record holds it."""
+    """Validate a family's config from plain data, as in a record."""
     return TypeAdapter(ModelConfig).validate_python(data)

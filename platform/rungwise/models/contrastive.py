@@ -1,18 +1,18 @@
-"""Contrastive objectives: a vector for each text, near that of its other view and of no other.
+"""Contrastive objectives: the vectors of two views of a text should be closer than any others.
 
-    simcse          two passes over a row, which differ by dropout alone (Gao et al. 2021,
+    simcse          two passes over a row that differ only in dropout (Gao et al. 2021,
                     arXiv:2104.08821, unsupervised)
-    sentence_pairs  the two halves of a row, each framed by itself: sentences that people have
-                    called alike (the same, supervised), or that follow one another (Logeswaran &
-                    Lee 2018, arXiv:1803.02893)
+    sentence_pairs  the two halves of a row, framed separately: sentences that annotators called
+                    similar (same paper, supervised) or that follow one another (Logeswaran & Lee
+                    2018, arXiv:1803.02893)
 
-A text is the mean of the last states of its row, [CLS] and [SEP] included. The loss of a text is
-that of picking its other view among those of all texts of the global batch, by cosines over 0.05.
-Rows are read unmasked.
+The vector of a text is the mean of the last states of its row, [CLS] and [SEP] included. The loss
+is the cross entropy of finding a text's other view among all texts of the global batch, with
+cosines divided by the temperature 0.05 as logits. Rows are read unmasked.
 
-A loss depends on rows of other micro-batches and workers. So a step first takes the vectors of them
-all, and then each micro-batch once more with its graph, in the place of its own (Gao et al. 2021,
-arXiv:2101.06983): however the batch is split, the gradient is that of the whole.
+A loss depends on rows of other micro-batches and workers. So a step first computes all vectors
+without a graph, then each micro-batch again with its graph, replacing its own vectors (GradCache,
+Gao et al. 2021, arXiv:2101.06983). The gradient does not depend on how the batch is split.
 
 Shapes: B batch, T sequence, D hidden, N rows of the global batch; 2 views.
 """
@@ -38,10 +38,9 @@ _TEMPERATURE = 0.05
 
 
 class SentenceEncoder(OnBody):
-    """One vector for each row: the mean of its last states."""
+    """Returns one vector per row, (B, D): the mean of its last states."""
 
     def forward(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        """The vectors (B, D)."""
         body: Any = self.body
         states_BTD = body.encode(ids_BT, None, lengths_B)
         place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
@@ -51,7 +50,7 @@ class SentenceEncoder(OnBody):
 
 @dataclass(frozen=True)
 class SentenceModel:
-    """A trained SentenceEncoder; texts longer than it reads are cut."""
+    """A trained SentenceEncoder; it truncates texts longer than `max_length`."""
 
     module: nn.Module
     max_length: int | None
@@ -60,7 +59,7 @@ class SentenceModel:
 
     @torch.no_grad()
     def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """A vector (N, D) for each text, which is ids without a frame."""
+        """Return the vectors (N, D) of texts, given as ids without [CLS] and [SEP]."""
         room = None if self.max_length is None else self.max_length - 2
         vectors = []
         for text in texts:
@@ -75,7 +74,7 @@ def _same_row_twice(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
 
 
 def _both_halves(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
-    """[CLS] A [SEP] and, as it begins in training, [CLS] B [SEP] of [CLS] A [SEP] B [SEP]."""
+    """Split [CLS] A [SEP] B [SEP] into [CLS] A [SEP] and [CLS] B [SEP]."""
     ids_BT, lengths_B = unmasked(batch)
     T = ids_BT.shape[1]
     place_T = torch.arange(T, device=ids_BT.device)
@@ -87,7 +86,7 @@ def _both_halves(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
 
 
 def unmasked(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
-    """The ids (B, T) as they stood in the text, and the lengths (B,)."""
+    """Return the original ids (B, T) and the lengths (B,)."""
     B, T = batch.ids.shape
     there_BM = batch.ids.gather(1, batch.masked_positions)
     original_BM = torch.where(batch.masked_weights > 0, batch.masked_ids, there_BM)
@@ -98,7 +97,7 @@ def unmasked(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
 
 def _outputs_of(views: Any) -> Any:
     def outputs(model: nn.Module, batch: PretrainingBatch) -> Tensor:
-        """Vectors (2, B, D) of length 1."""
+        """Return unit vectors (2, B, D)."""
         vectors = functional.normalize(at_least_float32(model(*views(batch))), dim=-1)
         return vectors.unflatten(0, (2, -1))
 
@@ -118,7 +117,7 @@ def _losses(own_2BD: Tensor, batch: PretrainingBatch) -> Losses:
     logits_NN = whole_2ND[0] @ whole_2ND[1].T / _TEMPERATURE
     target_N = torch.arange(len(logits_NN), device=logits_NN.device)
     loss_N = functional.cross_entropy(logits_NN, target_N, reduction="none")
-    # What these rows do to the losses of others counts in the gradient, and not in the sum.
+    # The gradient includes the effect of these rows on the losses of others; the sum does not.
     total = loss_N[place_B].detach().sum() + (loss_N.sum() - loss_N.detach().sum())
     correct = (logits_NN.argmax(dim=-1) == target_N)[place_B].sum()
     return Losses(total[None], correct[None].to(total.dtype))

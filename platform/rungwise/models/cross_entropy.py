@@ -1,14 +1,12 @@
-"""Cross entropy over a large vocabulary at every position, without holding every logit.
+"""Cross entropy over a large vocabulary at every position, without holding all logits.
 
 A micro-batch of 65,536 tokens and 50,304 classes has 3.3e9 logits, 13 GB in float32, and backward
-wants as much again. Above `most_logits` the tokens are therefore taken in chunks, and the logits of
-a chunk are thrown away and computed again in backward: one more of the three products of the output
-matrix, about a tenth of a GPT-2 124M step. Below it nothing is computed twice. Chunks are cut by
-shape alone, so that torch.compile sees a fixed number of them in one graph.
+needs as much again. Above `most_logits`, tokens are therefore processed in chunks whose logits are
+recomputed in backward: a fourth product with the output matrix instead of three, about a tenth of a
+GPT-2 124M step. Chunks depend on shapes only, so torch.compile sees a fixed number of them.
 
-On a CPU that is not compiling, gradients are made on the way forward instead, in chunks that fit
-into a cache, and nothing is computed twice (fused_loss.py). The compiler needs no such help: it
-fuses the passes over the logits by itself.
+On a CPU without the compiler, gradients are computed in the forward pass instead, in chunks that
+fit the cache, and nothing is recomputed (fused_loss.py). The compiler fuses the passes itself.
 
 Shapes: X tokens, D hidden, V vocabulary, P rows of the output matrix.
 """
@@ -28,7 +26,7 @@ from rungwise.models.fused_loss import FusedLoss, SummedLoss
 
 _PRODUCT_MULTIPLE = 64
 MOST_LOGITS = 1 << 30  # 4 GiB in float32
-_CACHED_LOGITS = 1 << 23  # 32 MiB; fewer, and the output matrix is read too often
+_CACHED_LOGITS = 1 << 23  # 32 MiB; with fewer the output matrix is read too often
 
 
 class TokenSums(NamedTuple):
@@ -39,12 +37,12 @@ class TokenSums(NamedTuple):
 
 
 def padded_size(vocab_size: int, multiple: int) -> int:
-    """The vocabulary rounded up: matrix products like multiples of 64."""
+    """Round the vocabulary up: matrix products are faster at multiples of 64."""
     return -(-vocab_size // multiple) * multiple
 
 
 def weighted_sums(logits_XV: Tensor, targets_X: Tensor, weights_X: Tensor) -> TokenSums:
-    """The weighted sum of cross entropies, and of right guesses, in float32 or wider."""
+    """Sum weighted cross entropies and correct predictions, in float32 or wider."""
     logits_XV = at_least_float32(logits_XV)
     if _is_plain_cpu(logits_XV):
         rows = max(1, _CACHED_LOGITS // logits_XV.shape[1])
@@ -65,11 +63,11 @@ def token_sums(
     vocab_size: int,
     most_logits: int,
 ) -> TokenSums:
-    """`weighted_sums` of `output_logits`, with at most `most_logits` of them at a time."""
+    """Compute `weighted_sums` of `output_logits`, holding at most `most_logits` at a time."""
     X = len(hidden_XD)
     if _is_plain_cpu(hidden_XD):
-        # Each chunk walks over its logits and over the gradient of the whole output matrix; with
-        # fewer rows than D the second would cost more.
+        # A chunk passes over its logits and the gradient of the whole output matrix; with fewer
+        # rows than D the second would cost more.
         rows = max(_CACHED_LOGITS // vocab_size, hidden_XD.shape[1])
         rows = max(1, min(X, rows, most_logits // vocab_size))
         dtype = _product_dtype(hidden_XD)
@@ -106,12 +104,9 @@ def token_sums(
 def output_logits(
     hidden: Tensor, weight_PD: Tensor, bias_V: Tensor | None, vocab_size: int
 ) -> Tensor:
-    """Logits (..., V).
-
-    A GPU's product likes multiples of 64, so rows of zeros are added to the matrix on the way into
-    it and their logits cut off behind it. The copy is the one that makes the matrix half as wide,
-    and no weight, gradient, moment or file ever has these rows.
-    """
+    """Return the logits (..., V). On a GPU the matrix is padded to a multiple of 64 rows for a
+    faster product, and the extra logits are cut off. No weight, gradient, optimizer state or file
+    has these rows."""
     rows = len(weight_PD)
     if is_gpu(hidden):
         rows = padded_size(rows, _PRODUCT_MULTIPLE)
@@ -122,7 +117,7 @@ def output_logits(
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Sums of half-width numbers are taken in float32; wider ones stay as they are."""
+    """Convert 16-bit numbers to float32, for sums; wider types stay."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -139,5 +134,5 @@ def _is_plain_cpu(tensor: Tensor) -> bool:
 
 
 def _product_dtype(hidden: Tensor) -> torch.dtype:
-    """The type that autocast would multiply in; it does not reach into operations of our own."""
+    """The type of autocast, which does not apply inside custom autograd functions."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden.dtype

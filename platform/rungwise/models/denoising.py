@@ -1,14 +1,14 @@
-"""TSDAE: a vector from which a text can be written again (Wang et al. 2021, "TSDAE: Using
+"""TSDAE: a vector from which a decoder can rewrite the text (Wang et al. 2021, "TSDAE: Using
 Transformer-based Sequential Denoising Auto-Encoder for Unsupervised Sentence Embedding Learning",
 arXiv:2104.06979).
 
     row without the tokens chosen for masking ──> encoder ──> mean (D,) ──┐
-    row as it stood ─────────────────────────────> embedded ── + ─────────┴──> decoder ──> next
+    original row ────────────────────────────────> embedded ── + ─────────┴──> decoder ──> next
 
-The tokens that masked instances have chosen are deleted instead, so `instances.masking.rate: 0.6`
-is the paper's share, and which they are does not depend on workers. In the paper every layer of the
-decoder attends to the vector; attention to a single key is a linear map of it whatever asks, and
-here there is one, on the way in. Encoder and decoder share the table of tokens, in and out.
+The tokens that masked instances select are deleted instead, so `instances.masking.rate: 0.6` is the
+paper's share, and the choice does not depend on workers. In the paper every decoder layer attends
+to the vector. Attention to a single key is a linear map of it for any query, so here one such map
+is added to the decoder's input. Encoder and decoder share the token table, in and out.
 
 Shapes: B batch, T sequence, D hidden.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class SentenceAutoencoder(SentenceEncoder):
-    """A sentence encoder, and a decoder that has nothing but its vector to write the text from."""
+    """A sentence encoder, and a decoder that writes the text from its vector alone."""
 
     def __init__(self, body: Body, config: TransformerFamily) -> None:
         super().__init__(body)
@@ -48,7 +48,7 @@ class SentenceAutoencoder(SentenceEncoder):
         whole_BT: Tensor | None = None,
         whole_lengths_B: Tensor | None = None,
     ) -> Any:
-        """The vectors (B, D); of whole rows as well, the sums of the cross entropy of their tokens
+        """Return the vectors (B, D), or, given whole rows, the loss sums over all of their tokens
         but the first."""
         vectors_BD = super().forward(ids_BT, lengths_B)
         if whole_BT is None or whole_lengths_B is None:
@@ -71,11 +71,11 @@ class SentenceAutoencoder(SentenceEncoder):
 
 
 def without_masked(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
-    """The ids (B, T) that were not chosen for masking, moved together, and how many (B,)."""
+    """Delete the tokens chosen for masking: the ids (B, T), closed up, and their number (B,)."""
     B, T = batch.ids.shape
     place_BT = torch.arange(T, device=batch.ids.device).expand(B, T)
     gone_BT = torch.zeros(B, T, device=batch.ids.device)
-    # Filled-up places are 0 and weigh nothing.
+    # The filling has position 0 and weight 0.
     gone_BT = gone_BT.scatter_add(1, batch.masked_positions, batch.masked_weights.float()) > 0
     if batch.lengths is not None:
         gone_BT = gone_BT | (place_BT >= batch.lengths[:, None])
@@ -84,7 +84,7 @@ def without_masked(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
 
 
 def _predicted(whole_BT: Tensor, lengths_B: Tensor) -> Tensor:
-    """Which of the tokens behind the first (B, T - 1) are real."""
+    """Mark the real tokens after the first, (B, T - 1)."""
     place_T = torch.arange(1, whole_BT.shape[1], device=whole_BT.device)
     return place_T < lengths_B[:, None]
 
@@ -114,15 +114,14 @@ TSDAE = dataclasses.replace(
     losses=_losses,
     sentences=True,
 )
-DECODER = ("decoder.", "from_vector.")  # beginnings of the names of its tensors
+DECODER = ("decoder.", "from_vector.")  # name prefixes of its tensors
 SENTENCE_OBJECTIVES: tuple[Objective, ...] = (*CONTRASTIVE, TSDAE)
 
 
 def sentence_encoder(
     config: TransformerFamily, vocab_size: int, objective: Objective
 ) -> SentenceEncoder:
-    """The encoder of a family with what the objective trains, and the dropout that it takes at
-    least."""
+    """Build the model for a sentence objective; a dropout of 0 becomes its `least_dropout`."""
     config = config.model_copy(update={"dropout": config.dropout or objective.least_dropout})
     body = config.body(vocab_size, objective)
     return SentenceEncoder(body) if objective.compares else SentenceAutoencoder(body, config)

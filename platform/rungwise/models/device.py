@@ -1,4 +1,4 @@
-"""Where tensors are and belong, asked in one place, so that a test without a GPU can answer."""
+"""Queries about devices, in one place so that tests without a GPU can replace them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# Of glibc's malloc.h: from how many bytes on a block is mapped alone, free space given back.
+# glibc's malloc.h: sizes from which a block is mapped separately, and free memory is returned.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 
 
 def own_devices() -> list[torch.device]:
-    """The GPUs that Ray or the user left to this process, or the CPU."""
+    """Return the GPUs visible to this process, or the CPU."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [torch.device("cuda", number) for number in range(gpus)] or [torch.device("cpu")]
 
 
 def seed_generators(number: int, devices: Sequence[torch.device]) -> None:
-    """Seed the generators: PyTorch's, and those of GPUs from the second on differently, so that
-    parts of a batch side by side have different dropout."""
+    """Seed PyTorch; further GPUs get other seeds, so that parts of a batch differ in dropout."""
     torch.manual_seed(number)
     for place, device in enumerate(devices[1:], start=1):
         if device.type == "cuda":
@@ -30,16 +29,14 @@ def seed_generators(number: int, devices: Sequence[torch.device]) -> None:
 
 
 def is_gpu(tensor: Tensor) -> bool:
-    """Whether the kernels of a GPU can be taken for `tensor`."""
+    """Whether GPU kernels can be used for `tensor`."""
     return tensor.is_cuda
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that tensors on a CPU free, for the next ones.
-
-    glibc gives large blocks back at once, and every step then waits for the system to clear new
-    pages. Nothing happens where the C library is another.
-    """
+    """Let the process keep freed CPU memory for later tensors. glibc returns large blocks to the
+    system at once, and every step then waits for zeroed pages. Does nothing with another C
+    library."""
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -49,9 +46,9 @@ def keep_freed_memory() -> None:
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether `device` takes matrix products in bfloat16 by instructions of its own."""
+    """Whether `device` has instructions for matrix products in bfloat16."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    # Without these instructions oneDNN emulates the products, several times slower than float32.
+    # Without them oneDNN emulates the products, several times slower than float32.
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

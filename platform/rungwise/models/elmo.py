@@ -4,24 +4,22 @@ representations", arXiv:1802.05365), after the release of its authors, allenai/b
     ids ──> character CNN ──> x ──┬──> LSTM ──> LSTM + input ──> logits of the next token
                                   └──> LSTM ──> LSTM + input ──> logits of the token before
 
-Two language models, one from each side, that share the vectors of tokens (characters.py) and the
-output and nothing between. Dropout lies before each layer and before the output. What is above
-layer 1 adds its input to its output. The loss is the mean of both over all tokens, as in the
-release; the paper has their sum.
+Two language models, one per direction, share only the token vectors (characters.py) and the output.
+Dropout applies before each layer and before the output; layers above the first are residual. The
+loss is the mean of both over all tokens, as in the release; the paper sums them.
 
-What fine-tuning reads is both directions side by side: the 2·L + 1 vectors of the paper, as L + 1
-layers, of which 0 is the token's vector twice. A task weighs them (finetune/mixing.py).
+Fine-tuning reads both directions concatenated: the paper's 2·L + 1 vectors as L + 1 layers, where
+layer 0 is the token's vector twice. A task weights them (finetune/mixing.py).
 
-From left to right the state is carried from block to block (training/lanes.py). The release carries
-that of the other direction too. But what it has read before is the text on its left, which a
-right-to-left model is not to know: of blocks that overlap by a token, that token is both its first
-input in one and its last target in the next. Here it begins each block anew, as it begins a row in
-fine-tuning, and so each direction is the probability of a text.
+The left-to-right state is carried from block to block (training/lanes.py). The release also carries
+the right-to-left state, but that state comes from the text on the left, which a right-to-left model
+must not know: where blocks overlap by a token, it has read that token as the first input of one
+block and predicts it as the last target of the next. Here the right-to-left state starts from zero
+in each block, as in fine-tuning, so each direction gives a true probability.
 
-The release samples 8,192 words a batch for the softmax; here it is over the whole vocabulary.
+The release samples 8,192 words per batch for the softmax; here it covers the whole vocabulary.
 
-Shapes: B batch, T sequence, D hidden (of one direction), H cell, L layers, S = D + H state,
-V vocabulary.
+Shapes: B batch, T sequence, D hidden (one direction), H cell, L layers, S = D + H, V vocabulary.
 """
 
 from __future__ import annotations
@@ -117,16 +115,15 @@ class ElmoConfig(Family):
         return encoder
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
-        """From left to right alone, which is exact."""
+        """Return the left-to-right model, which is exact."""
         return CarryingModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """The character CNN once, and in both directions the gates of each layer, its projection
-        and the output:
+        """Count the character CNN and, in both directions, gates, projections and the output:
 
             6·cnn + 2·6·(L·(4·H·2·D + H·D) + D·V)
 
-        The CNN is counted for every token; those that stand in a batch twice are computed once.
+        The CNN counts for every token, although repeated tokens of a batch are computed once.
         """
         L, D, H = self.num_layers, self.hidden_size, self.cell_size
         cnn = products(self.filters, self.character_size, self.max_characters, self.num_highways, D)
@@ -134,7 +131,7 @@ class ElmoConfig(Family):
 
 
 class Elmo(Body):
-    """Both directions without the output. Segments are not for it: marks part texts."""
+    """Both directions without the output. It ignores segments: marks separate texts."""
 
     name: ClassVar[str] = "elmo"
     causal = False
@@ -170,12 +167,12 @@ class Elmo(Body):
     def read_left(
         self, tokens_BTD: Tensor, state_BLS: Tensor | None
     ) -> tuple[list[Tensor], Tensor]:
-        """Read up to each token, from the left: `tokens`, the output of each layer, (B, T, D) each,
-        and the state (B, L, S) after the last token. None for the state stands for zeros."""
+        """Read from the left: return `tokens_BTD` and each layer's output, (B, T, D) each, and the
+        state (B, L, S) after the last token. A state of None stands for zeros."""
         return self._read(self.left_to_right, tokens_BTD, state_BLS)
 
     def read_right(self, tokens_BTD: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
-        """Read back to each token from the last real one of its row, likewise."""
+        """Read from the last real token of each row to the left; return the same tensors."""
         B, T, _ = tokens_BTD.shape
         if lengths_B is None:
             lengths_B = torch.full((B,), T, device=tokens_BTD.device)
@@ -213,7 +210,7 @@ class Elmo(Body):
 
 
 class ElmoForPretraining(NextTokenModel):
-    """Both directions under one output: a matrix of its own, for a token has no row, and a bias."""
+    """Both directions under one output matrix and bias; there is no embedding to tie it to."""
 
     elmo: Elmo
 
@@ -223,15 +220,15 @@ class ElmoForPretraining(NextTokenModel):
         self.output = nn.Parameter(torch.zeros(padded_size(vocab_size, vocab_multiple), D))
         nn.init.normal_(self.output[:vocab_size], std=1 / math.sqrt(D))
         self.bias = nn.Parameter(torch.zeros(vocab_size))
-        # Of one row, from left to right: output and cell of each layer.
+        # Per row, left to right: output and cell of each layer.
         self.state_shape = (config.num_layers, D + config.cell_size)
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BLS: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Cross entropy of the targets from the left and of the ids from the right, and right
-        guesses, summed, and the state to go on. A row is real up to its last weight above 0."""
-        # Tokens of a row, of which ids are all but the last and targets all but the first.
+        """Return the summed loss and correct predictions, of the targets from the left and the ids
+        from the right, and the next state. A row ends at its last weight above 0."""
+        # T + 1 tokens: ids are all but the last, targets all but the first.
         tokens_BUD = self.elmo.token_embedding(torch.cat((ids_BT[:, :1], targets_BT), dim=1))
         left, after_BLS = self.elmo.read_left(tokens_BUD[:, :-1], state_BLS)
         place_T = torch.arange(1, ids_BT.shape[1] + 1, device=ids_BT.device)
@@ -252,13 +249,12 @@ class ElmoForPretraining(NextTokenModel):
         positions_BT: Tensor | None,
         starts_S: Tensor | None = None,
     ) -> Tensor:
-        """See `NextTokenModel`: from left to right, from a state of zeros. Boundaries and positions
-        say nothing to it: the end symbol in the text does."""
+        """Left to right from a zero state; boundaries and positions are ignored."""
         return self.read_on(ids_BT, None)[0]
 
     def read_on(self, ids_BT: Tensor, state_BLS: Tensor | None) -> tuple[Tensor, Tensor]:
-        """From left to right, what the output matrix multiplies, (B, T, D), and the state to go
-        on. None for the state stands for zeros."""
+        """Return the left-to-right input (B, T, D) of the output matrix and the next state. A
+        state of None stands for zeros."""
         layers, after_BLS = self.elmo.read_left(self.elmo.token_embedding(ids_BT), state_BLS)
         return self.elmo.dropout(layers[-1]), after_BLS
 

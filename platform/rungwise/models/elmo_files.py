@@ -1,13 +1,13 @@
-"""In: the biLM that the authors of ELMo published, `options.json` and `weights.hdf5`.
+"""Import of the biLM that the authors of ELMo published, `options.json` and `weights.hdf5`.
 
     encoder = read_release(options, weights, words)
-    layers = encoder.layers(ids)      ids of `words` by their place; len(words) begins a sentence,
+    layers = encoder.layers(ids)      an id is an index into `words`; len(words) begins a sentence,
                                       len(words) + 2 ends it
 
-The published model reads any word by its characters and has no vocabulary; here `words` are all
-that are to be read. It stands under its names, which are those of TensorFlow: matrices multiply
-from the right, gates are in the order input, cell, forget, output, and the 1 that LSTMCell adds to
-the forget gate is not in its bias. The output of the two language models was not published.
+The published model reads words by their characters and has no vocabulary, so the caller lists the
+`words` to be read. The files follow TensorFlow: matrices multiply from the right, gates are in the
+order input, cell, forget, output, and the stored bias lacks the 1 that LSTMCell adds to the forget
+gate. The output of the two language models was not published.
 
 Needs h5py: `pip install 'rungwise[elmo]'`.
 
@@ -32,16 +32,13 @@ from rungwise.models.elmo import Elmo, ElmoConfig
 from rungwise.models.encoders import NUM_MARKS, LayeredEncoder
 from rungwise.models.objectives import BILM
 
-_GATES = (0, 2, 3, 1)  # where ours, input, forget, output, cell, are among theirs
-_FORGET = 1  # of ours
+_GATES = (0, 2, 3, 1)  # our input, forget, output, cell as indices in their order
+_FORGET = 1  # in our order
 
 
 def read_release(options: Path, weights: Path, words: Sequence[str]) -> LayeredEncoder:
-    """The published biLM over `words` and the three marks of fine-tuning, in eval mode.
-
-    Raises DataError naming the file and the key or tensor that is missing or that ours cannot
-    follow, UserError without h5py.
-    """
+    """Read the published biLM over `words` and the three marks of fine-tuning, in eval mode. Raises
+    DataError naming the file and a missing or unsupported key or tensor, UserError without h5py."""
     try:
         import h5py
     except ImportError as error:
@@ -51,7 +48,7 @@ def read_release(options: Path, weights: Path, words: Sequence[str]) -> LayeredE
     config = release_config(options)
     encoder = config.encoder(BILM, len(words), dropout=0.0, new_tokens=NUM_MARKS)
     assert isinstance(encoder.body, Elmo)
-    # `words` are spelt and the marks stand behind them; no word is the end of a document.
+    # The marks follow `words`; no word is the end of a document.
     encoder.body.spell([word.encode() for word in words], end=-1)
     try:
         file = h5py.File(weights, "r")
@@ -63,13 +60,13 @@ def read_release(options: Path, weights: Path, words: Sequence[str]) -> LayeredE
 
 
 def release_config(options: Path) -> ElmoConfig:
-    """The shape in `options.json`. Raises DataError naming the key that does not fit."""
+    """Read the shape from `options.json`. Raises DataError naming the key that does not fit."""
     try:
         data = json.loads(options.read_text("utf-8"))
         lstm, cnn = data["lstm"], data["char_cnn"]
         for key, found, allowed in (
             ("use_skip_connections", lstm["use_skip_connections"], (True,)),
-            # 261 in training; the row that is counted besides is that of no character.
+            # 261 in training; some files count an extra row for no character.
             ("n_characters", cnn["n_characters"], (NUM_SYMBOLS, NUM_SYMBOLS + 1)),
         ):
             if found not in allowed:
@@ -101,7 +98,6 @@ class _Weights:
         self._path, self._file = path, file
 
     def put_into(self, elmo: Elmo) -> None:
-        """Copy every tensor to its place."""
         ours = elmo.state_dict()  # views of the weights
         tokens, D = elmo.token_embedding, elmo.width // 2
         self._copy(ours["token_embedding.embedding.weight"], "char_embed", lambda tensor: tensor)
@@ -133,7 +129,7 @@ class _Weights:
     def _copy(
         self, target: Tensor, name: str, turned: Callable[[Tensor], Tensor] = torch.t
     ) -> None:
-        """Copy the tensor of that name, `turned` our way; a bias is the same both ways."""
+        """Copy tensor `name` after applying `turned`; transposing leaves a bias as it is."""
         if name not in self._file:
             raise DataError(f"{self._path}: {name} is missing; is it the weights of these options?")
         source = turned(torch.from_numpy(np.asarray(self._file[name], dtype=np.float32)))
@@ -150,6 +146,5 @@ def _as_convolution(theirs: Tensor) -> Tensor:
 
 
 def _reordered(gates: Tensor) -> Tensor:
-    """Rows of gates in our order."""
     theirs = gates.chunk(4)
     return torch.cat([theirs[number] for number in _GATES])

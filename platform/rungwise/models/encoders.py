@@ -1,24 +1,21 @@
-"""A pretrained model as an encoder: ids of rows in, one state for each token out.
+"""A pretrained model as an encoder: rows of ids in, one state per token out.
 
-    model                          states                                  width  causal
-    bert: MLM, with or without     both directions in every layer          D      no
-      pairs or sentence order
+    model                          a state depends on                      width  causal
+    bert: all masked objectives    both directions, in every layer         D      no
     modern_bert                    both directions, near tokens in most    D      no
-    bert: left_to_right            itself and what came before             D      yes
-    gpt (either norm), llama       itself and what came before             D      yes
+    bert: left_to_right            its token and those before              D      yes
+    gpt, llama, lstm, rnn          its token and those before              D      yes
     bidirectional, elmo            left to right and right to left, each   2D     no
                                    up to the token, concatenated
-    lstm, rnn                      itself and what came before             D      yes
-    nnlm                           itself and the n - 2 words before it    D      yes
+    nnlm                           its token and the n - 2 before it       D      yes
 
-What stands on top (finetune/heads.py) knows nothing of the family, whose file has its body. The
-parameters have the names that they have in pretraining, so that the weights of a run load as they
-are; its heads stay behind.
+The heads on top (finetune/heads.py) do not know the family. Parameters keep their names from
+pretraining, so the weights of a run load unchanged; its heads are left out.
 
-Rows are framed by three marks (tasks/items.py). What was pretrained on packed blocks has never seen
+Rows are framed by three marks (tasks/items.py). A model pretrained on packed blocks has not seen
 [CLS] and [SEP] in that role, if it has them at all. It gets three new tokens instead, start,
 delimiter and extract, as in Radford et al. 2018 ("Improving Language Understanding by Generative
-Pre-Training", section 3.3): three more rows of the token embedding, drawn afresh.
+Pre-Training", section 3.3): three new, randomly initialised rows of the token embedding.
 
 Shapes: B batch, T sequence, E width of a state.
 """
@@ -35,19 +32,16 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.body import Body, OnBody, TokenOutput, TransformerBody
 from rungwise.models.objectives import Objective
 
-if TYPE_CHECKING:  # which imports this file
+if TYPE_CHECKING:  # family.py imports this file
     from rungwise.models.family import Family
 
 NUM_MARKS = 3  # start, delimiter, extract
 
 
 class LayeredEncoder(OnBody):
-    """A body as an `Encoder` (capabilities.py). The last `new_tokens` of its table were not
-    pretrained.
-
-    `pooler` is what stands on the last state of the first token in pretraining, by the beginning of
-    its names: it stays behind, and a head may take it up. None where there is no such thing.
-    """
+    """A body as an `Encoder` (capabilities.py). The last `new_tokens` rows are not pretrained.
+    `pooler` is the name prefix of pretraining's layer on the first token's last state, or None. The
+    encoder leaves these weights out; a head may load them."""
 
     def __init__(
         self, body: Body, max_length: int | None, new_tokens: int, pooler: str | None
@@ -65,7 +59,6 @@ class LayeredEncoder(OnBody):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> Tensor:
-        """The states (B, T, E) of the last layer; see `layers`."""
         return self.layers(ids_BT, segments_BT, lengths_B)[-1]
 
     def layers(
@@ -74,14 +67,11 @@ class LayeredEncoder(OnBody):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
-        """The embeddings and the states of each layer, every one (B, T, E); see `Encoder`."""
         return self.body.encode_layers(ids_BT, segments_BT, lengths_B)
 
     def write(self) -> None:
-        """Let no token of the second text of a row see those after it, so that it can be written.
-
-        The first text is read as in pretraining. Raises ConfigError for a body that cannot do both.
-        """
+        """Make attention in the second text causal, for generation; the first text is unaffected.
+        Raises ConfigError for a body that does not support it."""
         if self.causal:
             return
         if not isinstance(self.body, TransformerBody):
@@ -93,33 +83,32 @@ class LayeredEncoder(OnBody):
         self.body.writes = True
 
     def word_table(self) -> Tensor:
-        """The tensor with a row for each token, the new ones last."""
+        """Return the tensor with a row per token, the new ones last."""
         return self.body.word_table()
 
     def depth(self) -> list[list[nn.Parameter]]:
-        """The parameters of each level, every one once: the embeddings, then each layer."""
+        """Return the parameters by level: the embeddings, then each layer."""
         return [[p for part in level for p in part.parameters()] for level in self.body.levels()]
 
     @property
     def num_layers(self) -> int:
-        """How many layers there are above the embeddings."""
+        """The number of layers above the embeddings."""
         return len(self.body.levels()) - 1
 
     def load(self, pretrained: Mapping[str, Tensor], loaded_layers: int | None = None) -> None:
-        """Copy the weights out of the state dict of a pretraining model.
+        """Copy the weights from the state dict of a pretraining model.
 
-        With `loaded_layers` only the embeddings and so many of the lowest layers are copied, and
-        what is above keeps its random start (Yosinski et al. 2014, arXiv:1411.1792, for images);
-        None copies all. New tokens keep theirs. Raises DataError naming the first tensor that does
-        not fit, before anything has been copied.
+        With `loaded_layers`, copy only the embeddings and that many of the lowest layers; the rest
+        keep their random weights (Yosinski et al. 2014, arXiv:1411.1792, for images), as do new
+        tokens. Raises DataError naming the first tensor that does not fit, before copying anything.
         """
         levels = self.depth()
         kept = levels if loaded_layers is None else levels[: loaded_layers + 1]
         self._copy(pretrained, [parameter for level in kept for parameter in level])
 
     def load_spelling(self, pretrained: Mapping[str, Tensor]) -> None:
-        """Copy how tokens are written, which is all that a random start needs of it. `load` has
-        done so; nothing for bodies that do not read it."""
+        """Copy only the spelling of tokens, for a random start; `load` includes it. A no-op for
+        bodies that do not read it."""
         self._copy(pretrained, [])
 
     @torch.no_grad()
@@ -160,8 +149,8 @@ class LayeredEncoder(OnBody):
 def output_of(
     family: Family, objective: Objective, vocab_size: int, pretrained: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor | None]:
-    """The matrix (V, D) and the bias (V,) by which a pretrained model predicts the next token; of
-    others the table of tokens."""
+    """Return a pretrained model's output matrix (V, D) and bias (V,) or None; for a model without
+    a next-token output, the token table and None."""
     with torch.device("meta"):
         model = family.build(vocab_size, objective)
     model.load_state_dict(pretrained, assign=True)
@@ -172,7 +161,7 @@ def output_of(
 
 
 def predicts_by_table(family: Family, objective: Objective) -> bool:
-    """Whether a state times the table of tokens, and no more, predicts the next token."""
+    """Whether the logits of the next token are a state times the token table, without a bias."""
     with torch.device("meta"):
         model = family.build(1, objective)
     return (
@@ -183,5 +172,5 @@ def predicts_by_table(family: Family, objective: Objective) -> bool:
 
 
 def new_tokens_of(objective: Objective) -> int:
-    """How many marks a model pretrained so has to learn; their ids follow the vocabulary."""
+    """Return how many marks fine-tuning adds; their ids follow the vocabulary."""
     return 0 if objective.masks else NUM_MARKS

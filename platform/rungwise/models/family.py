@@ -1,8 +1,8 @@
-"""The two ends of a rung that every rung has: its family, and the way its weights come about.
+"""The interface of a model family, and of the way its weights are fitted.
 
 A family is one file here: a config with the sizes, derived from `Family` or `TransformerFamily`,
-and the modules that it builds. The config answers for the family wherever the platform asks, so
-that no other place knows which families there are; config.py names them in one union.
+and the modules it builds. The platform uses families only through this interface; config.py lists
+them in one union.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 layer`, `2 layers`."""
+    """Format `1 layer`, `2 layers`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -56,67 +56,64 @@ class Family(Config):
 
     @property
     def max_length(self) -> int | None:
-        """Tokens of the longest row that it reads; None where there is no bound."""
+        """Tokens of the longest row it reads; None if unbounded."""
         return None
 
     @property
     def depth(self) -> int:
-        """Blocks whose activations backward needs, for the estimate of memory."""
+        """Blocks whose activations backward needs, for the memory estimate."""
         self._lacks("layers")
 
     @property
     def width(self) -> int:
-        """Hidden units of a block, for the same."""
+        """Hidden units of a block, for the memory estimate."""
         self._lacks("layers")
 
     @abstractmethod
     def describe(self) -> str:
-        """Its sizes in words: `2 layers, 2 heads, hidden size 128`."""
+        """Describe its sizes: `2 layers, 2 heads, hidden size 128`."""
 
     @abstractmethod
     def page_name(self, objective: Objective) -> str:
-        """Its name on the page, after the indefinite article: `BERT`."""
+        """Return its name on the page, as it follows "a" or "an": `BERT`."""
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        """The model with the parts that the objective trains, its weights drawn from PyTorch's
-        generator. `vocab_multiple`: see `Body`."""
+        """Build the model that the objective trains, with random weights from PyTorch's generator.
+        `vocab_multiple`: see `Body`."""
         self._lacks("weights that are learnt by gradient")
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
-        """The model without what only pretraining needs, its weights drawn likewise."""
+        """Build the model without the parts that only pretraining needs, with random weights."""
         self._lacks("encoder to fine-tune")
 
     def encoder(
         self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
     ) -> LayeredEncoder:
-        """The body to fine-tune. `dropout` takes the place of pretraining's; `new_tokens` follow
-        the vocabulary."""
+        """Build the body to fine-tune with this `dropout`; `new_tokens` follow the vocabulary."""
         config = self.model_copy(update={"dropout": dropout})
         body = config.body(vocab_size + new_tokens, objective)
         pooler = self.pooler if objective.masks else None
         return LayeredEncoder(body, self.max_length, new_tokens, pooler)
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> object:
-        """The trained model with the capabilities of the family (capabilities.py)."""
+        """Wrap a trained module with the family's capabilities (capabilities.py)."""
         self._lacks("weights that are learnt by gradient")
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Floating-point operations a token of one training step, forward and backward: 6 for each
-        weight of a matrix that multiplies the token (2 forward, 4 backward), and attention.
+        """Count the floating-point operations per token of a training step, forward and backward: 6
+        per weight of each matrix that multiplies the token (2 forward, 4 backward), and attention.
 
-        V is the vocabulary without its padding, T the length of a row, M how many of its tokens are
-        masked, for objectives that mask. Not counted: look-ups in embedding tables, biases, norms,
-        what is done element by element, softmax, the optimizer, recomputation. It is the model's
-        count, by which implementations compare: the last MLP counts at every position, although a
-        masked objective computes it at those it reads alone (4 % of BERT base at length 128).
+        V is the vocabulary without padding, T the row length, M the masked tokens per row. Not
+        counted: embedding look-ups, biases, norms, element-wise operations, softmax, the optimizer,
+        recomputation. The count depends on the model only, to compare implementations: the last MLP
+        counts at every position, although masked objectives compute it only where they predict
+        (4 % of BERT base at length 128).
         """
         self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:
-        """The objective of that name, the default for None.
-
-        Raises ConfigError where the family cannot be trained on it.
-        """
+        """Return the objective of that name, the default for None. Raises ConfigError if the family
+        cannot be trained on it."""
         if name is None:
             return self.objectives[0]
         for objective in self.objectives:
@@ -172,11 +169,11 @@ class TransformerFamily(Family):
 
     @property
     def own_head_size(self) -> int | None:
-        """Units of a head where they are a key of the family; None: hidden_size / num_heads."""
+        """The head size if the family has a key for it; None: hidden_size / num_heads."""
         return None
 
     def layer(self, number: int) -> Layer:
-        """How the block of this number is made, counted from 0."""
+        """Return the options of block `number`, counted from 0."""
         return Layer(
             hidden_size=self.hidden_size,
             num_heads=self.num_heads,
@@ -206,13 +203,13 @@ class TransformerFamily(Family):
         return f"{counted(self.num_layers, 'layer')}, {heads}, hidden size {self.hidden_size}"
 
     def stack_flops(self, T: int, causal: bool) -> int:
-        """The share of one stack of blocks in `flops_per_token`; of plain layers it is
+        """Return the share of one stack of blocks in `flops_per_token`; for plain layers
 
             6·L·(4·D² + 2·D·I) + 12·L·D·T
 
-        with I the intermediate size: the matrices, and the two products of attention, every
-        position with every one. Half of these if causal, since a kernel that knows the rule skips
-        the future. Boundaries inside a row are not taken off.
+        with I the intermediate size: the matrices, and the two products of attention over all
+        pairs of positions. Causal attention counts half, because a causal kernel skips the future.
+        Boundaries inside a row are ignored.
         """
         return sum(self.layer(number).flops(T, causal) for number in range(self.num_layers))
 
@@ -231,16 +228,16 @@ class Fitting(Config):
 
     @property
     def reads_longer(self) -> bool:
-        """Whether it reads `longer_instances` too."""
+        """Whether it also reads `longer_instances`."""
         return False
 
     @property
     def watched(self) -> set[str]:
-        """The keys that decide what is seen of a run and not the weights: no part of identity."""
+        """Keys that affect monitoring and not the weights; excluded from the run's identity."""
         return set()
 
     def check(self, model: Family, compute: ComputeConfig) -> None:
-        """Raise ConfigError where `model` cannot be fitted so on these machines."""
+        """Raise ConfigError if `model` cannot be fitted this way on these machines."""
 
     @field_validator("objective", mode="before")
     @classmethod

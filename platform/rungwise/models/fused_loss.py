@@ -1,17 +1,17 @@
-"""Cross entropy in the cache of a CPU, with the output matrix or behind it.
+"""Cross entropy within the cache of a CPU, fused with the output matrix or applied to logits.
 
-On a CPU the logits of a step do not fit into the caches, and memory is the limit: a textbook cross
-entropy walks some eight times over them, in fresh pages each time. In `FusedLoss` gradients are
-made on the way forward: a few rows at a time are multiplied out into one buffer that stays in the
-cache, turned into probabilities in place, and multiplied back at once. With e = exp(logits - max),
-s = its row sums and w the weights,
+On a CPU the logits of a step exceed the caches and memory bandwidth is the limit: a textbook cross
+entropy passes over them about eight times, in fresh pages each time. `FusedLoss` computes gradients
+in the forward pass: it multiplies a few rows at a time into one buffer that stays in the cache,
+turns them into probabilities in place, and multiplies back at once. With e = exp(logits - max), s
+its row sums and w the weights,
 
     d total / d hidden = (w / s) · (e - s · [target]) · W
     d total / d W      = (e - s · [target])ᵀ · (w / s) · hidden
 
-so that the division by s is of rows of length D and not V. The total is a sum over tokens, and what
-backward is given is one number, which is all that is left to multiply by. The idea is that of
-fused linear cross entropy (Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989).
+so the division by s applies to rows of length D instead of V. The total is a scalar, so backward
+only multiplies by its gradient. The idea is that of fused linear cross entropy (Hsu et al. 2024,
+"Liger Kernel", arXiv:2410.10989).
 
 Shapes: X tokens, R rows of a chunk, D hidden, V vocabulary.
 """
@@ -26,11 +26,9 @@ from torch.autograd.function import once_differentiable
 
 
 class FusedLoss(torch.autograd.Function):
-    """(total, correct) as `weighted_sums` of the logits; `rows` of them are held at a time.
-
-    `weight_PD` may have rows behind the vocabulary, P >= V, which are no classes; `bias_V` may be
-    None. Products are taken in `dtype`, everything else in float32 or wider.
-    """
+    """Returns (total, correct) like `weighted_sums`, holding the logits of `rows` tokens at a time.
+    `weight_PD` may have padding rows, P >= V; `bias_V` may be None. Matrix products use `dtype`,
+    everything else float32 or wider."""
 
     @staticmethod
     def forward(
@@ -76,11 +74,9 @@ class FusedLoss(torch.autograd.Function):
 
 
 class SummedLoss(torch.autograd.Function):
-    """(total, correct) of logits that are there already, `rows` of them at a time.
-
-    Where few positions are predicted the logits fit into memory, and only the passes over them
-    count: forward leaves nothing but a number a row, backward writes the gradient once.
-    """
+    """Returns (total, correct) of existing logits, `rows` rows at a time. For few predicted
+    positions, as in MLM, the logits fit into memory and only the passes over them cost. Forward
+    saves one number per row; backward writes the gradient once."""
 
     @staticmethod
     def forward(
@@ -122,7 +118,7 @@ class SummedLoss(torch.autograd.Function):
 
 
 class _Sums:
-    """One pass over the chunks: the buffer, and the gradients that add up."""
+    """The buffer of one pass over the chunks, and the accumulated gradients."""
 
     def __init__(
         self,
@@ -156,7 +152,7 @@ class _Sums:
     def add(
         self, hidden_RD: Tensor, targets_R: Tensor, weights_R: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Total, correct, and the gradient of these rows."""
+        """Return total, correct, and the gradient of these rows."""
         R = len(hidden_RD)
         narrow_RV, wide_RV = self._logits_RV[:R], self._wide_RV[:R]
         torch.mm(hidden_RD, self._weight_VD.t(), out=narrow_RV)
@@ -189,8 +185,8 @@ class _Sums:
 
 
 def _is_first(logits_RV: Tensor, is_most_R1: Tensor, targets_R: Tensor) -> Tensor:
-    """Whether the target is the first of the largest, as `argmax` has it. Half-width logits often
-    tie, and few rows have a target that is among the largest at all."""
+    """Whether the target is the first maximum, as in `argmax`. 16-bit logits often tie; checking
+    only rows whose target is a maximum is cheap."""
     is_first_R = is_most_R1[:, 0].clone()
     (candidates,) = is_first_R.nonzero(as_tuple=True)
     is_first_R[candidates] = logits_RV[candidates].argmax(dim=1) == targets_R[candidates]

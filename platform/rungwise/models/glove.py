@@ -1,10 +1,10 @@
-"""GloVe as a family: vectors whose products are the logarithms of how often words stand together.
+"""GloVe as a family: vectors whose dot products fit the logarithms of co-occurrence counts.
 
     tokens ──> cells: co-occurrences within the window ──> epochs of weighted least squares
 
-Pennington, Socher & Manning 2014, "GloVe: Global Vectors for Word Representation". Two words at a
-distance of d add 1/d to their cell, counted in whole parts of the least common multiple of all
-distances, so that a sum does not depend on its order. The epochs are in glove_kernel.py.
+Pennington, Socher & Manning 2014, "GloVe: Global Vectors for Word Representation". Two words at
+distance d add 1/d to their cell, as an integer in units of 1 / lcm(1 .. window), so that sums do
+not depend on their order. The epochs are in glove_kernel.py.
 
 V vocabulary, D size of a vector, N cells
 """
@@ -24,7 +24,7 @@ from rungwise.models.sparse_sums import SparseSums
 from rungwise.models.word_vectors import VectorFamily, Weights, WordVectorModel, drawn, objective_of
 
 _LEARNT = ("words", "contexts", "word_bias", "context_bias")
-_SQUARES = "_squares"  # of whose gradients the sums have these names
+_SQUARES = "_squares"  # suffix of the sums of squared gradients
 
 
 class GloveConfig(VectorFamily):
@@ -52,8 +52,8 @@ class GloveConfig(VectorFamily):
     def count(
         self, ids: NDArray[np.integer], starts: NDArray[np.int64], counts_V: NDArray[np.int64]
     ) -> SparseSums:
-        """The co-occurrences of one shard of sentences, in parts of `_unit`, by row·V + column with
-        row ≤ column; words that are not counted are taken out first."""
+        """Count the co-occurrences of one shard of sentences, in multiples of 1 / `_unit`, by key
+        row·V + column with row ≤ column. Words with a count of 0 are removed first."""
         kept = counts_V[ids] > 0
         words = ids[kept].astype(np.int64)
         sentence = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[kept]
@@ -67,13 +67,13 @@ class GloveConfig(VectorFamily):
         return sparse_sums.merge(tables)
 
     def cells(self, table: SparseSums, vocab_size: int) -> Cells:
-        """The cells of all counts. A word beside itself is in the window of both."""
+        """Return the cells of all counts; a word near itself counts for both positions."""
         rows, columns = np.divmod(table.keys, vocab_size)
         amounts = table.sums / self._unit * (1 + (rows == columns))
         return Cells(rows.astype(np.int32), columns.astype(np.int32), amounts.astype(np.float32))
 
     def start(self, counts_V: NDArray[np.int64], seed: int) -> Weights:
-        """The weights before the first cell, and the sums of their squared gradients."""
+        """Draw the initial weights; the sums of squared gradients start at 1."""
         rng = np.random.default_rng(seed)
         rows = [drawn(rng, counts_V, self.size) for _ in _LEARNT]
         biases = [row[:, 0].copy() for row in rows[2:]]
@@ -83,10 +83,8 @@ class GloveConfig(VectorFamily):
     def read(
         self, weights: Weights, cells: Cells, order: NDArray[np.int64], rate: float
     ) -> tuple[float, int]:
-        """Take these cells one after the other, the weights in place.
-
-        With a rate of 0 nothing is learnt: returned are the sum of the losses and their number.
-        """
+        """Train on these cells in order, updating the weights in place; a rate of 0 only evaluates.
+        Returns the sum of the losses before each step and their number."""
         from rungwise.models import glove_kernel  # numba is slow to import
 
         learnt = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _LEARNT)
@@ -94,7 +92,6 @@ class GloveConfig(VectorFamily):
         return glove_kernel.read(*arguments)
 
     def model(self, weights: Weights) -> WordVectorModel:
-        """The vectors that were learnt."""
         words, contexts = (weights[name][:, : self.size] for name in ("words", "contexts"))
         return WordVectorModel(words + contexts, contexts.copy())
 
@@ -105,7 +102,7 @@ class GloveConfig(VectorFamily):
 
 
 class Cells(NamedTuple):
-    """The half of a symmetric table on and above its diagonal, without zeros."""
+    """The non-zero cells on and above the diagonal of a symmetric table."""
 
     rows: NDArray[np.int32]  # (N,)
     columns: NDArray[np.int32]  # (N,)

@@ -1,8 +1,8 @@
-"""The epochs of GloVe over cells of co-occurrence, compiled by numba on first use.
+"""The epochs of GloVe over co-occurrence cells, compiled by numba on first use.
 
-Each cell is a step of AdaGrad (Duchi et al. 2011) on its weighted square, as in glove.c: the
-gradient is scaled by the rate before its squares are summed, the sums begin at 1, and no component
-of a step is larger than 100.
+Each cell is an AdaGrad step (Duchi et al. 2011) on its weighted squared error, as in glove.c: the
+gradient is scaled by the learning rate and clipped to ±100 before its squares are summed, and the
+sums start at 1.
 
 N cells, V vocabulary, P size of a vector in memory
 """
@@ -38,7 +38,7 @@ def read(
     alpha: float,
     rate: float,  # 0: learn nothing
 ) -> Any:
-    """One step for each cell and one for its mirror image; the sum of the losses before each,
+    """Take a step for each cell and its mirror image; return the sum of the losses before each,
     f(x)·(w·c + b + b' - ln x)²/2, and their number."""
     loss, number = 0.0, 0
     for cell in order:

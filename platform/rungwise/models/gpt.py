@@ -1,18 +1,18 @@
-"""GPT: a Transformer that reads from left to right and predicts the next token.
+"""GPT: a causal Transformer that predicts the next token.
 
     ids ──> token + position ──> causal Transformer ──> hidden (B, T, D) ──> logits (B, T, V), tied
 
 GPT-1 (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training") has the
 post-norm block of Vaswani et al.; GPT-2 (Radford et al. 2019, "Language Models are Unsupervised
-Multitask Learners") moves LayerNorm to the input of each part, adds one at the end, and scales what
-blocks add by 1/sqrt(2 · num_layers) at the start. Both: learned positions, GELU with tanh, the
-token embedding as the output matrix without a bias, weights from a normal of 0.02.
+Multitask Learners") moves LayerNorm to the input of each sublayer, adds one at the end, and scales
+the initial weights of residual outputs by 1/sqrt(2 · num_layers). Both have learned positions,
+tanh GELU, a tied output matrix without bias, and weights drawn from a normal of 0.02.
 
-A packed block holds parts of several documents. `document` (B, T) says which token is of which, and
-no attention crosses; `positions` (B, T) count within the document. Where no row holds a boundary
-both are None, and attention takes the flash kernel with its own causal rule. With
-`crosses_documents` a block is one text, as in GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix
-B): for documents that are sentences of a longer text.
+A packed block holds parts of several documents. `document` (B, T) numbers them, and attention does
+not cross them; `positions` (B, T) count within the document. If no row holds a boundary both are
+None, and the flash kernel applies its own causal rule. With `crosses_documents` a block is one
+text, as in GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix B): for documents that are
+sentences of a longer text.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 """
@@ -43,8 +43,8 @@ class DecoderFamily(TransformerFamily):
         return CausalModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """The causal stack and the output: stack_flops + 6·D·V. GPT-2 124M at T = 1,024: 797.8
-        MFLOP with V = 50,257, and 798.0 with the 50,304 of a padded vocabulary."""
+        """Count the causal stack and the output: stack_flops + 6·D·V. GPT-2 124M at T = 1,024:
+        797.8 MFLOP with V = 50,257, and 798.0 with 50,304, the padded vocabulary."""
         return float(self.stack_flops(T, causal=True) + 6 * self.hidden_size * V)
 
 
@@ -97,7 +97,7 @@ class GptConfig(DecoderFamily):
 
 
 class Gpt(TransformerBody):
-    """The decoder without its output. Segments are not for it: the delimiter ends a text."""
+    """The decoder without its output. It ignores segments: the delimiter ends a text."""
 
     name: ClassVar[str] = "gpt"
 
@@ -125,7 +125,7 @@ class Gpt(TransformerBody):
 
 
 class GptForPretraining(NextTokenModel):
-    """GPT with its output, the token embedding."""
+    """GPT with its tied output."""
 
     gpt: Gpt
 

@@ -4,18 +4,18 @@ Chen & Goodman 1998 (TR-10-98), equations 20 to 26; sentence starts, discounts a
 distribution below the unigrams as in kenlm's lmplz (Heafield et al. 2013, "Scalable Modified
 Kneser-Ney Language Model Estimation").
 
-    count     the n-grams of the highest order of one shard
-    split     a table in parts by a hash of the n-gram, for reducers that work side by side
-    merge     the sum of tables, in any grouping
+    count     the n-grams of the highest order in one shard
+    split     partition a table by a hash of the n-gram, for parallel reducers
+    merge     sum tables, in any grouping
     estimate  adjusted counts, discounts, probabilities and backoffs of every order
 
-Only n-grams of the highest order are counted: one that begins a sentence is filled up with start
-symbols, and `<s> <s> a b` stands for `<s> a b`, so every lower order follows from the table.
+Only n-grams of the highest order are counted. Those that begin a sentence are padded with start
+symbols: `<s> <s> a b` stands for `<s> a b`, so the table determines every lower order.
 
-The model is a trie in sorted arrays. N-gram i of order n has the key `context * V + word`, context
-being the index of its first n - 1 tokens among those of order n - 1; unigrams are indexed by id.
-Scoring finds the n-gram that ends at each position for n = 1, 2, ... with one binary search a
-level, all positions at once.
+The model is a trie in sorted arrays. An n-gram of order n has the key `context * V + word`, where
+`context` is the index of its first n - 1 tokens in order n - 1; unigrams are indexed by id. Scoring
+finds the n-gram that ends at each position for n = 1, 2, ... with one binary search per level, for
+all positions at once.
 
 N n-grams, O order, V vocabulary, T tokens
 """
@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Distinct n-grams of the highest order in lexicographic order, and how often each occurred."""
+    """Distinct n-grams of the highest order, sorted lexicographically, and their counts."""
 
     ngrams: Ids  # (N, O), oldest token first, in the type of the shard's ids
     counts: NDArray[np.int64]  # (N,)
@@ -59,10 +59,8 @@ class _Level:
 
 
 def count(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: int) -> Table:
-    """The n-grams of `order` of one shard of sentences, each closed by the end symbol.
-
-    Raises DataError if a sentence contains the start symbol.
-    """
+    """Count the n-grams of `order` in one shard of sentences, each closed by the end symbol. Raises
+    DataError if a sentence contains the start symbol."""
     if (ids == start_id).any():
         raise DataError(
             f"expected no start symbol (id {start_id}) inside a sentence, found one at token "
@@ -84,9 +82,9 @@ def _windows(
     context_size: int,
     start_id: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The `context_size` tokens before these positions, start symbols before a sentence, and the
-    tokens at them."""
-    # The same type as the offsets, or numpy would convert all of them at every call.
+    """Return the `context_size` tokens before each position, padded with start symbols at the
+    beginning of a sentence, and the tokens at the positions."""
+    # With another type than the offsets', numpy would convert all offsets at every call.
     sentence = np.searchsorted(offsets, positions.astype(offsets.dtype), side="right") - 1
     before = positions[:, None] + np.arange(-context_size, 0)
     inside = before >= offsets[sentence][:, None]
@@ -95,11 +93,9 @@ def _windows(
 
 
 def merge(tables: Sequence[Table]) -> Table:
-    """Sum tables of one order. Any grouping and any order of merges gives the same bytes.
-
-    Memory is proportional to the n-grams passed in, so a tree of merges needs no more than twice
-    the distinct ones.
-    """
+    """Sum tables of one order; any grouping and order of merges gives the same bytes. Memory is
+    proportional to the n-grams passed in, so a tree of merges needs at most twice the distinct
+    ones."""
     ngrams = np.concatenate([table.ngrams for table in tables])
     counts = np.concatenate([table.counts for table in tables])
     order, first = _sort(ngrams)
@@ -109,7 +105,7 @@ def merge(tables: Sequence[Table]) -> Table:
 
 
 def split(table: Table, parts: int) -> list[Table]:
-    """Divide a table by a hash of the n-gram alone: equal n-grams of two tables share a part."""
+    """Partition a table by a hash of the n-gram: equal n-grams of two tables share a part."""
     hashes = np.zeros(len(table), np.uint64)
     for column in table.ngrams.T:
         hashes = (hashes ^ column) * _MULTIPLIER
@@ -119,7 +115,7 @@ def split(table: Table, parts: int) -> list[Table]:
 
 
 def _sort(ngrams: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """The permutation that sorts rows, and where in sorted order a row differs from the last."""
+    """Return the permutation that sorts rows, and which sorted rows differ from the previous."""
     bits = max(1, int(ngrams.max(initial=0)).bit_length())
     columns = 64 // bits
     packed = []
@@ -138,11 +134,9 @@ def _sort(ngrams: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
 
 
 def _levels(table: Table, start_id: int) -> list[_Level]:
-    """Adjusted counts of every order, unigrams first.
-
-    An n-gram below the highest order counts the distinct tokens before it; one that begins with the
-    start symbol has nothing before it and keeps its raw count.
-    """
+    """Compute the adjusted counts of every order, unigrams first. Below the highest order, an
+    n-gram counts the distinct tokens before it. One that begins with the start symbol keeps its raw
+    count."""
     ngrams, counts = table.ngrams, table.counts
     levels: list[_Level] = []
     for order in range(ngrams.shape[1], 1, -1):
@@ -157,7 +151,7 @@ def _levels(table: Table, start_id: int) -> list[_Level]:
         else:
             suffixes = (np.cumsum(shorter[:, 1] != start_id) - 1)[group[proper]]
         levels.append(_Level(ngrams[proper], counts[proper], suffixes))
-        # Only one row ends in a suffix that begins with the start symbol.
+        # A suffix that begins with the start symbol occurs in one row only.
         counts = np.where(shorter[:, 0] == start_id, counts[permutation[first]], distinct)
         ngrams = shorter
     levels.append(_Level(ngrams, counts, np.zeros(len(ngrams), np.int64)))
@@ -167,12 +161,12 @@ def _levels(table: Table, start_id: int) -> list[_Level]:
 def _discounts(
     counts: NDArray[np.int64], order: int, fallback: tuple[float, float, float] | None
 ) -> Floats:
-    """Discounts (4,) of the adjusted counts 0, 1, 2 and 3 or more; equation 26."""
+    """Compute the discounts (4,) of adjusted counts 0, 1, 2 and 3 or more; equation 26."""
     _, n1, n2, n3, n4 = np.bincount(np.minimum(counts, 5), minlength=6)[:5].tolist()
     if n1 and n2 and n3:
         y = n1 / (n1 + 2 * n2)
         closed = [1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3]
-        # At 0 some contexts would leave nothing to unseen tokens.
+        # With a discount of 0 some contexts would leave no probability to unseen tokens.
         if min(closed) > 0:
             return np.array([0, *closed])
     if fallback is not None:
@@ -190,14 +184,12 @@ def estimate(
     start_id: int,
     fallback: tuple[float, float, float] | None = None,
 ) -> NgramLanguageModel:
-    """The model of a merged table, of the table's order or less where no sentence is that long.
+    """Estimate the model of a merged table; its order is lower if no sentence is long enough.
 
-    Every id below `vocab_size` but the start symbol can be predicted; one that never occurred gets
-    the uniform share, as kenlm's <unk> does. `fallback` gives the discounts of the adjusted counts
-    1, 2 and 3 or more of an order whose counts of counts yield none (kenlm: 0.5, 1, 1.5).
-
-    Raises DataError if the table is empty, holds an id out of range, or an order yields no
-    discounts and there is no fallback.
+    Every id below `vocab_size` except the start symbol can be predicted; an id that never occurred
+    gets the uniform share, like kenlm's <unk>. `fallback` holds the discounts of adjusted counts 1,
+    2 and 3 or more for orders where equation 26 fails (kenlm: 0.5, 1, 1.5). Raises DataError if the
+    table is empty, holds an id out of range, or an order needs a missing fallback.
     """
     if not len(table):
         raise DataError("expected n-grams to estimate a model from, found an empty corpus")
@@ -214,14 +206,14 @@ def estimate(
     keys: list[NDArray[np.int64]] = []
     probabilities, backoffs = [probability], []
     for level in longer:
-        # Of the first n - 1 tokens, all of them known to the trie.
+        # Index of the first n - 1 tokens; the trie holds all of them.
         context = level.ngrams[:, 0].astype(np.int64)
         for column, known in zip(level.ngrams.T[1:-1], keys, strict=True):
             context = np.searchsorted(known, context * vocab_size + column)
         discounts.append(_discounts(level.counts, len(discounts) + 1, fallback))
         removed = discounts[-1][np.minimum(level.counts, 3)]
         totals = np.bincount(context, level.counts, len(probability))
-        # A context that nothing follows leaves all to the shorter one.
+        # A context without successors has backoff weight 1.
         backoff = np.ones(len(probability))
         np.divide(
             np.bincount(context, removed, len(probability)), totals, backoff, where=totals > 0
@@ -244,7 +236,7 @@ def estimate(
 
 @dataclass(frozen=True, eq=False)
 class NgramLanguageModel:
-    """Exact probabilities of the next token. Orders are counted from 1, n-grams sorted by key."""
+    """An exact language model. Orders are counted from 1, n-grams are sorted by key."""
 
     is_exact: ClassVar[bool] = True
 
@@ -254,20 +246,18 @@ class NgramLanguageModel:
     keys: tuple[NDArray[np.int64], ...]  # (N,) of orders 2 to O
     ngram_log_probabilities: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O
     log_backoffs: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O - 1
-    end_id: int | None = None  # behind it within a text another one begins
+    end_id: int | None = None  # within a text, a new sentence begins after it
 
     @property
     def order(self) -> int:
-        """The longest n-gram it knows."""
         return len(self.ngram_log_probabilities)
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
-        """Natural log-probability of each token of each text given all before it in the text.
+        """Return the natural log-probability of each token, given those before it in its text.
 
-        A text begins behind the start symbol, and so does what stands behind an end symbol in it;
-        append the end symbol if it is to be predicted.
-
-        Raises DataError for a token outside the vocabulary, the start symbol included.
+        The context restarts at the beginning of a text and after an end symbol inside it. Append
+        the end symbol to have it predicted. Raises DataError for the start symbol and for a token
+        outside the vocabulary.
         """
         lengths = np.array([len(text) for text in texts], np.int64)
         ids = np.concatenate([np.empty(0, np.int64), *(np.asarray(t, np.int64) for t in texts)])
@@ -284,15 +274,15 @@ class NgramLanguageModel:
                 f"{self.start_id}, found {tokens[wrong][0]}; encode with the model's tokenizer"
             )
         scores = self.ngram_log_probabilities[0][tokens]
-        # Of the n-gram that ends at each position, -1 where it is unknown. None reaches over the
-        # start of a text, for no n-gram but the unigram ends with the start symbol.
+        # Index of the n-gram that ends at each position, -1 if unknown. None crosses the start of
+        # a text, because only the unigram ends with the start symbol.
         index = tokens
         for keys, values, backoffs in zip(
             self.keys, self.ngram_log_probabilities[1:], self.log_backoffs, strict=True
         ):
             position = np.flatnonzero(index[:-1] >= 0) + 1
             key = index[position - 1] * self.vocab_size + tokens[position]
-            # Sorted, searches stay in the cache: several times faster.
+            # Searches in sorted order stay in the cache: several times faster.
             ascending = np.argsort(key)
             position, key = position[ascending], key[ascending]
             context = index[position - 1]
@@ -304,7 +294,7 @@ class NgramLanguageModel:
         return np.split(scores[inside], np.cumsum(lengths)[:-1]) if len(texts) else []
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """The model as arrays by name, for safetensors; `from_tensors` reads them."""
+        """Return the model as named arrays, for safetensors."""
         tensors: dict[str, NDArray[Any]] = {
             "vocabulary": np.array([self.vocab_size, self.start_id]),
             "discounts": self.discounts,
@@ -319,7 +309,7 @@ class NgramLanguageModel:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> NgramLanguageModel:
-        """The model that `to_tensors` wrote."""
+        """Restore a model from `to_tensors`."""
         vocab_size, start_id = tensors["vocabulary"].tolist()
         orders = range(1, len(tensors["discounts"]) + 1)
         return cls(

@@ -1,18 +1,14 @@
 """Trained modules as language models: next tokens exactly, masked ones by pseudo-likelihood.
 
     CausalModel         P(t | tokens before)        [END] text          one pass
-    CarryingModel       P(t | all tokens before)    [END] text          one pass, in pieces that
-                                                                        hand on a state
-    MaskedModel         P(t | all other tokens)     [CLS] text [SEP]    a pass for each token, which
-                                                                        is [MASK] in it
-    TwoDirectionModel   P(t | all other tokens)     [END] text          one pass, no mask: a
-                                                                        prediction never reads its
-                                                                        own token
+    CarryingModel       P(t | all tokens before)    [END] text          one pass, carrying a state
+    MaskedModel         P(t | all other tokens)     [CLS] text [SEP]    a pass per masked token
+    TwoDirectionModel   P(t | all other tokens)     [END] text          one pass, without masks
 
-MaskedModel is Salazar et al. 2020, "Masked Language Model Scoring" (arXiv:1910.14659). It finds a
-word of several pieces too likely, as one piece gives away the next; asked for it, a piece is
-predicted without those behind it in its word (Kauf & Ivanova 2023, arXiv:2305.10588). Where a model
-reads from left to right, END within a text begins another document, as in training.
+MaskedModel is Salazar et al. 2020, "Masked Language Model Scoring" (arXiv:1910.14659). It overrates
+words of several pieces, because each piece gives away the others; `log_probabilities_in_words`
+hides the later pieces of the word (Kauf & Ivanova 2023, arXiv:2305.10588). For left-to-right
+models, END within a text begins another document, as in training.
 
 Shapes: B batch, T sequence, V vocabulary, N tokens.
 """
@@ -32,13 +28,13 @@ from torch import Tensor
 from rungwise.models.cross_entropy import at_least_float32
 from rungwise.models.objectives import CausalBatch
 
-_MOST_LOGITS = 1 << 22  # held at a time: few enough for the cache of a CPU
-_MOST_TOKENS = 1 << 12  # of rows that ask for one token each, read at a time; likewise
+_MOST_LOGITS = 1 << 22  # held at a time; fits the cache of a CPU
+_MOST_TOKENS = 1 << 12  # read at a time by MaskedModel, for the same reason
 
 
 @dataclass(frozen=True)
 class Window:
-    """The tokens [start, stop) of a text, read together; those from `first` on are scored."""
+    """The tokens [start, stop) of a text, read together and scored from `first` on."""
 
     text: int
     start: int
@@ -49,12 +45,11 @@ class Window:
 def windows(
     lengths: Sequence[int], max_length: int | None, overlap: int | None = None
 ) -> Iterator[Window]:
-    """Windows that score each token of texts of these lengths once.
+    """Yield windows that score each token of texts of these lengths once.
 
-    A window holds at most `max_length` tokens, more than `overlap`, and begins `overlap` tokens
-    before the end of the one before it, or half a window before if that is None. Each token is
-    scored in the first window that holds it: with all tokens before it, or at least so many of
-    them. A text that fits is one window.
+    A window holds at most `max_length` tokens and overlaps the previous one by `overlap` (less than
+    `max_length`), by default half a window. The first window that holds a token scores it, so at
+    least `overlap` preceding tokens are read, or all. A text that fits is one window.
     """
     for text, length in enumerate(lengths):
         size = max_length or max(1, length)
@@ -71,7 +66,7 @@ class _Trained:
     """A module on a body, in eval mode."""
 
     module: Any
-    max_length: int | None  # tokens of the longest row, the frame included
+    max_length: int | None  # tokens of the longest row, special tokens included
 
     @property
     def vocab_size(self) -> int:
@@ -79,7 +74,6 @@ class _Trained:
 
     @torch.no_grad()
     def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """The vectors (N, D) of these tokens."""
         ids_N = torch.tensor(list(ids), device=self._device)
         return self.module.body.token_embedding(ids_N).float().cpu().numpy()
 
@@ -96,11 +90,11 @@ class _BlockModel(_Trained, ABC):
 
     @abstractmethod
     def target_logits(self, batch: CausalBatch) -> Tensor:
-        """Logits (B, T, V) of the targets; padding is at the end of a row."""
+        """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
 
     @torch.no_grad()
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """The natural log of the probability of each token of each text; see `LanguageModel`."""
+        """Return the natural log-probability of each token; see `LanguageModel`."""
         scores = [np.zeros(len(text)) for text in texts]
         streams = [[self.end, *text] for text in texts]
         waiting = sorted(
@@ -129,12 +123,9 @@ class _BlockModel(_Trained, ABC):
 
 @dataclass(frozen=True)
 class CausalModel(_BlockModel):
-    """A module that reads from left to right; `module.logits(ids, document, positions)` are those
-    of the next tokens (B, T, V).
-
-    `reach` says that a position reads itself and so many before it, None that it reads its row. A
-    text of any length then falls into windows, and the numbers are those of one.
-    """
+    """A left-to-right module; `module.logits(ids, document, positions)` returns the logits of the
+    next tokens (B, T, V). With `reach`, a position reads itself and only that many tokens before
+    it, so windows change no numbers and a text may have any length. None: it reads its row."""
 
     reach: int | None = None
 
@@ -162,13 +153,12 @@ class CausalModel(_BlockModel):
 
 @dataclass(frozen=True)
 class CarryingModel(CausalModel):
-    """A module with a state; `module.read_on(ids, state)` gives vectors (B, T, D), whose logits are
-    `module.logits_of(vectors)`, and the state to go on with."""
+    """A module with a state; `module.read_on(ids, state)` returns vectors (B, T, D), for
+    `module.logits_of(vectors)`, and the next state."""
 
     @torch.no_grad()
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """The natural log of the probability of each token of each text, after all tokens before
-        it; see `LanguageModel`."""
+        """Return the natural log-probability of each token, given all before it; no windows."""
         scores = [np.zeros(len(text)) for text in texts]
         waiting = sorted(range(len(texts)), key=lambda text: len(texts[text]))
         most = max(1, _MOST_LOGITS // self.vocab_size)  # tokens
@@ -192,7 +182,7 @@ class CarryingModel(CausalModel):
 @dataclass(frozen=True)
 class TwoDirectionModel(_BlockModel):
     """A module that predicts from both sides; `module.logits(ids, targets, lengths, document,
-    positions)` are those of the targets (B, T, V)."""
+    positions)` returns the logits of the targets (B, T, V)."""
 
     is_exact: ClassVar[bool] = False
 
@@ -205,7 +195,7 @@ class TwoDirectionModel(_BlockModel):
     def blank_logits(
         self, ids_BT: Tensor, segments_BT: Tensor, lengths_B: Tensor, position_B: Tensor
     ) -> Tensor:
-        """Logits (B, V) of the token at one position of each row, a block of documents."""
+        """Return the logits (B, V) of the token at one position of each packed row."""
         predicted = []
         for ids_T, length, position in zip(ids_BT, lengths_B.tolist(), position_B, strict=True):
             ids_1T = ids_T[None, : length - 1]
@@ -215,14 +205,14 @@ class TwoDirectionModel(_BlockModel):
                 torch.ones(1, length - 1, device=ids_T.device),
                 *_documents(ids_1T, self.end),
             )
-            # A token is the target of the position before it.
+            # A token is the target of the previous position.
             predicted.append(self.target_logits(batch)[:, position - 1])
         return torch.cat(predicted)
 
 
 @dataclass(frozen=True)
 class MaskedModel(_Trained):
-    """A module that predicts masked tokens; `module(ids, segments, lengths, positions).mlm` are
+    """A module that predicts masked tokens; `module(ids, segments, lengths, positions).mlm` holds
     their logits (B, M, V)."""
 
     cls: int
@@ -238,7 +228,7 @@ class MaskedModel(_Trained):
         lengths_B: Tensor | None,
         position_B: Tensor,
     ) -> Tensor:
-        """Logits (B, V) of the token at one position of each row, which is masked."""
+        """Mask one position of each row and return its logits (B, V)."""
         position_B1 = position_B[:, None]
         masked_BT = ids_BT.scatter(1, position_B1, self.mask)
         return self.module(masked_BT, segments_BT, lengths_B, position_B1).mlm[
@@ -246,23 +236,21 @@ class MaskedModel(_Trained):
         ]
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """The natural log of the probability of each token of each text; see `LanguageModel`."""
         return self._scores(texts, [range(1, len(text) + 1) for text in texts])
 
     def log_probabilities_in_words(
         self, texts: Sequence[Sequence[int]], word_starts: Sequence[Sequence[bool]]
     ) -> list[NDArray[np.float64]]:
-        """The same without the rest of its word; see `HidesWords`."""
         return self._scores(texts, [_word_ends(starts) for starts in word_starts])
 
     @torch.no_grad()
     def _scores(
         self, texts: Sequence[Sequence[int]], hidden_until: Sequence[Sequence[int]]
     ) -> list[NDArray[np.float64]]:
-        """Each token of each text, itself and those before `hidden_until` of it behind masks."""
+        """Score each token with itself and the following ones up to `hidden_until` masked."""
         scores = [np.zeros(len(text)) for text in texts]
         inside = None if self.max_length is None else self.max_length - 2  # [CLS] and [SEP]
-        rows: dict[int, list[tuple[Window, int]]] = {}  # of one length, which need no padding
+        rows: dict[int, list[tuple[Window, int]]] = {}  # by length, so no padding is needed
         for window in windows([len(text) for text in texts], inside):
             of_length = rows.setdefault(window.stop - window.start, [])
             of_length += [(window, place) for place in range(window.first, window.stop)]
@@ -274,7 +262,7 @@ class MaskedModel(_Trained):
                 until = [[hidden_until[w.text][place] - w.start + 1] for w, place in chosen]
                 place_T = torch.arange(length + 2)
                 hidden_BT = (place_T >= place_B1) & (place_T < torch.tensor(until))
-                hidden_BT[:, -1] = False  # a word that goes on behind the window
+                hidden_BT[:, -1] = False  # [SEP], if the word continues past the window
                 logits_BV = self.blank_logits(
                     ids_BT.masked_fill(hidden_BT, self.mask).to(self._device),
                     None,
@@ -288,7 +276,6 @@ class MaskedModel(_Trained):
 
 
 def _word_ends(starts: Sequence[bool]) -> list[int]:
-    """Where the word of each token ends: the index of the next token that begins one."""
     ends, end = [], len(starts)
     for place in reversed(range(len(starts))):
         ends.append(end)
@@ -302,16 +289,15 @@ def _chunks(rows: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _log_of_targets(logits: Tensor, targets: Tensor) -> NDArray[np.floating[Any]]:
-    """The natural log of the probability of each target (...) of logits (..., V), in float32 or
-    wider."""
+    """Return the natural log-probability of each target (...), given logits (..., V)."""
     logits = at_least_float32(logits)
     chosen = logits.gather(-1, targets.to(logits.device)[..., None])[..., 0]
     return (chosen - logits.logsumexp(dim=-1)).cpu().numpy()
 
 
 def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch:
-    """Rows of one document each, padded to the longest: all but the last token, all but the
-    first."""
+    """Build a batch with one padded row per stream: ids are all tokens but the last, targets all
+    but the first."""
     longest = max(len(stream) for stream in streams) - 1
     ids_BT = torch.zeros(len(streams), longest, dtype=torch.int64)
     targets_BT = torch.zeros_like(ids_BT)
@@ -325,7 +311,7 @@ def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch:
 
 
 def _documents(ids_BT: Tensor, end: int) -> tuple[Tensor, Tensor]:
-    """The `document` and `positions` of a `CausalBatch`, from where the symbol stands."""
+    """Return `document` and `positions` of a `CausalBatch`; `end` opens each document."""
     opens_BT = (ids_BT == end).long()
     place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
     begin_BT = (opens_BT * place_T).cummax(dim=1).values

@@ -1,15 +1,14 @@
-"""One layer of a Transformer as numbers and choices: what tells the families' blocks apart.
+"""The options of a Transformer block, in which the families differ.
 
                   norm            MLP                   positions   attention
     bert          LayerNorm       GELU                  added       all heads alike
     gpt           LayerNorm       GELU with tanh        added       causal
-    modern_bert   no biases       GeGLU                 rotary      two layers of three near tokens
+    modern_bert   no biases       GeGLU                 rotary      local in two layers of three
     llama         RMSNorm         SwiGLU                rotary      causal, keys shared by heads
 
-A gated MLP has a second matrix whose product multiplies the activation (Shazeer 2020, "GLU Variants
-Improve Transformer", arXiv:2002.05202). RMSNorm: Zhang & Sennrich 2019, arXiv:1910.07467. Grouped
-queries: Ainslie et al. 2023, arXiv:2305.13245. Normalised queries and keys: Henry et al. 2020,
-arXiv:2010.04245. Rotary positions are in rotary.py.
+A gated MLP multiplies the activation by a second product (Shazeer 2020, "GLU Variants Improve
+Transformer", arXiv:2002.05202). RMSNorm: Zhang & Sennrich 2019, arXiv:1910.07467. Grouped queries:
+Ainslie et al. 2023, arXiv:2305.13245. Query and key norms: Henry et al. 2020, arXiv:2010.04245.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """How one block is made; the defaults are those of BERT and GPT.
+    """The options of one block; the defaults are those of BERT and GPT.
 
-    `num_key_value_heads` share their keys and values among as many query heads each. `window` is
-    how many places away on either side a key may be, None for any. `first_norm` False leaves out
-    the norm of a pre-norm block in front of attention, for a layer whose input is normalised.
+    Each of the `num_key_value_heads` serves an equal number of query heads. `window` is the largest
+    distance to a key on either side, None for no limit. `first_norm` False drops the attention norm
+    of a pre-norm block whose input is already normalised.
     """
 
     hidden_size: int
@@ -59,7 +58,7 @@ class Layer:
     first_norm: bool = True
 
     def new_norm(self, size: int | None = None) -> nn.Module:
-        """A norm over `size` units, by default those of a state."""
+        """Create a norm over `size` units, by default the hidden size."""
         size = size or self.hidden_size
         if self.rms:
             return nn.RMSNorm(size, eps=self.epsilon)
@@ -67,13 +66,13 @@ class Layer:
 
     @property
     def attention_sizes(self) -> tuple[int, int, int]:
-        """Units of the queries, keys and values of a token."""
+        """Units of a token's queries, keys and values."""
         shared = self.num_key_value_heads * self.head_size
         return self.num_heads * self.head_size, shared, shared
 
     def flops(self, T: int, causal: bool) -> int:
-        """Its share of `flops_per_token` (family.py): 6 for each weight of a matrix, and the two
-        products of attention with the keys that a query may see, at most T."""
+        """Return its share of `flops_per_token` (family.py): 6 per weight of a matrix, and the two
+        attention products with the keys in the window, at most T."""
         D, queries = self.hidden_size, self.attention_sizes[0]
         matrices = D * (sum(self.attention_sizes) + queries)
         matrices += (3 if self.gated else 2) * D * self.intermediate_size
@@ -82,10 +81,8 @@ class Layer:
 
 
 class StackedLinear(nn.Linear):
-    """Several matrices with one input as one product: their outputs, of these sizes, side by side.
-
-    Muon takes each for itself (training/muon.py).
-    """
+    """Several matrices with one input, computed as one product; outputs are concatenated. Muon
+    treats each matrix separately (training/muon.py)."""
 
     def __init__(self, in_features: int, sizes: tuple[int, ...], bias: bool) -> None:
         super().__init__(in_features, sum(sizes), bias=bias)

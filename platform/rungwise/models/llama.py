@@ -3,9 +3,9 @@ arXiv:2505.09388): GPT with RMSNorm, SwiGLU, rotary positions and no biases.
 
     ids ──> token ──> causal pre-norm Transformer ──> hidden (B, T, D) ──> logits (B, T, V)
 
-Later ones share the keys and values of a head among several queries (`num_key_value_heads`), and
-Qwen3 normalises queries and keys (`query_key_norm`). What blocks add is scaled at the start as in
-GPT-2. Documents of a packed block do not see each other: gpt.py says how that is told.
+Later models share keys and values among query heads (`num_key_value_heads`), and Qwen3 normalises
+queries and keys (`query_key_norm`). Residual outputs are scaled at initialisation as in GPT-2.
+Attention does not cross documents; see gpt.py.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
@@ -139,7 +139,7 @@ class LlamaForPretraining(NextTokenModel):
     def __init__(self, config: LlamaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         body = Llama(config, vocab_size, vocab_multiple)
         super().__init__(body)
-        bound = config.initializer_range * 3**0.5  # even, of the same deviation
+        bound = config.initializer_range * 3**0.5  # a uniform of the same standard deviation
         self.output = None if config.tied else body.own_output(config.hidden_size, bound)
 
     def output_table(self) -> Tensor:

@@ -4,12 +4,12 @@ what decoders have learnt since.
     ids ──> token ──> LayerNorm ──> pre-norm Transformer, both directions ──> hidden (B, T, D)
         ──> masked positions ──> MLM logits (B, M, V), embedding tied
 
-No biases but the output's, GeGLU, rotary positions, and attention to all tokens in every third
-layer alone, from the first on; the others see the near ones, and turn faster. There are no segments
-and no sentence pairs. The paper masks 30 % (`instances.masking`), and so do recipes for it.
+No biases except the output's, GeGLU, rotary positions, and global attention in every third layer,
+starting with the first; the others are local, with a smaller rotary base. There are no segments and
+no sentence pairs. The paper and the recipes here mask 30 % (`instances.masking`).
 
-The paper packs rows without padding; here batches are of rows of about one length. Its first layer
-has no norm before attention, since the embeddings are normalised.
+The paper packs rows without padding; here a batch holds rows of similar length. The first layer has
+no norm before attention, because the embeddings are normalised.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
@@ -86,7 +86,7 @@ class ModernBertConfig(EncoderFamily):
 
 
 class ModernBert(TransformerBody):
-    """The encoder. It is given segments where BERT is, and does not look at them."""
+    """The encoder. It accepts segments, like BERT, and ignores them."""
 
     name: ClassVar[str] = "modern_bert"
     causal = False
@@ -113,7 +113,7 @@ class ModernBert(TransformerBody):
 
 
 class ModernBertForPretraining(MaskedOutput):
-    """ModernBERT with the head of MLM."""
+    """ModernBERT with the MLM head."""
 
     modern_bert: ModernBert
     nsp = None

@@ -1,9 +1,9 @@
-"""The n-gram model as a family: the oldest rung, fitted by counting and not by gradient.
+"""The n-gram model as a family, fitted by counting instead of gradient descent.
 
     documents ──> counts of n-grams ──> modified Kneser-Ney ──> P(token | n - 1 tokens before)
 
-The counting and the smoothing are in kneser_ney.py. Every document begins anew, as a line
-does in kenlm; what crosses the ends of sentences in it is counted like the rest.
+Counting and smoothing are in kneser_ney.py. Each document starts a new context, like a line in
+kenlm; n-grams inside it may cross sentence ends.
 
 N n-grams, O order
 """
@@ -51,12 +51,12 @@ class NgramConfig(Family):
     def count(
         self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.integer], special: SpecialIds
     ) -> Table:
-        """The n-grams of one shard of documents, each closed by the end symbol."""
+        """Count the n-grams of one shard of documents, each closed by the end symbol."""
         (start,) = special.require("cls")
         return kneser_ney.count(ids, offsets, self.order, start)
 
     def estimate(self, table: Table, vocab_size: int, special: SpecialIds) -> NgramLanguageModel:
-        """The model of all counts. Raises DataError where the corpus is too small."""
+        """Estimate the model from all counts. Raises DataError if the corpus is too small."""
         (start,) = special.require("cls")
         model = kneser_ney.estimate(table, vocab_size, start, self.fallback_discounts)
         return dataclasses.replace(model, end_id=special.end)
@@ -64,7 +64,7 @@ class NgramConfig(Family):
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
     ) -> NgramLanguageModel:
-        """The model that was kept as these tensors."""
+        """Restore a model from `NgramLanguageModel.to_tensors`."""
         return dataclasses.replace(NgramLanguageModel.from_tensors(tensors), end_id=special.end)
 
     split = staticmethod(kneser_ney.split)

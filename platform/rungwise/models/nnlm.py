@@ -1,19 +1,18 @@
 """The neural probabilistic language model (Bengio et al. 2003, "A Neural Probabilistic Language
-Model", JMLR 3; SPEC L3): a word from the n - 1 words before it, by one hidden layer.
+Model", JMLR 3): predicts a word from the n - 1 words before it, with one hidden layer.
 
-    the n - 1 words before ──> C, a vector each ──> x, side by side, the nearest first
+    the n - 1 words before ──> C, a vector each ──> x, concatenated, the nearest first
         ──> o = tanh(d + H x)
         ──> y = b + W x + U o,  one for each word; softmax
 
-W connects the words with the output directly, and may be left out (`direct`), as the paper tries as
-well. [W U] is one output matrix over [x; o]. The rows of C are word vectors, a by-product.
+W connects the words directly to the output; with `direct` false there is none, as in some models of
+the paper. [W U] is one output matrix over [x; o]. The rows of C are word vectors.
 
-A model of this kind reads the packed blocks of GPT's. The context of a word does not go beyond the
-beginning of its document, nor of its block: for each word that is missing there stands one more
-vector of length M, learnt like the others. (The symbol that opens a document is a word of it.)
+It reads the packed blocks of GPT. A context does not cross the beginning of its document or block:
+a learnt vector of length M stands for each missing word. (The symbol that opens a document counts
+as a word of it.)
 
-Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, E width of a state, V
-vocabulary.
+Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, V vocabulary.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class NnlmConfig(Family):
 
     @property
     def context_size(self) -> int:
-        """The length (N-1)·M of x."""
+        """The size (N-1)·M of x."""
         return (self.order - 1) * self.embedding_size
 
     @property
@@ -88,21 +87,18 @@ class NnlmConfig(Family):
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
         (end,) = special.require("end")
-        # Of the words that predict one the last is the position itself.
+        # A position reads n - 1 words: itself and the n - 2 before it.
         return CausalModel(model, self.max_length, end, reach=self.order - 2)
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """H and the output matrix: 6·((n-1)·m·D + V·((n-1)·m + D)), or V·D without W."""
+        """Count H and the output matrix: 6·((n-1)·M·D + V·((n-1)·M + D)), or V·D without W."""
         hidden = self.context_size * self.hidden_size
         return float(6 * (hidden + V * self.output_size))
 
 
 class Nnlm(Body):
-    """C and H. Segments are not for it: the delimiter ends a text.
-
-    A state is as wide as the wider of a word vector and the hidden layer, and the other is filled
-    up with zeros, for a mix of layers adds them up.
-    """
+    """C and H. It ignores segments: the delimiter ends a text. Word vectors and hidden layer are
+    padded with zeros to the same width, the larger of the two, because mixing layers adds them."""
 
     name: ClassVar[str] = "nnlm"
 
@@ -119,11 +115,11 @@ class Nnlm(Body):
         self.clear_padding()
 
     def context(self, ids_BT: Tensor, document_BT: Tensor | None = None) -> Tensor:
-        """x (B, T, (N-1)·M) behind each token: its vector, then those of the words before it."""
+        """Return x (B, T, (N-1)·M) at each token: its vector, then those of the words before."""
         B, T = ids_BT.shape
         vector_BTM = self.token_embedding(ids_BT)
         missing_M = self.missing_embedding.weight[0].to(vector_BTM.dtype)
-        # As many in front of the block as the first token lacks.
+        # Pad the block by as many vectors as its first token lacks.
         padded = torch.cat((missing_M.expand(B, self.order - 2, -1), vector_BTM), dim=1)
         parts = [vector_BTM]
         for back in range(1, self.order - 1):
@@ -136,7 +132,7 @@ class Nnlm(Body):
         return self.dropout(torch.cat(parts, dim=-1))
 
     def activate(self, x_BTX: Tensor) -> Tensor:
-        """o (B, T, D) of x."""
+        """Return o (B, T, D) of x."""
         return self.dropout(torch.tanh(self.hidden(x_BTX)))
 
     def encode_layers(
@@ -171,7 +167,6 @@ class NnlmForPretraining(NextTokenModel):
         positions_BT: Tensor | None,
         starts_S: Tensor | None = None,
     ) -> Tensor:
-        """[x; o], or o alone; see `NextTokenModel`."""
         x_BTX = self.nnlm.context(ids_BT, document_BT)
         o_BTD = self.nnlm.activate(x_BTX)
         return torch.cat((x_BTX, o_BTD.to(x_BTX.dtype)), dim=-1) if self.direct else o_BTD

@@ -1,18 +1,18 @@
-"""Objectives of pretraining: `(model, batch) -> LossSum(total, count, ...)`, one entry a part.
+"""Pretraining objectives: `(model, batch) -> LossSum(total, count, ...)`, one entry per part.
 
     counts = objective.counts(batch)                 from the batch alone, before any forward
     counts = sum over micro-batches and workers      one small all-reduce
     for micro_batch in batch: objective(model, micro_batch).loss(counts).backward()
     gradients = sum over workers                     a sum, NOT the mean that DDP takes
 
-A mean of means depends on how a batch was split, because micro-batches hold different numbers of
+A mean of means depends on how a batch is split, because micro-batches hold different numbers of
 masked tokens. So a loss stays a sum and a count until the last all-reduce. MLM counts tokens and
-NSP sentence pairs, hence each part has its own sum and count, and the joint loss of BERT (Devlin et
-al. 2019, arXiv:1810.04805) is `sum_mlm / count_mlm + sum_nsp / count_nsp` over the GLOBAL batch.
+NSP counts pairs, so each part has its own sum and count, and the joint loss of BERT (Devlin et al.
+2019, arXiv:1810.04805) is `sum_mlm / count_mlm + sum_nsp / count_nsp` over the GLOBAL batch.
 
-google-research/bert divides by `sum(weights) + 1e-5` to survive a batch without a masked token.
-That makes the loss a little too small, by an amount that depends on the split. Here the division is
-by the exact global count, and a part with nothing in it adds exactly 0.
+google-research/bert divides by `sum(weights) + 1e-5` to allow batches without masked tokens. This
+makes the loss slightly too small, by an amount that depends on the split. Here the divisor is the
+exact global count, and an empty part adds exactly 0.
 
     name            parts          model          batch             predicts
     mlm_nsp         mlm, nsp       bert           PretrainingBatch  masked tokens; is B next
@@ -21,19 +21,14 @@ by the exact global count, and a part with nothing in it adds exactly 0.
     causal          lm             gpt            CausalBatch       the next token, from the left
     left_to_right   lm             bert           CausalBatch       the same ("LTR & No NSP")
     bidirectional   bidirectional  bidirectional  CausalBatch       each token, from both sides
-    bilm            bilm           elmo           CausalBatch       each token twice: from the left,
-                                                                    and from the right
-    simcse          contrastive    bert           PretrainingBatch  which vector is of this text
-    sentence_pairs  contrastive    bert           PretrainingBatch  which one is of the other half
+    bilm            bilm           elmo           CausalBatch       each token, from either side
+    simcse          contrastive    bert           PretrainingBatch  the other view of a text
+    sentence_pairs  contrastive    bert           PretrainingBatch  the other half of a text
     tsdae           reconstruction bert           PretrainingBatch  the text, from its vector
 
-`mlm` and the last three (contrastive.py, denoising.py) are ModernBERT's too, and `causal` Llama's
-and the recurrent rungs'.
-
-An objective is one value. A family lists those that it takes (family.py), and nothing else needs to
-know which there are.
-
-Sentence order is ALBERT's in place of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
+ModernBERT also takes `mlm` and the last three (contrastive.py, denoising.py); Llama and the
+recurrent families also take `causal`. Each family lists its objectives (family.py). Sentence order
+is ALBERT's replacement of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
 
 Shapes: B batch, T sequence, V vocabulary, M masked positions, P parts.
 """
@@ -58,17 +53,17 @@ class _Tensors:
     """Tensors of one batch on one device; None stays None."""
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """The batch on `device`."""
+        """Copy the batch to `device`."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
-        """The batch in page-locked memory, from where copies to a GPU are asynchronous."""
+        """Copy the batch to page-locked memory, for asynchronous copies to a GPU."""
         return self._map(torch.Tensor.pin_memory)
 
     def rows(self, start: int, stop: int) -> Self:
-        """The micro-batch of the rows [start, stop); views, nothing is copied."""
+        """Return the micro-batch of rows [start, stop) as views, without `starts`."""
         rows = self._map(lambda tensor: tensor[start:stop])
-        return dataclasses.replace(rows, starts=None)  # which are of the whole
+        return dataclasses.replace(rows, starts=None)  # offsets into the whole batch
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
         tensors = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -80,60 +75,51 @@ class _Tensors:
 
 @dataclass(frozen=True)
 class PretrainingBatch(_Tensors):
-    """Rows that one forward pass of BERT reads.
-
-    `lengths` is None where every row is full. The reader knows that on the host; finding it out
-    from a tensor on an accelerator would stall each step.
-    """
+    """Rows for one forward pass of BERT. `lengths` is None if every row is full. The reader knows
+    this on the host; reading it from a tensor on an accelerator would stall each step."""
 
     ids: Tensor  # (B, T) int64, masked already
     segments: Tensor  # (B, T) int64, 0 or 1
-    lengths: Tensor | None  # (B,) int64, positions from there on are padding; None: none are
+    lengths: Tensor | None  # (B,) int64, later positions are padding; None: no padding
     masked_positions: Tensor  # (B, M) int64, filled up with 0
     masked_ids: Tensor  # (B, M) int64, the original tokens, filled up with 0
     masked_weights: Tensor  # (B, M) float32, 1 for a masked position, 0 for the filling
     label: Tensor  # (B,) int64, 1 IsNext and 0 NotNext; or 1 in order and 0 swapped
-    # Of rows that hold several texts; None where each holds one. Padding is a text of its own.
+    # For packed rows; None if each row holds one text. Padding counts as a text.
     document: Tensor | None = None  # (B, T) int64, tokens of one text share a number in their row
     positions: Tensor | None = None  # (B, T) int64, from the beginning of the text
     starts: Tensor | None = None  # (S + 1,) int32, where texts begin: `Documents` of attention.py
-    # Where losses compare rows of a global batch of more than this one (contrastive.py).
-    vectors: Tensor | None = None  # (2, N, D) of all of its rows, without a graph
-    place: Tensor | None = None  # (B,) int64, which of them are these
+    # For losses that compare all rows of the global batch (contrastive.py).
+    vectors: Tensor | None = None  # (2, N, D) of all its rows, without a graph
+    place: Tensor | None = None  # (B,) int64, indices of these rows among them
 
 
 @dataclass(frozen=True)
 class CausalBatch(_Tensors):
-    """Packed blocks that one forward pass reads: of a stream, `ids` and what follows each.
-
-    `document`, `positions` and `starts` are None where no row holds a boundary, which is known on
-    the host. Padding is at the end of a row.
-    """
+    """Packed blocks for one forward pass. `document`, `positions` and `starts` are None if no row
+    holds a boundary, which the host knows. Padding is at the end of a row."""
 
     ids: Tensor  # (B, T) int64
     targets: Tensor  # (B, T) int64, targets[t] is the token that follows ids[t]
     weights: Tensor  # (B, T) float32, 1 for a real target, 0 at padding
     document: Tensor | None  # (B, T) int64, tokens of one document share a number in their row
     positions: Tensor | None  # (B, T) int64, from the beginning of the document, or of the block
-    starts: Tensor | None = None  # (S + 1,) int32, as above; padding is a document of its own
-    # Of models that carry a state from step to step; None for others.
-    lanes: Tensor | None = None  # (B,) int64, numbers of the rows' lanes on this worker
-    continues: Tensor | None = None  # (B,) bool, False where a lane begins anew
-    state: Tensor | None = None  # (B, ...) float32, what the rows begin with (training/lanes.py)
+    starts: Tensor | None = None  # (S + 1,) int32, as above; padding counts as a document
+    # For models that carry a state from step to step (training/lanes.py).
+    lanes: Tensor | None = None  # (B,) int64, each row's lane on this worker
+    continues: Tensor | None = None  # (B,) bool, False where a lane starts over
+    state: Tensor | None = None  # (B, ...) float32, initial states
 
 
 class CarriesState(Protocol):
-    """A model that reads a text block by block; it goes on where the block before has ended.
+    """A model that reads a text block by block and carries its state; S is `state_shape`."""
 
-    S stands for `state_shape`.
-    """
-
-    state_shape: tuple[int, ...]  # of one row; zeros where a text begins
+    state_shape: tuple[int, ...]  # of one row; the state is zeros where a text begins
 
     def __call__(
         self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BS: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The sums of token_sums (cross_entropy.py), and the state (B, S) after the last token."""
+        """Return the two sums of `token_sums` and the state (B, S) after the last token."""
         ...
 
 
@@ -142,10 +128,8 @@ Batch = PretrainingBatch | CausalBatch
 
 @dataclass(frozen=True)
 class LossSum:
-    """For each part, the sum of losses, the number of things summed, and how many were right.
-
-    `total` carries the graph. Adding two gives that of both batches together.
-    """
+    """Loss sum, count and correct predictions of each part; `total` carries the graph. The sum of
+    two is that of both batches together."""
 
     total: Tensor  # (P,) nats
     count: Tensor  # (P,)
@@ -154,11 +138,9 @@ class LossSum:
     state: Tensor | None = None  # (B, ...) after the last token, of models that carry one
 
     def loss(self, global_count: Tensor | None = None) -> Tensor:
-        """The scalar to call `backward` on: this batch's share of the loss of the global batch.
-
-        `global_count` is `counts` summed over all micro-batches and workers; None where this batch
-        is all there is. Shares sum to the loss, and their gradients to its gradient.
-        """
+        """Return the scalar for `backward`: this batch's share of the global batch's loss.
+        `global_count` is `counts` summed over all micro-batches and workers; None if this is the
+        whole batch. Shares sum to the loss, and their gradients to its gradient."""
         count = self.count if global_count is None else global_count
         # Weights are 0 or 1: a part's count is at least 1, or its total is 0.
         return (self.total / count.clamp(min=1)).sum()
@@ -174,20 +156,18 @@ class LossSum:
         )
 
     def packed(self) -> Tensor:
-        """Totals, counts and corrects as (3, P) without the graph: one all-reduce, or one copy.
-
-        In float64, since float32 stops counting at 2^24, fewer tokens than one evaluation has.
-        """
+        """Return totals, counts and corrects as (3, P), detached, for one all-reduce or copy. In
+        float64, because float32 stops counting at 2^24, fewer tokens than an evaluation has."""
         return torch.stack((self.total.detach(), self.count, self.correct)).double()
 
     @classmethod
     def unpacked(cls, packed_3P: Tensor, parts: tuple[str, ...]) -> Self:
-        """The inverse of `packed`, for metrics."""
+        """Invert `packed`, for metrics."""
         total, count, correct = packed_3P.unbind(0)
         return cls(total, count, correct, parts)
 
     def metrics(self) -> dict[str, float]:
-        """`loss`, and each part's loss and accuracy. Waits for the device: call it when logging."""
+        """Return `loss` and each part's loss and accuracy. Waits for the device."""
         total, count, correct = self.packed().tolist()
         values = {"loss": 0.0}
         for index, part in enumerate(self.parts):
@@ -200,14 +180,14 @@ class LossSum:
 
 @dataclass(frozen=True)
 class Part:
-    """One of the losses that an objective adds up: its name in metrics, its start, its words."""
+    """One of the losses that an objective sums."""
 
-    key: str  # of its metrics, `{key}_loss` and `{key}_accuracy`
+    key: str  # its metrics are `{key}_loss` and `{key}_accuracy`
     name: str  # on the page: the name of the loss
-    right: str  # on the page: the share of right answers
-    unit: str  # on the page: a loss is in nats a ...
-    num_classes: int | None = None  # None: the vocabulary
-    start_tolerance: float = 0.5  # nats between its first value and the expected one
+    right: str  # on the page: the name of the accuracy
+    unit: str  # on the page: the loss is in nats per ...
+    num_classes: int | None = None  # None: the vocabulary size
+    start_tolerance: float = 0.5  # nats its first value may differ from the expected one
 
     @property
     def loss_key(self) -> str:
@@ -218,12 +198,12 @@ class Part:
         return f"{self.key}_accuracy"
 
     def expected_start(self, vocab_size: int) -> float:
-        """Its value in nats before the first step, when every class is about as likely."""
+        """Return its value in nats before training, when all classes are about equally likely."""
         return math.log(self.num_classes or vocab_size)
 
 
 class PretrainingLogits(NamedTuple):
-    """Logits of masked tokens and of pairs; `nsp` is None in a model without the second head."""
+    """Logits of masked tokens and of pairs; `nsp` is None without that head."""
 
     mlm: Tensor  # (B, M, V)
     nsp: Tensor | None  # (B, 2)
@@ -239,17 +219,17 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """A prediction to train on; see the head of this file.
+    """A prediction to train on; see the module docstring.
 
-    `outputs(model, batch)` is one forward pass, `losses` the sums of what comes out;
-    `counts(batch)` how many losses each part sums, (P,), from the batch alone. `tokens` is the part
-    over tokens, the exponential of its loss is a perplexity; `pair` is over pairs of segments.
+    `outputs(model, batch)` is one forward pass, `losses` sums its losses, and `counts(batch)`
+    returns how many losses each part sums, (P,). The exponential of the loss of `tokens` is a
+    perplexity; `pair` is a loss over pairs of segments.
     """
 
     name: str
     tokens: Part
     reads: tuple[str, ...]  # kinds of instances
-    masks: bool  # whether it reads rows framed by [CLS] and [SEP] with some tokens masked
+    masks: bool  # whether rows are framed by [CLS] and [SEP], with some tokens masked
     counts: Callable[[Any], Tensor]
     outputs: Callable[[nn.Module, Any], Any]
     losses: Callable[[Any, Any], Losses]  # of the outputs and the batch
@@ -257,19 +237,18 @@ class Objective:
     random_batch: Callable[[int, int, int, float], Batch]
     pair: Part | None = None
     is_code_length: bool = False  # whether the loss is minus the log of the text's probability
-    predicts_text: bool = True  # whether the loss is nats a token, beside the unigram entropy
-    compares: bool = False  # whether the loss of a row is one among all rows of the global batch
-    least_dropout: float = 0.0  # where the model has none
-    passes: int = 1  # over a row in one forward
-    sentences: bool = False  # whether what it trains gives each text one vector
+    predicts_text: bool = True  # whether the loss in nats compares with the unigram entropy
+    compares: bool = False  # whether a row's loss depends on all rows of the global batch
+    least_dropout: float = 0.0  # used if the model's dropout is 0
+    passes: int = 1  # over each row per forward
+    sentences: bool = False  # whether the model gives one vector per text
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The keys of the parts, the one over tokens first."""
         return (self.tokens.key, self.pair.key) if self.pair else (self.tokens.key,)
 
     def __call__(self, model: nn.Module, batch: Any) -> LossSum:
-        """The sums over this batch; one forward pass."""
+        """Run one forward pass and return the sums over this batch."""
         losses = self.losses(self.outputs(model, batch), batch)
         return LossSum(losses.total, self.counts(batch), losses.correct, self.parts, losses.state)
 
@@ -313,7 +292,6 @@ def _masked_and_pair_losses(logits: PretrainingLogits, batch: PretrainingBatch) 
 
 
 def _mlm_sums(logits_BMV: Tensor, batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
-    """The weighted sum of cross entropies, and the number of right guesses."""
     return weighted_sums(
         logits_BMV.flatten(0, 1),  # (B, M, V) -> (B·M, V)
         batch.masked_ids.flatten(),
@@ -344,8 +322,7 @@ def _twofold_counts(batch: CausalBatch) -> Tensor:
 
 
 def _token_outputs(model: nn.Module, batch: CausalBatch) -> Losses:
-    # The model sums by itself: the logits of all positions are too many to hand out
-    # (cross_entropy.py).
+    # The model sums its own losses: the logits of all positions are too many (cross_entropy.py).
     if batch.state is None:
         where = (batch.document, batch.positions, batch.starts)
         total, correct = model(batch.ids, batch.targets, batch.weights, *where)
@@ -415,7 +392,7 @@ BIDIRECTIONAL = dataclasses.replace(
     ),
     is_code_length=False,
 )
-# The mean of two code lengths is one too: sqrt(p·q) summed over all texts is at most 1.
+# The mean of two code lengths is a code length: sqrt(p·q) sums to at most 1 over all texts.
 BILM = dataclasses.replace(
     CAUSAL,
     name="bilm",

@@ -1,11 +1,11 @@
 """Perplexity and bits per byte of held-out text, for every model that gives probabilities.
 
-    nats per token   -sum of ln P over the tokens, by their number; exp of it is the perplexity
-    bits per byte    the same sum in bits, by the bytes of the text in UTF-8
+    nats per token   -sum of ln P / number of tokens; its exponential is the perplexity
+    bits per byte    the same sum in bits / bytes of the text in UTF-8
 
-A perplexity is by token, so it compares models of one vocabulary. Bits per byte are by text and
-compare any two, as long as both predict all of it: `predicted` counts the end symbols too. Of a
-pseudo-likelihood (`is_exact` False) neither is a code length; compare it with its like.
+Perplexity is per token, so it compares models with one vocabulary. Bits per byte compare any two
+models that predict the whole text; `predicted` includes end symbols. Pseudo-likelihoods (`is_exact`
+False) are no code lengths; compare them only with each other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rungwise.models.capabilities import LanguageModel
 
 @dataclass(frozen=True)
 class Perplexity:
-    """A model's surprise at a text. `is_exact` as in `LanguageModel`."""
+    """A model's surprise at a text; `is_exact` as in `LanguageModel`."""
 
     nats_per_token: float
     bits_per_byte: float
@@ -33,11 +33,9 @@ class Perplexity:
 
 
 def perplexity(model: LanguageModel, texts: Sequence[Sequence[int]], text_bytes: int) -> Perplexity:
-    """The surprise of `model` at these documents, of `text_bytes` bytes together.
-
-    Each is the ids of a document, with the end symbol behind them if that is to be predicted.
-    Raises DataError if there is no token or no byte.
-    """
+    """Measure `model` on documents of `text_bytes` bytes in total. Each text holds a document's
+    ids, followed by the end symbol if that should be predicted. Raises DataError if there is no
+    token or no byte."""
     predicted = sum(len(text) for text in texts)
     if not predicted or text_bytes < 1:
         raise DataError(

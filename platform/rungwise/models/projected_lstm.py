@@ -1,18 +1,17 @@
-"""An LSTM whose output is projected before it goes on to the next token (Sak et al. 2014, "Long
-Short-Term Memory Based Recurrent Neural Network Architectures", arXiv:1402.1128), with cell and
-projection clipped: the layer of ELMo, TensorFlow's LSTMCell with num_proj, cell_clip and proj_clip.
+"""An LSTM with projected output (Sak et al. 2014, "Long Short-Term Memory Based Recurrent Neural
+Network Architectures", arXiv:1402.1128) and clipped cell and projection: the layer of ELMo,
+TensorFlow's LSTMCell with num_proj, cell_clip and proj_clip.
 
     [x_t, h_t-1] ──> gates i, f, o, g
     c_t = clip(f · c_t-1 + i · g)           (B, H)      cell
     h_t = clip(W_p (o · tanh c_t))          (B, P)      output, H > P
 
-PyTorch's own LSTM projects and does not clip, and a loop of operations under autograd is slow: it
-multiplies out the gradients of the weights at each token. Here they are one product of all tokens,
-what follows from the forward pass alone is made for all tokens at once, and only what hangs on the
-token behind is in the loop of the backward pass.
+PyTorch's LSTM projects but does not clip, and a loop under autograd is slow because it computes
+weight gradients at each token. Here backward computes them in one product over all tokens, as well
+as everything that depends on the forward pass only; its loop holds only the recurrent part.
 
-Where a clip has cut, no gradient flows, as in TensorFlow and as with `torch.clamp`. None flows to
-the state that a text begins with either: it ends at the beginning of a block (training/lanes.py).
+No gradient flows where a clip was active, as in TensorFlow and `torch.clamp`, nor into the initial
+state: backpropagation ends at the beginning of a block (training/lanes.py).
 
 Shapes: B batch, T sequence, D input, P output, H cell, G = 4·H gates.
 """
@@ -31,11 +30,9 @@ from rungwise.models.cross_entropy import at_least_float32
 
 
 class ProjectedLstm(nn.Module):
-    """One layer, read from left to right. A clip of None cuts nothing.
-
-    Weights start as in TensorFlow: evenly within sqrt(6 / (rows + columns)) of 0 (Glorot & Bengio
-    2010), biases at 0, that of the forget gate at 1.
-    """
+    """One left-to-right layer; a clip of None disables clipping. Initialised as in TensorFlow:
+    weights uniform in ±sqrt(6 / (rows + columns)) (Glorot & Bengio 2010), biases 0, that of the
+    forget gate 1."""
 
     def __init__(
         self,
@@ -49,7 +46,7 @@ class ProjectedLstm(nn.Module):
         D, P, H = input_size, hidden_size, cell_size
         self.hidden_size, self.cell_size = P, H
         self.cell_clip, self.projection_clip = cell_clip, projection_clip
-        # Rows of the gates: input, forget, output, cell.
+        # Order of the gates: input, forget, output, cell.
         self.input_weight = nn.Parameter(torch.empty(4 * H, D))
         self.state_weight = nn.Parameter(torch.empty(4 * H, P))
         self.bias = nn.Parameter(torch.zeros(4 * H))
@@ -62,15 +59,13 @@ class ProjectedLstm(nn.Module):
             self.bias[H : 2 * H] = 1.0
 
     def forward(self, x_BTD: Tensor, state_BS: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The outputs (B, T, P), and the state (B, P + H) after the last token: output and cell.
-
-        None for the state stands for zeros: a text begins.
-        """
+        """Return the outputs (B, T, P) and the state (B, P + H) after the last token: output and
+        cell. A state of None stands for zeros."""
         gates_BTG = functional.linear(x_BTD, self.input_weight, self.bias)
         gates_TBG = at_least_float32(gates_BTG).transpose(0, 1)  # (B, T, G) -> (T, B, G)
         if state_BS is None:
             state_BS = gates_TBG.new_zeros(len(x_BTD), self.hidden_size + self.cell_size)
-        # Rounding errors of half-width numbers would add up from token to token.
+        # In 16 bits rounding errors would accumulate from token to token.
         with torch.autocast(x_BTD.device.type, enabled=False):
             outputs = _Steps.apply(
                 gates_TBG,
@@ -86,7 +81,7 @@ class ProjectedLstm(nn.Module):
 
 
 class _Steps(torch.autograd.Function):
-    """(outputs (T, B, P), last cell (B, H)) from the shares of the inputs in the gates."""
+    """Returns outputs (T, B, P) and the last cell (B, H), given the inputs' share of the gates."""
 
     @staticmethod
     def forward(
@@ -100,7 +95,7 @@ class _Steps(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         T, B, G = gates_TBG.shape
         P, H = projection_PH.shape
-        # Index t holds what token t begins with, T what is left at the end.
+        # Index t holds the state before token t, index T the final state.
         hidden_TBP = gates_TBG.new_empty(T + 1, B, P)
         cell_TBH = gates_TBG.new_empty(T + 1, B, H)
         hidden_TBP[0], cell_TBH[0] = state_BS.split((P, H), dim=1)
@@ -131,13 +126,13 @@ class _Steps(torch.autograd.Function):
         cell_clip, projection_clip = ctx.clips
         into, keep, out, new = active_TBG.chunk(4, dim=2)
         tanh_TBH = cell_TBH[1:].tanh()
-        # How the cell moves with what is projected, and the gates with the cell.
+        # Derivatives of the memory (o · tanh c) by the cell, and of the cell by the gates.
         to_cell_TBH = out * (1 - tanh_TBH.square())
         to_gates_TBG = torch.cat(
             (
                 new * into * (1 - into),
                 cell_TBH[:-1] * keep * (1 - keep),
-                tanh_TBH * out * (1 - out),  # with what is projected, and not with the cell
+                tanh_TBH * out * (1 - out),  # of the memory, not of the cell
                 into * (1 - new.square()),
             ),
             dim=2,

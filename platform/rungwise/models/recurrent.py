@@ -1,4 +1,4 @@
-"""Recurrent language models: they read from left to right with a state of fixed size.
+"""Recurrent language models, which read left to right with a state of fixed size.
 
     ids ──> embedding ──> dropout ──> cells ──> dropout ──> ... cells ──> dropout ──> logits
 
@@ -7,18 +7,18 @@
     lstm   three gates, an additive path    Hochreiter & Schmidhuber 1997; Sundermeyer et al. 2012,
                                             "LSTM Neural Networks for Language Modeling"
 
-The output matrix is the embedding unless `tied` is false, with a bias (Press & Wolf 2017,
-arXiv:1608.05859; Inan et al. 2017, arXiv:1611.01462), so both have the hidden size. The state at
-the end of a block is where the next block of the text begins: truncated backpropagation through
-time, as long as a block. It is carried over the ends of documents too, which the text marks.
+The output matrix is the embedding unless `tied` is false (Press & Wolf 2017, arXiv:1608.05859; Inan
+et al. 2017, arXiv:1611.01462), with a bias. The state at the end of a block starts the next one:
+truncated backpropagation through time over one block. It also crosses the ends of documents, which
+the text marks.
 
-Three dropouts keep a small corpus from being learnt by heart. Each is drawn once for a block and
-holds at all of its places (Gal & Ghahramani 2016, arXiv:1512.05287; Merity et al. 2018,
-"Regularizing and Optimizing LSTM Language Models", arXiv:1708.02182):
+Three dropouts keep the model from memorising a small corpus. Each is drawn once per block and used
+at all positions (Gal & Ghahramani 2016, arXiv:1512.05287; Merity et al. 2018, "Regularizing and
+Optimizing LSTM Language Models", arXiv:1708.02182):
 
-    dropout             units, between the layers and before the output; for each row its own
-    word_dropout        words, wherever the block has them
-    recurrent_dropout   weights on the way from token to token
+    dropout             units, between layers and before the output, separately for each row
+    word_dropout        words, in all rows alike
+    recurrent_dropout   recurrent weights
 
 Shapes: B batch, T sequence, D hidden, L layers, S parts of a state, V vocabulary.
 """
@@ -79,22 +79,20 @@ class RecurrentFamily(Family):
         return RecurrentForPretraining(self, self.layers(vocab_size, vocab_multiple))
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
-        # An encoder has the one dropout that fine-tuning sets.
+        # An encoder has only the dropout that fine-tuning sets.
         plain = self.model_copy(update={"word_dropout": 0.0, "recurrent_dropout": 0.0})
         return plain.layers(vocab_size)
 
     @abstractmethod
     def layers(self, vocab_size: int, vocab_multiple: int = 1) -> Recurrent:
-        """The table of tokens and the cells above it."""
+        """Build the token table and the cells above it."""
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
         return CarryingModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """The gates G of each layer, from its input and from its state, and the output:
-
-        6·L·G·2·D² + 6·D·V, where an RNN has one gate and an LSTM four
-        """
+        """Count the G gates of each layer (RNN: 1, LSTM: 4) over input and state, and the output:
+        6·L·G·2·D² + 6·D·V."""
         L, D = self.num_layers, self.hidden_size
         return float(6 * L * self.gates * 2 * D * D + 6 * D * V)
 
@@ -137,7 +135,7 @@ class RnnConfig(RecurrentFamily):
 
 
 class RowDropout(nn.Dropout):
-    """Drops a unit at all places of a row, or at none."""
+    """Dropout with one mask for all positions of a row."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not (self.training and self.p):
@@ -147,7 +145,7 @@ class RowDropout(nn.Dropout):
 
 
 class Recurrent(Body):
-    """The layers without the output. Segments are not for it: the delimiter ends a text."""
+    """The layers without the output. It ignores segments: the delimiter ends a text."""
 
     cells: ClassVar[type[nn.LSTM | nn.RNN]]
     parts: ClassVar[int]  # of a layer's state
@@ -166,8 +164,8 @@ class Recurrent(Body):
         self.clear_padding()
 
     def encode(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[list[Tensor], Tensor]:
-        """The embeddings and the output of each layer, (B, T, D) each, and the state after the last
-        token. None for the state stands for zeros: a text begins."""
+        """Return the embeddings and each layer's output, (B, T, D) each, and the state after the
+        last token. A state of None stands for zeros."""
         outputs = [self._embed(ids_BT)]
         after = []
         for number, layer in enumerate(self.layers):
@@ -197,7 +195,7 @@ class Recurrent(Body):
         return vector_BTD * kept_P[ids_BT][:, :, None]
 
     def _unpacked(self, state_BSD: Tensor) -> Any:
-        """The state of one layer as PyTorch has it: one of (1, B, D), or a tuple of them."""
+        """Return a layer's state in PyTorch's form: a tensor (1, B, D), or a tuple of them."""
         parts = tuple(part_BD[None].contiguous() for part_BD in state_BSD.unbind(1))
         return parts if self.parts > 1 else parts[0]
 
@@ -210,7 +208,7 @@ class Recurrent(Body):
 
 
 class Lstm(Recurrent):
-    """A state is the output and the cell of each layer."""
+    """An LSTM; its state is the output and the cell of each layer."""
 
     name: ClassVar[str] = "lstm"
     cells = nn.LSTM
@@ -218,7 +216,7 @@ class Lstm(Recurrent):
 
 
 class Rnn(Recurrent):
-    """A state is the output of each layer."""
+    """A simple recurrent network; its state is the output of each layer."""
 
     name: ClassVar[str] = "rnn"
     cells = nn.RNN
@@ -226,7 +224,7 @@ class Rnn(Recurrent):
 
 
 class RecurrentForPretraining(NextTokenModel):
-    """The layers with their output: the table of tokens or a matrix beside it, and a bias."""
+    """The layers with their output, tied or not, and a bias."""
 
     def __init__(self, config: RecurrentFamily, body: Recurrent) -> None:
         super().__init__(body)
@@ -239,13 +237,13 @@ class RecurrentForPretraining(NextTokenModel):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BLSD: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Cross entropy of the next tokens and right guesses, summed, and the state to go on."""
+        """Return the summed loss and correct predictions, and the next state."""
         states_BTD, after_BLSD = self.read_on(ids_BT, state_BLSD)
         total, correct = self.sums(states_BTD, targets_BT, weights_BT)
         return total, correct, after_BLSD
 
     def read_on(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The vectors (B, T, D) that the output matrix multiplies, and the state to go on."""
+        """Return the input (B, T, D) of the output matrix, and the next state."""
         body = self.body
         assert isinstance(body, Recurrent)
         outputs, after_BLSD = body.encode(ids_BT, state_BLSD)
@@ -258,8 +256,7 @@ class RecurrentForPretraining(NextTokenModel):
         positions_BT: Tensor | None,
         starts_S: Tensor | None = None,
     ) -> Tensor:
-        """See `NextTokenModel`; from a state of zeros. Boundaries and positions say nothing to it:
-        the end symbol in the text does."""
+        """Start from a zero state; boundaries and positions are ignored."""
         return self.read_on(ids_BT, None)[0]
 
     def output_table(self) -> Tensor:

@@ -1,9 +1,9 @@
-"""Rotary positions (Su et al. 2021, "RoFormer", arXiv:2104.09864): queries and keys are turned by
-an angle that grows with their place, so that their product knows how far apart they are.
+"""Rotary positions (Su et al. 2021, "RoFormer", arXiv:2104.09864): queries and keys are rotated by
+an angle proportional to their position, so their product depends on the distance.
 
-Unit i of the first half of a head and unit i of the second are turned together, as in the models of
-transformers. Only differences of places count, so a packed row is numbered through: its documents
-do not see each other anyway.
+Unit i of the first half of a head and unit i of the second form a pair, as in Hugging Face
+transformers. Only differences matter, so positions run through a packed row; documents do not see
+each other anyway.
 
 Shapes: B batch, T sequence, N heads, H head size.
 """
@@ -17,10 +17,8 @@ Rotation = tuple[Tensor, Tensor]  # cosines and sines (T, H)
 
 
 def rotation(T: int, head_size: int, base: float, device: torch.device) -> Rotation:
-    """The cosines and sines of the angles place · base^(-2i / H), in float32.
-
-    Angles are taken in float64: in float32 one at place 8,192 is off by 0.0005.
-    """
+    """Return the cosines and sines of the angles position · base^(-2i / H), in float32. Angles are
+    computed in float64: in float32 one at position 8,192 is off by 0.0005."""
     place_T1 = torch.arange(T, device=device, dtype=torch.float64)[:, None]
     even_I = torch.arange(0, head_size, 2, device=device, dtype=torch.float64)
     angle_TI = place_T1 * base ** (-even_I / head_size)
@@ -29,7 +27,7 @@ def rotation(T: int, head_size: int, base: float, device: torch.device) -> Rotat
 
 
 def rotated(x_BNTH: Tensor, by: Rotation) -> Tensor:
-    """`x_BNTH` with each place turned by its angle, in its own type."""
+    """Rotate each position of `x_BNTH` by its angle; the type stays."""
     cos_TH, sin_TH = by
     first, second = x_BNTH.chunk(2, dim=-1)
     turned_BNTH = torch.cat((-second, first), dim=-1)

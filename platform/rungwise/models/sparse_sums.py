@@ -1,4 +1,4 @@
-"""Sums by key in sorted arrays: what shards count is added up in any grouping to the same bytes.
+"""Integer sums by key in sorted arrays; merging shards in any grouping gives the same bytes.
 
 N distinct keys
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class SparseSums:
-    """Distinct keys in ascending order, and a whole number for each."""
+    """Distinct keys in ascending order, and an integer for each."""
 
     keys: NDArray[np.int64]  # (N,)
     sums: NDArray[np.int64]  # (N,)
@@ -31,6 +31,6 @@ def merge(tables: Sequence[SparseSums]) -> SparseSums:
 
 
 def split(table: SparseSums, parts: int) -> list[SparseSums]:
-    """Divide a table by its keys alone: equal keys of two tables share a part."""
+    """Partition a table by key: equal keys of two tables share a part."""
     part = table.keys % parts
     return [SparseSums(table.keys[part == p], table.sums[part == p]) for p in range(parts)]

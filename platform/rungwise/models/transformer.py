@@ -1,15 +1,14 @@
-"""The Transformer block that every Transformer rung shares: BERT, GPT, and the two-direction model
-(Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762).
+"""The Transformer block that all Transformer families share (Vaswani et al. 2017, "Attention Is All
+You Need", arXiv:1706.03762).
 
-    post-norm (the paper):   x = LN(x + attention(x));   x = LN(x + mlp(x))
-    pre-norm  (the choice):  x = x + attention(LN(x));   x = x + mlp(LN(x));   one LN at the end
+    post-norm (the paper):  x = LN(x + attention(x));   x = LN(x + mlp(x))
+    pre-norm:               x = x + attention(LN(x));   x = x + mlp(LN(x));   one LN at the end
 
-Pre-norm keeps an identity path from the output to the input, so that deep stacks train with less
-warm-up (Xiong et al. 2020, arXiv:2002.04745). `causal` chooses who sees whom: False lets every
-position see all (BERT), True only itself and what came before (GPT). The non-linearity is GELU
-(Hendrycks & Gimpel 2016, arXiv:1606.08415): BERT has its exact form, with erf, and GPT the
-approximation with tanh. layer.py lists what else a family may choose, attention.py says how padding
-and documents are told.
+Pre-norm keeps an identity path from output to input, so deep stacks train with less warm-up (Xiong
+et al. 2020, arXiv:2002.04745). With `causal`, a position sees only itself and earlier ones (GPT);
+otherwise it sees all (BERT). GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415) is exact, with erf,
+in BERT and the tanh approximation in GPT. layer.py lists the other options; attention.py explains
+padding and documents.
 
 Shapes: B batch, T sequence, D hidden, M chosen positions.
 """
@@ -30,7 +29,7 @@ from rungwise.models.rotary import Rotation, rotation
 if TYPE_CHECKING:
     from rungwise.models.family import TransformerFamily
 
-Seen = tuple[Visible, Rotation | None]  # what a block is told beside the states
+Seen = tuple[Visible, Rotation | None]  # inputs of a block beside the states
 
 
 def sinusoid_positions(
@@ -39,11 +38,9 @@ def sinusoid_positions(
     device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d)) and PE(pos, 2i+1) = cos(the same), as (T, D).
-
-    A function and not a stored table, so that it extends to any length. Angles are taken in
-    float64: in bfloat16 position 511 is already off by a radian.
-    """
+    """Return PE(pos, 2i) = sin(pos / 10000^(2i/d)) and PE(pos, 2i+1) = cos(the same), as (T, D).
+    Computed, not stored, so it extends to any length. Angles are in float64: in bfloat16 position
+    511 is already off by a radian."""
     position_T1 = torch.arange(num_positions, device=device, dtype=torch.float64)[:, None]
     even_I = torch.arange(0, hidden_size, 2, device=device, dtype=torch.float64)
     angle_TI = position_T1 * torch.exp(even_I * (-math.log(10_000.0) / hidden_size))
@@ -54,10 +51,8 @@ def sinusoid_positions(
 def learned_positions(
     embedding: nn.Embedding, sequence_length: int, positions_BT: Tensor | None
 ) -> Tensor:
-    """Vectors (B, T, D) of the given positions, or (T, D) of 0, 1, 2 and so on.
-
-    Raises ValueError for a sequence that is longer than the table.
-    """
+    """Return the vectors (B, T, D) of the given positions, or (T, D) of 0, 1, 2, ... Raises
+    ValueError if the sequence is longer than the table."""
     if sequence_length > embedding.num_embeddings:
         raise ValueError(
             f"the model has {embedding.num_embeddings} learned positions, found a sequence of "
@@ -70,7 +65,7 @@ def learned_positions(
 
 
 def gather_positions(hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
-    """The vectors (B, M, D) at the given positions of each row."""
+    """Return the vectors (B, M, D) at the given positions of each row."""
     B, T, D = hidden_BTD.shape
     row_start_B1 = torch.arange(B, device=hidden_BTD.device)[:, None] * T
     flat_BM = (row_start_B1 + positions_BM).flatten()  # (B, M) -> (B·M)
@@ -78,11 +73,11 @@ def gather_positions(hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
 
 
 def initialise(module: nn.Module, initializer_range: float, *, truncated: bool = True) -> None:
-    """Draw weights from a normal with PyTorch's generator; biases 0, norms 1 and 0.
+    """Draw weights from a normal with PyTorch's generator; biases are 0, norms 1 and 0.
 
-    BERT cuts the normal at two standard deviations: `create_initializer` of google-research/bert
-    (modeling.py). Like TensorFlow's, the cut is not compensated, so that the true deviation is 0.88
-    of `initializer_range`. GPT does not cut.
+    BERT truncates the normal at two standard deviations: `create_initializer` of
+    google-research/bert (modeling.py). As in TensorFlow this is not compensated, so the actual
+    standard deviation is 0.88 of `initializer_range`. GPT does not truncate.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
@@ -98,32 +93,29 @@ def initialise(module: nn.Module, initializer_range: float, *, truncated: bool =
 
 
 def parameter_count(module: nn.Module) -> int:
-    """The number of parameters; a tensor used twice (tied weights) counts once."""
+    """Count the parameters; tied weights count once."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def recompute_activations(model: nn.Module, on: bool = True) -> None:
-    """Keep only the input of each block for backward and compute the rest again (Chen et al. 2016,
-    arXiv:1604.06174).
-
-    One more forward pass of the blocks for a twelfth of what autograd keeps of them; the numbers
-    stay the same. It says how a model is computed and not what it is, so it is no key of a config.
-    """
+    """Turn activation checkpointing of the blocks on or off (Chen et al. 2016, arXiv:1604.06174).
+    It costs one more forward pass of the blocks, keeps a twelfth of their activations, and changes
+    no numbers. It is no key of the config because it does not change the model."""
     for module in model.modules():
         if isinstance(module, Transformer):
             module.recompute = on
 
 
 def set_stream(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Let the residual stream between blocks be of this type, or as it comes for None."""
+    """Set the type of the residual stream between blocks; None keeps that of the input."""
     for module in model.modules():
         if isinstance(module, Transformer):
             module.stream = dtype
 
 
 class Mlp(nn.Module):
-    """Two layers applied to each position alone; if gated, the first has two products, and the
-    second of them multiplies the activation of the first."""
+    """Two layers applied to each position; if gated, the activation of the first product is
+    multiplied by a second one."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
@@ -143,11 +135,9 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then the Mlp; each with a residual connection, a norm and dropout.
-
-    The residual stream leaves in the type in which it came. Of `chosen_BM` positions alone, if they
-    are given: attention reads them all, and what follows it works on each by itself.
-    """
+    """Attention, then the Mlp; each with a residual connection, a norm and dropout. The residual
+    stream keeps its type. Given `chosen_BM`, only those positions are returned: attention reads
+    all, and the rest works on each position separately."""
 
     graphs: ClassVar = ("forward",)  # see parallel.py
 
@@ -181,10 +171,8 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A stack of blocks over vectors that are embedded already.
-
-    `stream` may be set: the type of the residual stream, None for that of the vectors.
-    """
+    """A stack of blocks over embedded tokens. `stream` may be set: the type of the residual stream,
+    None for that of the input."""
 
     graphs: ClassVar = ("_leave",)  # see parallel.py
     stream: torch.dtype | None = None
@@ -207,10 +195,8 @@ class Transformer(nn.Module):
         starts_S: Tensor | None = None,
         chosen_BM: Tensor | None = None,
     ) -> Tensor:
-        """The last layer, of all positions (B, T, D) or of the chosen (B, M, D).
-
-        See `visible_keys`; None: nothing is padded, no row holds a boundary.
-        """
+        """Return the last layer's states, (B, T, D), or (B, M, D) of the chosen positions. See
+        `visible_keys`; None means no padding and no boundaries."""
         x_BTD, seen = self._enter(x_BTD, lengths_B, document_BT, starts_S)
         for block, told in zip(self.blocks[:-1], seen[:-1], strict=True):
             x_BTD = self._through(block, x_BTD, *told)
@@ -219,8 +205,8 @@ class Transformer(nn.Module):
     def layers(
         self, x_BTD: Tensor, lengths_B: Tensor | None = None, visible: Visible = None
     ) -> list[Tensor]:
-        """The input and the output of each block, num_layers + 1 in all; the last as `forward`, but
-        where `visible` says who sees whom."""
+        """Return the input and each block's output, num_layers + 1 in all; the last is normalised
+        as in `forward`. `visible` replaces the default mask."""
         x_BTD, seen = self._enter(x_BTD, lengths_B, None, None, visible)
         outputs = [x_BTD]
         for block, told in zip(self.blocks, seen, strict=True):
@@ -230,10 +216,8 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def scale_residuals(self) -> None:
-        """Divide what each block adds by the root of how often that happens, 2 · num_layers.
-
-        Radford et al. 2019, section 2.3: else the sum along the residual path grows with depth.
-        """
+        """Divide the output weights of residual branches by sqrt(2 · num_layers), so that the sum
+        does not grow with depth (Radford et al. 2019, section 2.3)."""
         factor = 1 / math.sqrt(2 * len(self.blocks))
         for block in self.blocks:
             assert isinstance(block, Block)
@@ -248,7 +232,7 @@ class Transformer(nn.Module):
         starts_S: Tensor | None,
         visible: Visible = None,
     ) -> tuple[Tensor, list[Seen]]:
-        """The residual stream, and what each block is told; blocks told the same share it."""
+        """Return the residual stream and each block's mask and rotation, shared where equal."""
         dropout = self.dropout if self.training else 0.0
         if visible is None:
             visible = visible_keys(
@@ -277,7 +261,7 @@ class Transformer(nn.Module):
 
     def _through(self, block: nn.Module, x_BTD: Tensor, *told: Any) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
-            # Without dropout nothing is drawn, and no state need be kept to draw it again.
+            # Without dropout there is no random state to preserve.
             output = checkpoint(
                 block, x_BTD, *told, use_reentrant=False, preserve_rng_state=self.dropout > 0
             )

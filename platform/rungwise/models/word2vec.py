@@ -1,13 +1,13 @@
-"""word2vec as a family: vectors learnt by predicting words from the words around them.
+"""word2vec as a family: vectors learnt by predicting words from their neighbours.
 
-    skip_gram   one word of the window  ──> the word in its middle
-    cbow        the mean of the window  ──> the word in its middle
+    skip_gram   one word of the window  ──> the word in the middle
+    cbow        the mean of the window  ──> the word in the middle
 
 Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector Space"
 (arXiv:1301.3781) and "Distributed Representations of Words and Phrases and their Compositionality"
-(arXiv:1310.4546). What predicts is a tree of yes-or-no decisions, `hierarchical`, whose
-probabilities sum to 1 over the vocabulary, or a word against `negatives` words of noise. The passes
-over the text are in word2vec_kernel.py.
+(arXiv:1310.4546). The output is a tree of binary decisions (`hierarchical`), whose probabilities
+sum to 1 over the vocabulary, or a word against `negatives` noise words. The passes over the text
+are in word2vec_kernel.py.
 
 V vocabulary, D size of a vector, L steps of all paths in the tree
 """
@@ -72,7 +72,7 @@ class Word2vecConfig(VectorFamily):
         return "word2vec model"
 
     def plan(self, counts_V: Counts) -> Plan:
-        """Tables for a pass over the text, of the counts of words, 0 for those left out."""
+        """Build the tables for a pass over the text; words with a count of 0 are left out."""
         return Plan(
             keep(counts_V, self.subsample),
             *alias_table(np.where(counts_V > 0, counts_V.astype(np.float64) ** self.power, 0.0)),
@@ -80,7 +80,7 @@ class Word2vecConfig(VectorFamily):
         )
 
     def start(self, counts_V: Counts, seed: int) -> Weights:
-        """The weights before the first word: vectors drawn, the output zeros."""
+        """Return the initial weights: random vectors, zeros for the output."""
         inputs = drawn(np.random.default_rng(seed), counts_V, self.size)
         nodes = max(1, int((counts_V > 0).sum()) - 1)
         rows = nodes if self.output == "hierarchical" else len(counts_V)
@@ -89,10 +89,9 @@ class Word2vecConfig(VectorFamily):
     def read(
         self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
     ) -> tuple[float, int]:
-        """Learn from sentences, the weights in place, the rate going from the first to the second.
-
-        With rates of 0 nothing is learnt: returned are the sum of the losses and their number.
-        """
+        """Train on sentences, updating the weights in place; the learning rate goes linearly from
+        the first of `rates` to the second, and rates of 0 only evaluate. Returns the sum of the
+        losses (0 in training) and their number."""
         from rungwise.models import word2vec_kernel  # numba is slow to import
 
         reach = (self.window, self.dynamic_window, self.negatives, self.architecture == "cbow")
@@ -101,24 +100,24 @@ class Word2vecConfig(VectorFamily):
         )
 
     def model(self, weights: Weights) -> WordVectorModel:
-        """The vectors that were learnt."""
         inputs, outputs = weights["inputs"], weights["outputs"]
         return WordVectorModel(inputs[:, : self.size].copy(), outputs[:, : self.size].copy())
 
 
 class Plan(NamedTuple):
-    """Tables that follow from the counts of words; probabilities are 32-bit integers."""
+    """Tables derived from word counts; probabilities are integers in units of 2^-32."""
 
-    keep: NDArray[np.uint64]  # (V,) how likely a word is read, 0 for never
-    share: NDArray[np.uint64]  # (V,) of a slot of the alias table, how likely it is its own word
-    other: NDArray[np.int64]  # (V,) and the word that it is else
-    path_starts: NDArray[np.int64]  # (V + 1,) where the path of a word begins, if there is a tree
+    keep: NDArray[np.uint64]  # (V,) probability that a word is read, 0 for never
+    share: NDArray[np.uint64]  # (V,) alias table: probability that a slot yields its own word
+    other: NDArray[np.int64]  # (V,) alias table: the word that it yields otherwise
+    path_starts: NDArray[np.int64]  # (V + 1,) start of each word's path; (1,) without a tree
     path_nodes: NDArray[np.int64]  # (L,) from the root on
-    path_labels: NDArray[np.float32]  # (L,) what is right there, 1 or 0
+    path_labels: NDArray[np.float32]  # (L,) the correct decision, 1 or 0
 
 
 def keep(counts_V: Counts, subsample: float) -> NDArray[np.uint64]:
-    """How likely each word is read, as in word2vec.c: (sqrt(f/s) + 1)·s/f, f its share."""
+    """Return the probability of reading each word, as in word2vec.c: (sqrt(f/s) + 1)·s/f, with f
+    its share of the text and s `subsample`; 0 reads all."""
     share = counts_V / max(1, counts_V.sum())
     ratio = np.divide(subsample, share, out=np.zeros(len(share)), where=counts_V > 0)
     kept = np.minimum(np.sqrt(ratio) + ratio, 1.0) if subsample else np.ones(len(share))
@@ -126,8 +125,8 @@ def keep(counts_V: Counts, subsample: float) -> NDArray[np.uint64]:
 
 
 def alias_table(weights_V: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Slots from which a word is drawn in one step with a probability proportional to its weight
-    (Walker 1977; Vose 1991): the share of a slot that is its own word's, and whose the rest is."""
+    """Build a table to draw words by weight in constant time (Walker 1977; Vose 1991): each slot's
+    probability of its own word, and the word that it yields otherwise."""
     size = len(weights_V)
     filled = weights_V * (size / max(weights_V.sum(), 1e-300))
     share, other = np.ones(size), np.arange(size)
@@ -143,11 +142,9 @@ def alias_table(weights_V: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDA
 
 
 def huffman_paths(counts_V: Counts) -> tuple[Counts, Counts, NDArray[np.float32]]:
-    """The tree with the shortest mean path (Huffman 1952): where the path of each word begins, its
-    nodes from the root on, and the decision at each, 1 for the rarer side.
-
-    Words that are not counted have no path. Of equal counts the lower number comes first.
-    """
+    """Build the Huffman tree (1952): the start of each word's path, its nodes from the root on, and
+    the decision at each, 1 for the rarer side. Words with a count of 0 have no path; of equal
+    counts the lower id comes first."""
     words = [int(word) for word in np.flatnonzero(counts_V)]
     heap = [(int(counts_V[word]), word) for word in words]
     heapq.heapify(heap)

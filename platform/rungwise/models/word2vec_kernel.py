@@ -1,13 +1,13 @@
-"""The passes of word2vec over text, compiled by numba on first use and kept beside this file.
+"""The passes of word2vec over text, compiled by numba on first use and cached beside this file.
 
-    sentence ──> words that are read ──> for each, its window ──> noise, or its path ──> step
+    sentence ──> subsampled words ──> the window of each ──> noise, or its path ──> step
 
-One thread reads the sentences in order and draws from a generator of its own (xorshift64*, Vigna
-2016), so the same call gives the same bits on processors of one kind. Threads that share the
-weights write without locks (Niu et al. 2011, "Hogwild!", arXiv:1106.5730).
+Each call reads its sentences in order with its own random generator (xorshift64*, Vigna 2016), so
+the same call gives the same bits on one kind of processor. Threads that share the weights write
+without locks (Niu et al. 2011, "Hogwild!", arXiv:1106.5730).
 
-Noise is drawn once for a window: its rows then stay in the fastest cache while the words of the
-window take turns. Rows of vectors are padded, so that no loop has a rest.
+Noise is drawn once per window, so its rows stay in the fastest cache for all words of the window.
+Rows of vectors are padded, so that vectorised loops have no remainder.
 
 V vocabulary, P size of a vector in memory, n words of a window, m targets
 """
@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-# Sums in any order, as BLAS has them; infinities stay what they are.
+# Sums may be reordered, as in BLAS; infinities and NaN keep their meaning.
 COMPILED: dict[str, Any] = {
     "nogil": True,
     "cache": True,
@@ -34,7 +34,7 @@ _SCRAMBLE = np.uint64(2685821657736338717)
 
 @njit(**COMPILED)
 def draw(state: NDArray[np.uint64]) -> Any:
-    """64 random bits; `state` (1,) is not 0."""
+    """Return 64 random bits and advance `state` (1,), which must not be 0."""
     bits = state[0]
     bits ^= bits >> _A
     bits ^= bits << _B
@@ -45,13 +45,13 @@ def draw(state: NDArray[np.uint64]) -> Any:
 
 @njit(**COMPILED)
 def below(state: NDArray[np.uint64], size: int) -> Any:
-    """A random number below `size`."""
+    """Return a random integer below `size`."""
     return np.int64(((draw(state) >> _HALF) * np.uint64(size)) >> _HALF)
 
 
 @njit(**COMPILED)
 def noise(state: NDArray[np.uint64], share: NDArray[np.uint64], other: NDArray[np.int64]) -> Any:
-    """A word drawn from an alias table."""
+    """Draw a word from an alias table."""
     bits = draw(state)
     slot = np.int64(((bits >> _HALF) * np.uint64(len(share))) >> _HALF)
     return slot if (bits & _LOW) < share[slot] else other[slot]
@@ -63,15 +63,15 @@ def step(
     outputs: NDArray[np.float32],
     window: NDArray[np.int64],  # (n,) rows of inputs
     targets: NDArray[np.int64],  # (m,) rows of outputs
-    labels: NDArray[np.float32],  # (m,) 1 where right, else 0
-    mean: bool,  # read the window's mean, else its words one after the other
-    rate: float,  # 0: learn nothing
-    x: NDArray[np.float32],  # (P,) this and what follows is room to compute in
+    labels: NDArray[np.float32],  # (m,) 1 or 0
+    mean: bool,  # read the window's mean, else its words one by one
+    rate: float,  # 0: evaluate only
+    x: NDArray[np.float32],  # (P,) this and the next two are scratch space
     error: NDArray[np.float32],  # (P,)
     wrong: NDArray[np.float32],  # (m,)
 ) -> Any:
-    """One step of gradient descent on -ln sigmoid(±x·u) summed over the targets u, for each x; the
-    sum of these losses, which is computed only where nothing is learnt."""
+    """For each x, take a gradient step on -ln sigmoid(±x·u) summed over the targets u; return the
+    sum of these losses, which is computed only if `rate` is 0."""
     loss = 0.0
     share = np.float32(1.0 / len(window)) if mean else _ONE
     for i in range(1 if mean else len(window)):
@@ -131,10 +131,8 @@ def read(
     last_rate: float,
     seed: int,
 ) -> Any:
-    """Read the sentences `first` to `last`; the sum of losses as `step` has it, and their number.
-
-    The other arguments are those of `Word2vecConfig.read`. Without paths the targets are noise.
-    """
+    """Read the sentences [first, last); return the sum of losses as in `step`, and their number.
+    The other arguments are those of `Word2vecConfig.read`. Without paths it draws noise."""
     state = np.array([np.uint64(seed) | np.uint64(1)], np.uint64)
     longest, deepest = 0, negatives + 1
     for s in range(first, last):
@@ -176,7 +174,7 @@ def read(
                 m = 1
                 for _ in range(negatives):
                     targets[m] = noise(state, share, other)
-                    m += targets[m] != word  # as in word2vec.c, the word itself is no noise
+                    m += targets[m] != word  # as in word2vec.c, skip noise equal to the word
                 right, answers = targets[:m], labels[:m]
             loss += step(inputs, outputs, around[:n], right, answers, mean, rate, x, error, wrong)
             number += 1 if mean else n

@@ -1,9 +1,8 @@
-"""Static word vectors: a vector for each token, whatever stands around it, as families and models.
+"""Static word vectors, one per token: what word2vec and GloVe share.
 
-    counts of tokens ──> start ──> weights ──> learnt, whole or in shares ──> WordVectorModel
+    counts of tokens ──> start ──> weights ──> trained, whole or in shares ──> WordVectorModel
 
-What the families share: their size, their encoder, which is a table without layers, and the model
-of a finished run. A token that was met too seldom to be learnt has a vector of zeros.
+The encoder is a table without layers. A token too rare to be trained has a vector of zeros.
 
 V vocabulary, D size of a vector, P the same in memory, N tokens
 """
@@ -29,11 +28,11 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
 
 Weights = dict[str, NDArray[Any]]
-_LANES = 16  # numbers in the widest register: rows in memory are filled up with zeros to these
+_LANES = 16  # floats in the widest register; rows are padded with zeros to a multiple
 
 
 class Stretch(NamedTuple):
-    """Sentences of a text: `first` to `last`, sentence s being `ids[starts[s]:starts[s + 1]]`."""
+    """The sentences [first, last) of a text; sentence s is `ids[starts[s]:starts[s + 1]]`."""
 
     ids: NDArray[np.int32]
     starts: NDArray[np.int64]
@@ -42,7 +41,7 @@ class Stretch(NamedTuple):
 
 
 def objective_of(name: str, part: str, unit: str) -> Objective:
-    """The objective of a family whose loss is no probability of text."""
+    """Create the objective of a family whose loss is no probability of text."""
     return dataclasses.replace(
         CAUSAL,
         name=name,
@@ -64,18 +63,17 @@ class VectorFamily(Family):
     def encoder(
         self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
     ) -> LayeredEncoder:
-        """The table to fine-tune; see `Family.encoder`."""
         body = WordTable(vocab_size + new_tokens, self.size, dropout)
         return LayeredEncoder(body, None, new_tokens, None)
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> WordVectorModel:
-        """The model whose `to_tensors` these are."""
+        """Restore a model from `to_tensors`."""
         return WordVectorModel(tensors[_TABLE], tensors[_OUTPUT])
 
 
 class WordTable(Body):
-    """A table of tokens and no layer above it."""
+    """A token table without layers."""
 
     name: ClassVar[str] = "table"
 
@@ -101,13 +99,13 @@ _OUTPUT = "output.weight"
 
 @dataclass(frozen=True, eq=False)
 class WordVectorModel:
-    """The vectors of a finished run, and those of the other side: what predicts, or the context."""
+    """The vectors of a finished run, and its output (word2vec) or context (GloVe) vectors."""
 
     table: NDArray[np.float32]  # (V, D)
-    output: NDArray[np.float32]  # a row a token, or a row a node of a tree
+    output: NDArray[np.float32]  # a row per token, or per node of the tree
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """The arrays by the names that the encoder has for them."""
+        """Return the arrays by their names in the encoder."""
         return {_TABLE: self.table, _OUTPUT: self.output}
 
     @property
@@ -115,17 +113,16 @@ class WordVectorModel:
         return len(self.table)
 
     def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """The vectors (N, D) of these tokens."""
         return self.table[list(ids)]
 
 
 def padded(rows_VD: NDArray[Any]) -> NDArray[np.float32]:
-    """The rows (V, P) filled up with zeros, so that loops over them have no rest."""
+    """Pad rows with zeros to (V, P), so that vectorised loops have no remainder."""
     missing = -rows_VD.shape[1] % _LANES
     return np.pad(rows_VD, ((0, 0), (0, missing))).astype(np.float32)
 
 
 def drawn(rng: np.random.Generator, counts_V: NDArray[np.int64], size: int) -> NDArray[np.float32]:
-    """Vectors (V, P) uniform in ±1/2D for tokens that are counted, zeros for the rest."""
+    """Draw vectors (V, P), uniform in ±1/(2D); tokens with a count of 0 get zeros."""
     rows_VD = (rng.random((len(counts_V), size), np.float32) - 0.5) / size
     return padded(rows_VD * (counts_V > 0)[:, None])
