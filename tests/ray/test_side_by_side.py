@@ -143,9 +143,7 @@ def test_a_driver_waits_for_another_and_takes_over_when_it_is_gone(
     assert outcome.built == tuple(TITLES)
     assert time.monotonic() - began > 2.0
     waited = [words for words in lines(shown) if words[:2] == ["first", "waiting"]]
-    assert waited == [
-        ["first", "waiting", f"0:00 for process {os.getpid()} on far to build it"]
-    ]
+    assert waited == [["first", "waiting", f"0:00 for process {os.getpid()} on far to build it"]]
     # What does not wait goes on meanwhile.
     assert started(tmp_path)[0] == "alone"
     lease.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,9 @@ def test_equal_shares_are_on_one_side_of_a_threshold() -> None:
 
 
 def test_a_threshold_can_refuse_what_is_certain() -> None:
-    either = np.stack([np.array([[1.0, 1.0]]), np.array([[0.0, 1.0]])])  # right, counted
-    assert threshold(np.array([1.0]), either, INFO) >= 1
+    info, examples = replace(INFO, metric="accuracy"), [Text("", "", None, "no")]
+    either = np.stack([metrics.sums([{"label": each}], examples, info) for each in info.labels])
+    assert threshold(np.array([1.0]), either, info) >= 1
 
 
 def test_each_kind_has_its_answer_of_all_seeds() -> None:

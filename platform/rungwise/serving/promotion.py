@@ -117,7 +117,9 @@ def compared(first: Artifact, second: Artifact) -> Estimate | None:
         return None
     own, holders = (each for each in bits if each is not None)
     if own.part != holders.part:
-        raise DataError("cannot compare: one of the two versions has pseudo-likelihoods, the other likelihoods")
+        raise DataError(
+            "cannot compare: one of the two versions has pseudo-likelihoods, the other likelihoods"
+        )
     return contrast([(1.0, [holders]), (-1.0, [own])])
 
 

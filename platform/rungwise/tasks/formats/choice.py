@@ -90,7 +90,9 @@ class ChoiceFormat(RecordsFormat):
             with self.sound(counts):
                 if not whole:
                     raise Damage(f"{file.uri}:{line}: a row was dropped", "a_row_that_was_dropped")
-                options = _options([row["columns.option"] for _, row, _ in rows], f"{file.uri}:{line}")
+                options = _options(
+                    [row["columns.option"] for _, row, _ in rows], f"{file.uri}:{line}"
+                )
                 marks = [_plain(row["columns.answer"]) in self.right for _, row, _ in rows]
                 if sum(marks) != 1:
                     raise Damage(
