@@ -29,10 +29,8 @@ _LOCKS = 256  # a digest maps to one of them; a collision only costs waiting
 
 
 class CacheFolder:
-    """The shared folder: files by digest, locks, and a bound on bytes.
-
-    Files are added and removed only under the lock "room", so sums of sizes are exact.
-    """
+    """The shared folder: files by digest, locks, and a bound on bytes. Files are added and removed
+    only under the lock "room", so sums of sizes are exact."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self.limit = folder, limit
@@ -60,10 +58,8 @@ class CacheFolder:
 
     @contextlib.contextmanager
     def claimed(self, digest: str, size: int) -> Iterator[tuple[BinaryIO, set[str]]]:
-        """Yield a file of `size` allocated bytes to write, and the digests evicted for it.
-
-        On a clean exit it becomes the file of `digest`, otherwise it is removed.
-        """
+        """Yield a file of `size` allocated bytes to write, and the digests evicted for it. On a
+        clean exit it becomes the file of `digest`, otherwise it is removed."""
         part = self._folder / f"{digest}.part"
         with explained(self._folder):
             while (claim := self._claim(part, size)) is None:
@@ -85,10 +81,8 @@ class CacheFolder:
             return None if evicted is None else (_allocated(part, size), evicted)
 
     def _make_room(self, size: int) -> set[str] | None:
-        """Unlink the least recently used files until `size` more bytes fit.
-
-        Returns None if downloads in progress leave too little room.
-        """
+        """Unlink the least recently used files until `size` more bytes fit. Returns None if
+        downloads in progress leave too little room."""
         files: list[tuple[os.stat_result, str]] = []
         under_way = 0
         with os.scandir(self._folder) as entries:

@@ -39,9 +39,7 @@ class CausalConfig(Config):
 @dataclass(frozen=True)
 class CausalBlocks:
     """Inputs and targets. `weights` is 0 in padding, which only a section's last block has.
-
-    Position i may attend to j <= i with `document[i] == document[j]`.
-    """
+    Position i may attend to j <= i with `document[i] == document[j]`."""
 
     instances: NDArray[np.int64]  # (B,)
     ids: NDArray[np.int64]  # (B, T)

@@ -112,10 +112,8 @@ class Share:
 
 
 def check_shares(name: str, shares: Iterable[Share]) -> list[str]:
-    """Check shares; return the figures with too few draws to tell.
-
-    Raises DataError naming the figure and the bound.
-    """
+    """Check shares; return the figures with too few draws to tell. Raises DataError naming the
+    figure and the bound."""
     small: list[str] = []
     for share in shares:
         share.check(name)

@@ -24,9 +24,7 @@ def rows(
     columns: Mapping[str, NDArray[Any]],
 ) -> Shard:
     """Frame one or two segments per row; with two, the column `a_length` counts `[CLS] A [SEP]`.
-
-    numpy copies every token once, without a Python loop over tokens.
-    """
+    numpy copies every token once, without a Python loop over tokens."""
     cls_id, sep_id = special.require("cls", "sep")
     lengths = [segment[:, 1] - segment[:, 0] for segment in segments]
     # A row is a run of stretches: [CLS], then for each segment its tokens and a [SEP]. All are

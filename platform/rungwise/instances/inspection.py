@@ -38,9 +38,7 @@ _STYLES = {
 
 def find(path: str) -> Artifact:
     """Return the instances artifact in the folder `path`, or the newest one directly below it.
-
-    Raises UserError if there is none.
-    """
+    Raises UserError if there is none."""
     folder = Folder.at(path)
     instances = artifacts.load(folder)
     if instances is None:
@@ -62,10 +60,8 @@ def find(path: str) -> Artifact:
 def inspect(
     instances: Artifact, split: str, index: int | None, epoch: int, seed: int, console: Console
 ) -> None:
-    """Print one instance, or a few chosen by `seed`, as they are read in `epoch`.
-
-    Raises UserError if the split or index does not exist, or the tokenizer is missing.
-    """
+    """Print one instance, or a few chosen by `seed`, as they are read in `epoch`. Raises UserError
+    if the split or index does not exist, or the tokenizer is missing."""
     reader = InstanceReader(instances, split)
     if len(reader) == 0:
         splits = ", ".join(

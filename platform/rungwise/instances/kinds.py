@@ -30,11 +30,8 @@ _ADAPTER: TypeAdapter[AnyInstancesConfig] = TypeAdapter(InstancesConfig)
 
 @dataclass(frozen=True)
 class Kind:
-    """The functions of one kind of instance.
-
-    `build` turns a text into a shard, `check` checks a shard and returns its counts, `statistics`
-    turns the summed counts into shares.
-    """
+    """The functions of one kind of instance. `build` turns a text into a shard, `check` checks a
+    shard and returns its counts, `statistics` turns the summed counts into shares."""
 
     build: Callable[..., Built]
     check: Callable[..., dict[str, Any]]

@@ -63,9 +63,7 @@ class LaneOrder:
 
     def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many of the first `position` positions, whole steps, fall into each group of shards.
-
-        `groups` gives the group of each shard.
-        """
+        `groups` gives the group of each shard."""
         counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
         epochs, block = divmod(position // self.lanes, self.steps_per_epoch)
         for epoch in range(epochs + (block > 0)):

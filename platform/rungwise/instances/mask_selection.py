@@ -136,11 +136,8 @@ def _in_random_order(
 def _take_units(
     units: _Units, ranked: NDArray[np.int32], wanted: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Take units in order, skipping those larger than the room left.
-
-    Returns for each unit (U,) the first unit of the group it is selected with, or -1, and the room
-    (B,) left over.
-    """
+    """Take units in order, skipping those larger than the room left. Returns for each unit (U,) the
+    first unit of the group it is selected with, or -1, and the room (B,) left over."""
     sizes = np.where(ranked < 0, units.first.size, units.sizes[ranked])  # (B, K)
     total = np.cumsum(sizes, axis=1)
     fits = total <= wanted[:, None]

@@ -70,10 +70,8 @@ def masked_batch(
     config: MaskingConfig,
     opens_text: int | None = None,
 ) -> MaskedBatch:
-    """Mask these rows for their epochs, or for epoch 0 if masking is static.
-
-    In packed rows, `opens_text` is the token that begins each text.
-    """
+    """Mask these rows for their epochs, or for epoch 0 if masking is static. In packed rows,
+    `opens_text` is the token that begins each text."""
     ids = rows.ids.astype(np.int64)
     masked = mask(
         ids, rows.lengths, rows.unit_starts, rows.instances, epochs, seed, vocabulary, config

@@ -63,11 +63,8 @@ def check_masked(
 
 
 def check_totals(totals: dict[str, Any], config: MaskedConfig) -> list[str]:
-    """Check the shares over all shards, whose counts add up to `totals`.
-
-    Returns the figures that even all instances are too few to judge. Raises DataError naming the
-    figure and the bound.
-    """
+    """Check the shares over all shards, whose counts add up to `totals`. Returns the figures that
+    even all instances are too few to judge. Raises DataError naming the figure and the bound."""
     return check_shares("all shards", _shares(totals, config))
 
 

@@ -152,10 +152,8 @@ def _wanted(
 def expected_predictions(
     candidates: NDArray[np.int64], config: MaskingConfig
 ) -> NDArray[np.float64]:
-    """Mean number of tokens selected in rows with so many candidates.
-
-    It differs from `rate * candidates` in rows so short or so long that a limit applies.
-    """
+    """Mean number of tokens selected in rows with so many candidates. It differs from their share
+    `rate` in rows so short or so long that a limit applies."""
     low = np.floor(config.rate * candidates)
     share = config.rate * candidates - low
     fewer, more = (
@@ -167,9 +165,7 @@ def expected_predictions(
 
 def _span_shares(config: MaskingConfig) -> NDArray[np.float64]:
     """The shares of spans of at most 1, 2, ... words: a geometric distribution, truncated.
-
-    Conditioned, not clipped: this gives the paper's mean of 3.8; clipping at 10 would give 4.5.
-    """
+    Conditioned, not clipped: this gives the paper's mean of 3.8; clipping at 10 would give 4.5."""
     at_most = 1 - (1 - config.span_stop_probability) ** np.arange(1, config.span_max_words + 1)
     return at_most / at_most[-1]
 

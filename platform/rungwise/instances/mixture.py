@@ -58,10 +58,8 @@ class MixedOrder:
         seed: int,
         config: OrderConfig,
     ) -> None:
-        """`rows_per_shard` and `sources` are in manifest order, `quotas` from `quotas_of`.
-
-        A source without a quota is not read.
-        """
+        """`rows_per_shard` and `sources` are in manifest order, `quotas` from `quotas_of`. A source
+        without a quota is not read."""
         rows, names = np.asarray(rows_per_shard, dtype=np.int64), sorted(quotas)
         self._begins = np.cumsum(rows) - rows
         self._shards = [np.flatnonzero(np.array(sources) == name) for name in names]
@@ -107,10 +105,8 @@ class MixedOrder:
         return shards_read(self, step, steps_ahead, global_batch_size, rank, world_size)
 
     def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of the first `position` positions fall into each group of shards.
-
-        `groups` gives the group of each shard; all shards of a source share one group.
-        """
+        """How many of the first `position` positions fall into each group of shards. `groups` gives
+        the group of each shard; all shards of a source share one group."""
         counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
         pending: list[tuple[_Node | int, int]] = [(self._tree, position)]
         while pending:

@@ -142,10 +142,8 @@ class ReadOrder:
     def positions_of(
         self, step: int, global_batch_size: int, rank: int, world_size: int
     ) -> NDArray[np.int64]:
-        """The positions that one rank reads at one step, sorted by lane, then by position.
-
-        Ranks share a step evenly, and each has as many whole lanes as that allows.
-        """
+        """The positions that one rank reads at one step, sorted by lane, then by position. Ranks
+        share a step evenly, and each has as many whole lanes as that allows."""
         assert self.count, "no instances to read"
         size, lanes = global_batch_size, self._lanes
         begin, end = step * size, (step + 1) * size
@@ -349,10 +347,8 @@ def permute(
     count: NDArray[np.int64] | int,
     seed: int,
 ) -> NDArray[np.int64]:
-    """A permutation of 0..count-1 for every key; `key` and `count` belong to each place.
-
-    The key is the epoch if one window holds the whole epoch.
-    """
+    """A permutation of 0..count-1 for every key; `key` and `count` belong to each place. The key is
+    the epoch if one window holds the whole epoch."""
     counts = np.broadcast_to(np.asarray(count, dtype=np.int64), places.shape)
     # The exponent of a float is the bit length, exact for counts below 2^53.
     length = np.frexp(np.maximum(counts - 1, 1).astype(np.float64))[1]

@@ -56,10 +56,8 @@ def build(
     rng: np.random.Generator,
     planned: int | None = None,
 ) -> Built:
-    """Build the pairs of the first `planned` documents, or of all.
-
-    A random B is from the other documents, if any. Raises DataError if `text` has only one.
-    """
+    """Build the pairs of the first `planned` documents, or of all. A random B is from the other
+    documents, if any. Raises DataError if `text` has only one."""
     documents = len(text.first_sentence) - 1
     if documents < 2:
         raise DataError(
@@ -164,10 +162,8 @@ def _other_places(
     limit: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A place for the B of each document: another document (a lent one, if any), and its piece.
-
-    A piece of more than `limit` tokens is drawn again with its document, `_TIMES_DRAWN` times.
-    """
+    """A place for the B of each document: another document (a lent one, if any), and its piece. A
+    piece of more than `limit` tokens is drawn again with its document, `_TIMES_DRAWN` times."""
     other, at = np.empty_like(document), np.empty_like(document)
     todo = np.arange(len(document))
     documents = len(pieces.first) - 1

@@ -23,10 +23,8 @@ Spans = NDArray[np.int64]  # (rows, 2) begin and end in the ids of a text
 
 @dataclass(frozen=True)
 class Pieces:
-    """The pieces of a text; documents from `planned` on only lend a B.
-
-    Piece p is tokens [starts[p], starts[p + 1]), document d is pieces [first[d], first[d + 1]).
-    """
+    """The pieces of a text; documents from `planned` on only lend a B. Piece p is tokens
+    [starts[p], starts[p + 1]), document d is pieces [first[d], first[d + 1])."""
 
     starts: NDArray[np.int64]  # (P + 1,)
     first: NDArray[np.int64]  # (D + 1,)
@@ -45,10 +43,8 @@ class Pieces:
     def gathered(
         self, begin: NDArray[np.int64], end: NDArray[np.int64], wanted: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The end of the pieces from `begin` on, up to `end`, that hold at most `wanted` tokens.
-
-        At least one piece is taken.
-        """
+        """The end of the pieces from `begin` on, up to `end`, that hold at most `wanted` tokens. At
+        least one piece is taken."""
         last = np.searchsorted(self.starts, self.starts[begin] + wanted, side="right") - 1
         return np.clip(last, begin + 1, end)
 
@@ -135,10 +131,8 @@ def chain(after: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def tokens_unused(pieces: Pieces, segments: list[Spans], allowed: int) -> dict[str, int]:
-    """Count the planned tokens, and those in none of `segments`.
-
-    Raises DataError if these exceed `allowed`, or if a token is in two segments.
-    """
+    """Count the planned tokens, and those in none of `segments`. Raises DataError if these exceed
+    `allowed`, or if a token is in two segments."""
     spans = np.concatenate(segments)
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     twice = int(np.maximum(spans[:-1, 1] - spans[1:, 0], 0).sum())

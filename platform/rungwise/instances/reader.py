@@ -27,10 +27,8 @@ CACHE_BYTES = 8 << 30
 
 
 class InstanceReader:
-    """Reads one split of an instances artifact; opens shards when first needed.
-
-    `cache_bytes` bounds the copies of remote shards on this machine's disk, in `cache_folder`.
-    """
+    """Reads one split of an instances artifact; opens shards when first needed. `cache_bytes`
+    bounds the copies of remote shards on this machine's disk, in `cache_folder`."""
 
     def __init__(
         self,

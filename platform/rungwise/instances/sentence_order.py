@@ -34,10 +34,8 @@ def build(
     rng: np.random.Generator,
     planned: int | None = None,
 ) -> Built:
-    """Build the pairs of the first `planned` documents, or of all.
-
-    A document of one token has no order; such tokens are left out and counted.
-    """
+    """Build the pairs of the first `planned` documents, or of all. A document of one token has no
+    order; such tokens are left out and counted."""
     room = config.sequence_length - 3
     pieces = plan.in_half_rows(text, room, rng, planned)
     begin = np.arange(len(pieces.document))

@@ -27,10 +27,8 @@ _LENT_DOCUMENTS, _LENT_TOKENS = 64, 1 << 18  # at most, from each lender
 
 @dataclass(frozen=True)
 class ShardOrder:
-    """The order for a shard: a file of tokens, and the number of the pass over it.
-
-    `lenders` are other files of the split, from whose documents pairs may draw B.
-    """
+    """The order for a shard: a file of tokens, and the number of the pass over it. `lenders` are
+    other files of the split, from whose documents pairs may draw B."""
 
     read: str
     split: str
@@ -62,10 +60,8 @@ class ShardTask:
     special: SpecialIds
 
     def __call__(self, order: ShardOrder) -> dict[str, Any]:
-        """Build one shard and return its manifest row as plain data.
-
-        Raises DataError naming the shard if it breaks the contract.
-        """
+        """Build one shard and return its manifest row as plain data. Raises DataError naming the
+        shard if it breaks the contract."""
         config, kind = self.config, KINDS[self.config.kind]
         key = np.array([config.seed, order.stream], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))

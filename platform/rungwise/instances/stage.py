@@ -38,11 +38,8 @@ _MOST_LENDERS = 8
 def build_instances(
     config: AnyInstancesConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> InstancesSummary:
-    """Build every shard of both splits.
-
-    Raises DataError if a shard breaks the contract, if a split has only one document for NSP, or if
-    the tokenizer lacks a special token that the kind needs.
-    """
+    """Build every shard of both splits. Raises DataError if a shard breaks the contract, if a split
+    has only one document for NSP, or if the tokenizer lacks a special token that the kind needs."""
     if output.exists(MANIFEST):  # killed between the last shard and the record
         summary = InstancesSummary.model_validate_json(output.read_bytes(MANIFEST))
     else:

@@ -63,9 +63,7 @@ def pretrain_asynchronously(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
     """Read the training split in rounds, write `model.safetensors`, measure on held-out text.
-
-    Raises DataError if the corpus is too small.
-    """
+    Raises DataError if the corpus is too small."""
     import ray
 
     artifact, settings = inputs["tokens"], config.pretrain

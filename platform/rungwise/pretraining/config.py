@@ -130,10 +130,8 @@ def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
 
 
 def with_objective(pretrain: FittingT, model: Family) -> FittingT:
-    """`pretrain` with the family's first objective if it names none.
-
-    Raises ConfigError if the family lacks the one it names.
-    """
+    """`pretrain` with the family's first objective if it names none. Raises ConfigError if the
+    family lacks the one it names."""
     return pretrain.model_copy(update={"objective": model.objective(pretrain.objective).name})
 
 
@@ -157,10 +155,8 @@ def check_rows(
 
 
 def by_gradient(pretrain: Fitting, asked: str) -> GradientConfig:
-    """`pretrain` as a `GradientConfig`, the only kind that has what is `asked`.
-
-    Raises ConfigError for another kind.
-    """
+    """`pretrain` as a `GradientConfig`, the only kind that has what is `asked`. Raises ConfigError
+    for another kind."""
     if not isinstance(pretrain, GradientConfig):
         raise ConfigError(
             f"pretrain.kind is {pretrain.kind}, which has no {asked}; expected gradient"

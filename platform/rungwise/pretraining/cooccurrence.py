@@ -55,10 +55,8 @@ class PairsFamily(WeightedFamily, Protocol):
 def pretrain_by_cooccurrence(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
-    """Count the training split, learn from the cells in epochs, write `model.safetensors`.
-
-    The loss is on the cells learnt from. Raises DataError if the corpus is too small.
-    """
+    """Count the training split, learn from the cells in epochs, write `model.safetensors`. The loss
+    is on the cells learnt from. Raises DataError if the corpus is too small."""
     import ray
 
     artifact, settings = inputs["tokens"], config.pretrain

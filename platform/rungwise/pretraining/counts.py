@@ -73,9 +73,7 @@ def pretrain_by_counts(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
     """Count the training split, write `model.safetensors`, and measure on the held-out split.
-
-    Raises DataError if the corpus is too small.
-    """
+    Raises DataError if the corpus is too small."""
     began = time.monotonic()
     artifact, objective = inputs["tokens"], config.objective
     tokens = TokensSummary.of(artifact)

@@ -68,10 +68,8 @@ _GROWTH_SECONDS = 20.0
 def pretrain_by_gradient(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
-    """Train until the end and write `model.safetensors`.
-
-    Raises UserError if the instances do not fit the model or the loss is not finite.
-    """
+    """Train until the end and write `model.safetensors`. Raises UserError if the instances do not
+    fit the model or the loss is not finite."""
     compute, settings = context.compute, _settings(config)
     check_fit(config, inputs, compute)
     read = read_in_turn(inputs, settings)

@@ -78,10 +78,8 @@ def _tokenizer_of(instances: Artifact) -> str:
 
 
 def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
-    """Load the weights of `initial` into `model`; fresh parts stay as they are.
-
-    Returns the carried tensors. Raises DataError if the file lacks a required tensor.
-    """
+    """Load the weights of `initial` into `model`; fresh parts stay as they are. Returns the carried
+    tensors. Raises DataError if the file lacks a required tensor."""
     saved = load_tensors(initial.folder, MODEL)
     own = model.state_dict()
     trained, _ = _trained(initial)

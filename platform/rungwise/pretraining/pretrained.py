@@ -59,10 +59,8 @@ def tokenizer_of(pretrain: Artifact) -> Artifact:
 
 
 def tokens_of(pretrain: Artifact) -> Artifact:
-    """The tokens that a finished run read.
-
-    Raises DataError if its inputs are not below the same root.
-    """
+    """The tokens that a finished run read. Raises DataError if its inputs are not below the same
+    root."""
     direct = "tokens" in pretrain.record["inputs"]  # a fit by counting reads no instances
     read = pretrain if direct else find_input(pretrain, "instances")
     return find_input(read, "tokens")
@@ -101,10 +99,8 @@ def _longest(pretrain: Artifact, max_length: int | None) -> int | None:
 
 
 def language_model(pretrain: Artifact) -> LanguageModel:
-    """The trained model as a source of text probabilities.
-
-    Raises ConfigError if its family cannot give them.
-    """
+    """The trained model as a source of text probabilities. Raises ConfigError if its family cannot
+    give them."""
     model = load_model(pretrain)
     if not isinstance(model, LanguageModel):
         raise _lacks(pretrain, "LanguageModel (the probability of a text)")
@@ -112,10 +108,8 @@ def language_model(pretrain: Artifact) -> LanguageModel:
 
 
 def word_vectors(pretrain: Artifact) -> WordVectors:
-    """The trained model as a source of one vector per token, independent of context.
-
-    Raises ConfigError if its family has none.
-    """
+    """The trained model as a source of one vector per token, independent of context. Raises
+    ConfigError if its family has none."""
     model = load_model(pretrain)
     if not isinstance(model, WordVectors):
         raise _lacks(pretrain, "WordVectors (a vector of each token)")

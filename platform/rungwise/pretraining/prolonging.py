@@ -27,9 +27,7 @@ def goes_on_from(
     config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> EarlierRun | None:
     """The finished run that shares the most steps and has a checkpoint of them; None if none does.
-
-    `inputs` are fingerprints by name.
-    """
+    `inputs` are fingerprints by name."""
     if not isinstance(config.pretrain, GradientConfig) or not shared_steps(config.pretrain):
         return None
     own, found = _shared_facts(config, inputs), {}

@@ -135,10 +135,8 @@ def prove_resume(
 def kill_steps(
     config: PretrainStageConfig, instances: Artifact, steps: int
 ) -> tuple[str, int, int]:
-    """Where a run of so many steps can be killed: the epoch in words, first and last step.
-
-    Raises UserError for a run of one step, which leaves nothing to compare.
-    """
+    """Where a run of so many steps can be killed: the epoch in words, first and last step. Raises
+    UserError for a run of one step, which leaves nothing to compare."""
     settings = by_gradient(config.pretrain, "steps")
     size = settings.global_batch_size
     count = rows_per_epoch(config.model, InstancesSummary.of(instances).instances.train, size)

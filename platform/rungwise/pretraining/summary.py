@@ -53,11 +53,8 @@ class SourceRead(Part):
 
 
 class GradientRun(Part):
-    """Facts that only a fit by gradient has.
-
-    `data` is the hash of all instances read so far, at logged steps. `throughput` holds rates over
-    all attempts, without start-up and validation.
-    """
+    """Facts that only a fit by gradient has. `data` is the hash of all instances read so far, at
+    logged steps. `throughput` holds rates over all attempts, without start-up and validation."""
 
     steps: int
     history: tuple[Row, ...]

@@ -154,10 +154,8 @@ class Checkpoints:
             )
 
     def newest_sound(self, most: float = math.inf) -> int | None:
-        """The newest step, up to `most`, with an undamaged checkpoint; None if there is none.
-
-        Each worker verifies its share of the files.
-        """
+        """The newest step, up to `most`, with an undamaged checkpoint; None if there is none. Each
+        worker verifies its share of the files."""
         group = self._group
         steps = [step for step in self.steps() if step <= most] if group.leads else []
         while True:

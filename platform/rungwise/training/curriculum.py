@@ -202,10 +202,8 @@ def _phase(
 
 
 def order_of(model: Family, settings: GradientConfig, instances: InstancesSummary) -> Order:
-    """The order in which a run reads these instances.
-
-    Raises UserError if the mixture does not fit the sources.
-    """
+    """The order in which a run reads these instances. Raises UserError if the mixture does not fit
+    the sources."""
     files, seed = instances.files_of("train"), settings.seed
     rows = np.array([row.instances for row in files], dtype=np.int64)
     if model.carries_state:

@@ -238,10 +238,8 @@ def _starts(document: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[
 
 
 class Prefetched:
-    """The batches of the steps [first, last), made by a thread ahead of their use.
-
-    `next` raises whatever making a batch raised.
-    """
+    """The batches of the steps [first, last), made by a thread ahead of their use. `next` raises
+    whatever making a batch raised."""
 
     def __init__(
         self, make: Callable[[int], StepBatch], first: int, last: int, pinned: bool = False

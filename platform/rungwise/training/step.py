@@ -80,10 +80,8 @@ class Step:
         return torch.autocast(kind, dtype=torch.bfloat16, enabled=self._bfloat16)
 
     def together(self, parts: Iterable[Batch]) -> Iterable[Batch]:
-        """The micro-batches of a global batch, with its vectors if losses compare them.
-
-        Later forward passes draw the same dropout as this one.
-        """
+        """The micro-batches of a global batch, with its vectors if losses compare them. Later
+        forward passes draw the same dropout as this one."""
         if not self.objective.compares:
             return parts
         parts, group = cast(list[PretrainingBatch], list(parts)), self._group

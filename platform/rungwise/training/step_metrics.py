@@ -123,10 +123,8 @@ class StepMetrics:
         return ask
 
     def gather(self, report: Reporter) -> None:
-        """Sum the rows over all workers; report skipped steps, outliers and spikes.
-
-        Raises UserError if too many steps were skipped.
-        """
+        """Sum the rows over all workers; report skipped steps, outliers and spikes. Raises
+        UserError if too many steps were skipped."""
         if not self._rows:
             return
         progress = self._progress
