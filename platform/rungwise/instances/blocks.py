@@ -67,5 +67,4 @@ def check(shard: Shard, facts: Facts, config: MaskedBlocksConfig) -> dict[str, A
 
 
 def statistics(totals: dict[str, Any], config: MaskedBlocksConfig) -> dict[str, Any]:
-    """Return the shares reported for an artifact, from the summed counts of its shards."""
     return masked_statistics(totals, config)

@@ -45,7 +45,6 @@ class CacheFolder:
             path.unlink(missing_ok=True)
 
     def touch(self, path: Path) -> None:
-        """Mark a file as used now."""
         # Another process may have evicted it; a mapped file stays readable.
         with contextlib.suppress(FileNotFoundError):
             os.utime(path)

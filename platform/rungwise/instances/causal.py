@@ -118,7 +118,6 @@ def check(shard: Shard, facts: Facts, config: CausalConfig) -> dict[str, Any]:
 
 
 def statistics(totals: dict[str, Any], config: CausalConfig) -> dict[str, Any]:
-    """Return the shares reported for an artifact, from the summed counts of its shards."""
     # Every token and end symbol is predicted once, except the symbol that opens a section.
     unused = totals["text_tokens"] + totals["documents_joined"] - totals["predicted"]
     return {

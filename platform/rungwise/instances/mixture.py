@@ -101,7 +101,6 @@ class MixedOrder:
     def upcoming_shards(
         self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
     ) -> NDArray[np.int64]:
-        """The shards that a rank reads in steps [step, step + steps_ahead), by first use."""
         return shards_read(self, step, steps_ahead, global_batch_size, rank, world_size)
 
     def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -212,7 +212,6 @@ class ReadOrder:
         return shards[np.sort(kept)]
 
     def lane_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The lane of each position."""
         return positions % self.count % self._lanes
 
     def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -244,7 +243,6 @@ class ReadOrder:
         return counts
 
     def _points(self, place: NDArray[np.int64], epoch: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The point of each place on the line of its epoch."""
         if self._whole:
             return permute(place, epoch, self.count, self._seed)
         in_lane, lane = np.divmod(place, self._lanes)
@@ -330,7 +328,6 @@ def evenly(total: int, count: int) -> NDArray[np.int64]:
 
 
 def shuffled_line(rows_per_shard: NDArray[np.int64], seed: int, epoch: int) -> Line:
-    """The shards in the permutation of `epoch`."""
     key = bits(seed, epoch, _SHARDS, np.arange(len(rows_per_shard), dtype=np.int64))
     return _laid_out(np.argsort(key, kind="stable").astype(np.int64), rows_per_shard)
 

@@ -116,7 +116,6 @@ def check(shard: Shard, facts: Facts, config: MaskedPairsConfig) -> dict[str, An
 
 
 def statistics(totals: dict[str, Any], config: MaskedPairsConfig) -> dict[str, Any]:
-    """Return the shares reported for an artifact, from the summed counts of its shards."""
     return {
         **masked_statistics(totals, config),
         "is_next_share": totals["is_next"] / totals["instances"],

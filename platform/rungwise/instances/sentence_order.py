@@ -71,6 +71,5 @@ def check(shard: Shard, facts: Facts, config: SentenceOrderConfig) -> dict[str, 
 
 
 def statistics(totals: dict[str, Any], config: SentenceOrderConfig) -> dict[str, Any]:
-    """Return the shares reported for an artifact, from the summed counts of its shards."""
     in_order = totals["in_order"] / max(totals["instances"], 1)
     return {**masked_statistics(totals, config), "in_order_share": in_order}

@@ -39,7 +39,6 @@ class ShardOrder:
 
     @property
     def file(self) -> str:
-        """The file name of the shard."""
         stem = self.read.removesuffix(".arrow")
         return f"{stem}-{self.dupe:02d}.arrow" if self.dupe else self.read
 

@@ -42,7 +42,6 @@ class Shard:
 
 
 def pack_bits(starts: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Pack booleans into the bits of a shard."""
     return np.packbits(starts, bitorder="little")
 
 

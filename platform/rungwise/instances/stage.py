@@ -73,7 +73,6 @@ def _build_all(
 
 
 def orders_of(config: AnyInstancesConfig, files: Sequence[TokensRow]) -> list[ShardOrder]:
-    """The shards to build."""
     rows = [row for row in files if row.documents]
     if not isinstance(config, MaskedPairsConfig):
         return [ShardOrder(row.file, row.split, row.source, row.text_bytes) for row in rows]

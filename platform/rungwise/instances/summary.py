@@ -42,11 +42,9 @@ class InstancesSummary(Summary):
     unigram_entropy: float
 
     def files_of(self, split: str) -> list[ShardFile]:
-        """The shards of a split."""
         return [row for row in self.files if row.split == split]
 
     def instances_by_source(self, split: str) -> dict[str, int]:
-        """How many instances of a split each source has."""
         counts: Counter[str] = Counter()
         for row in self.files_of(split):
             counts[row.source] += row.instances

@@ -126,7 +126,6 @@ def _read(
     plan: Sequence[NDArray[Any]],
     weights: Weights,
 ) -> tuple[Weights, Losses]:
-    """The weights after the share."""
     weights = dict(zip(weights, writable(weights.values()), strict=True))
     plan, (first, last) = writable(plan), share.rates
 

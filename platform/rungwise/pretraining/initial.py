@@ -103,7 +103,6 @@ def carried_by(pretrain: Artifact) -> list[str]:
 
 
 def began_with(model: nn.Module, initial: Artifact) -> BeganWith:
-    """The record of the weights that a run started from."""
     own, (_, objective) = set(model.state_dict()), _trained(initial)
     with safetensors.safe_open(initial.folder.local(MODEL), framework="pt") as file:
         had = set(file.keys())
@@ -122,7 +121,6 @@ def config_of(pretrain: Artifact) -> PretrainStageConfig:
 
 
 def is_imported(initial: Artifact) -> bool:
-    """Whether these weights are imported and not pretrained here."""
     return initial.stage == IMPORTED
 
 

@@ -165,7 +165,6 @@ def _precision(run: GradientRun) -> str:
 
 
 def _compared(one: GradientRun, other: GradientRun, same_workers: bool) -> dict[str, Any]:
-    """Compare two runs step by step."""
     tolerance = 0.0 if same_workers else TOLERANCES[_precision(one)]
     pairs = list(zip(one.history, other.history, strict=False))
     difference = max(relative_difference(a["loss"], b["loss"]) for a, b in pairs)
@@ -286,7 +285,6 @@ def _last_line(log: bytes) -> str:
 
 
 def _work(path: str) -> None:
-    """Do one run, in its own process."""
     job = json.loads(Path(path).read_text())
     compute = ComputeConfig(**job["compute"])
     inputs: dict[str, Artifact] = {}

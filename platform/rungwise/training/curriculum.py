@@ -52,7 +52,6 @@ class Phase:
 
 
 def phase_at(phases: Sequence[Phase], step: int) -> Phase:
-    """The phase that `step` belongs to."""
     return next(phase for phase in reversed(phases) if phase.first_step <= max(step, 0))
 
 

@@ -61,7 +61,6 @@ class EarlyStopConfig(Config):
 
 
 def is_spike(loss: float, recent: Sequence[float], factor: float) -> bool:
-    """Whether `loss` stands out of the recent ones."""
     return len(recent) >= ENOUGH and loss > factor * statistics.median(recent)
 
 

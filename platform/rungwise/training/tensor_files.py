@@ -23,7 +23,6 @@ def save_tensors(folder: Folder, name: str, tensors: dict[str, Tensor]) -> None:
 
 
 def load_tensors(folder: Folder, name: str) -> dict[str, Tensor]:
-    """Read what `save_tensors` wrote."""
     return safetensors.torch.load_file(folder.local(name))
 
 
