@@ -1,12 +1,12 @@
 """Masked blocks `[CLS] A [SEP]`, for MLM without pairs.
 
-A is whole sentences of one document up to the sequence length (DOC-SENTENCES of Liu et al. 2019,
+A holds whole sentences of one document up to the sequence length (DOC-SENTENCES of Liu et al. 2019,
 arXiv:1907.11692). A sentence longer than that fills blocks of its own.
 
-With `packed` a row goes on with the next document where one ends (FULL-SENTENCES of the same
-paper), `[CLS] A [SEP] [CLS] B [SEP]`, up to the sentence that would not fit. Unlike there, each
-text of a row is read as if it stood alone: attention stays within it and positions begin anew, so
-that the loss is that of the same texts in padded rows, and less than a sentence a row is padding.
+With `packed`, a row continues with the next document (FULL-SENTENCES of the same paper),
+`[CLS] A [SEP] [CLS] B [SEP]`, until a sentence does not fit. Unlike in the paper, attention stays
+within each text and positions restart, so the loss equals that of the same texts in padded rows.
+Less than one sentence per row is padding.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def build(
     else:
         last = pieces.gathered(begin, pieces.end, plan.targets(pieces, room, short_rate, rng))
     begin = plan.chain(last)
-    # A text begins with a row, or in a packed one with a document.
+    # A text begins at each row; in packed rows, also at each document.
     opens = np.union1d(begin, np.flatnonzero(np.diff(pieces.document, prepend=-1)))
     texts = opens if config.packed else begin
     spans = pieces.span(texts, np.append(texts[1:], len(last)))
@@ -62,10 +62,9 @@ def build(
 
 
 def check(shard: Shard, facts: Facts, config: MaskedBlocksConfig) -> dict[str, Any]:
-    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
+    """Check one shard and return its counts. Raises DataError if it breaks the contract."""
     return check_masked(shard, facts, config, segments=None if config.packed else 1)
 
 
 def statistics(totals: dict[str, Any], config: MaskedBlocksConfig) -> dict[str, Any]:
-    """The shares reported for an artifact, from the counts of all its shards."""
     return masked_statistics(totals, config)

@@ -1,8 +1,8 @@
-"""Memory-mapped shards by number: local ones in place, remote ones through a cache on this machine.
+"""Memory-mapped shards by number: local files in place, remote files through a cache on disk.
 
-A remote shard is fetched whole by one sequential GET and hashed while it arrives; only if its
-sha256 is that of the record does it become a file of the cache (cache_folder.py). A file of the
-cache is hashed once more when this process first reads it, one in place by the artifact's folder.
+One sequential GET fetches a remote shard and hashes it on arrival; it enters the cache
+(cache_folder.py) only if its sha256 matches the record. On first use in a process, a cached file is
+hashed again, and the artifact's folder checks a local file.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _MEND = "delete the folder of this artifact and run again to rebuild it"
 
 @dataclass(frozen=True)
 class CacheStats:
-    """The activity of one store since it was made."""
+    """Counters of one store since its creation."""
 
     downloads: int = 0  # successful ones
     downloaded_bytes: int = 0
-    hits: int = 0  # calls of `get` that began no download
+    hits: int = 0  # calls of `get` that started no download
     evictions: int = 0  # files this process removed to make room
 
 
@@ -64,10 +64,10 @@ class ShardStore:
         cache_bytes: int = 8 << 30,
         cache_folder: Path | None = None,
     ) -> None:
-        """Open `files` of `folder`, with their `digests` (sha256, hexadecimal) and `sizes` (bytes).
+        """Open `files` of `folder`, with their `digests` (sha256 in hex) and `sizes` (bytes).
 
-        `cache_bytes` bounds the cache of the machine, not of the process. Raises UserError if it
-        cannot hold the largest shard, or if the cache folder belongs to somebody else.
+        `cache_bytes` bounds the cache of the whole machine, not of this process. Raises UserError
+        if it cannot hold the largest shard, or if the default cache folder is not private.
         """
         assert len(files) == len(digests) == len(sizes)
         self._folder = folder
@@ -81,7 +81,7 @@ class ShardStore:
         self._stats = CacheStats()
         self._cache: CacheFolder | None = None
         if folder.remote:
-            # Made once, as fsspec would make one for each thread that asks.
+            # Created once: fsspec would create one for each thread that asks.
             self._filesystem, self._root = fsspec.core.url_to_fs(folder.uri)
             largest = max(self._sizes, default=0)
             if largest > cache_bytes:
@@ -99,10 +99,10 @@ class ShardStore:
         return self._stats
 
     def get(self, number: int) -> Shard:
-        """The shard, memory-mapped; its digest is checked once in this process.
+        """Return the shard, memory-mapped; its digest is checked once per process.
 
-        Raises DataError if the bytes are not those of the record, UserError if the disk is full or
-        the cache too small.
+        Raises DataError if the bytes do not match the record, UserError if the disk is full or the
+        cache too small.
         """
         shard = self._opened(number)
         if shard is not None:
@@ -112,7 +112,7 @@ class ShardStore:
         with self._busy.setdefault(number, threading.Lock()):
             fetched = False
             for _ in range(_ATTEMPTS):
-                # Between finding a file and mapping it, another process may evict it.
+                # Another process may evict the file before it is mapped.
                 with contextlib.suppress(FileNotFoundError):
                     path, downloaded = self._present(number)
                     fetched |= downloaded
@@ -128,8 +128,8 @@ class ShardStore:
     def prefetch(self, numbers: Iterable[int]) -> None:
         """Fetch and check these shards in the background, in this order.
 
-        Replaces the shards of an earlier call not yet begun, and stops where the cache would be
-        full. A failure is silent here; `get` raises it.
+        Replaces shards of an earlier call that have not been started, and stops where the cache
+        would be full. Errors are suppressed here; `get` raises them.
         """
         wanted: deque[int] = deque()
         room = self._cache.limit if self._cache else sum(self._sizes)
@@ -153,7 +153,7 @@ class ShardStore:
                     return
                 number = self._wanted.popleft()
             if self._opened(number) is None:
-                # `get` raises it where somebody can see it.
+                # `get` will raise the error to its caller.
                 with (
                     contextlib.suppress(Exception),
                     self._busy.setdefault(number, threading.Lock()),
@@ -167,7 +167,7 @@ class ShardStore:
                 self._open.popitem(last=False)
 
     def _opened(self, number: int) -> Shard | None:
-        """The shard if it is open; its file in the cache is marked as used."""
+        """Return the shard if it is open, and mark its cache file as used."""
         now = time.monotonic()
         with self._lock:
             entry = self._open.get(number)
@@ -180,10 +180,10 @@ class ShardStore:
         return entry.shard
 
     def _present(self, number: int) -> tuple[Path, bool]:
-        """A local path of the shard with the right bytes, and whether this call downloaded it."""
+        """Return a verified local path of the shard, and whether this call downloaded it."""
         name, digest, size = self._files[number], self._digests[number], self._sizes[number]
         if self._cache is None:
-            path = self._folder.local(name)  # which compares it with the record
+            path = self._folder.local(name)  # compares it with the record
             if not path.exists():
                 raise DataError(f"{path} is in the record but is missing; {_MEND}")
             return path, False
@@ -193,7 +193,7 @@ class ShardStore:
             and number not in self._verified
             and (path.stat().st_size != size or file_digest(path) != digest)
         ):
-            # It was correct when it was written, and the disk has changed it since.
+            # It was correct when written, so the disk has changed it since.
             self._cache.remove(path)
             path, downloaded = self._download(number)
         self._verified.add(number)
@@ -214,14 +214,14 @@ class ShardStore:
         return path, True
 
     def _forget(self, evicted: set[str]) -> None:
-        """Close evicted shards, so that their bytes leave the disk."""
+        """Close evicted shards, so that their disk space is freed."""
         with self._lock:
             for number in [n for n in self._open if self._digests[n] in evicted]:
                 del self._open[number]
         self._count(evictions=len(evicted))
 
     def _fetch(self, number: int, stream: BinaryIO) -> None:
-        """Write the object to `stream` and check it; a broken or wrong download is retried."""
+        """Write the object to `stream` and check it; retry a broken or wrong download."""
         uri, expected = self._folder.path(self._files[number]), self._digests[number]
         for attempt in range(1, _ATTEMPTS + 1):
             digest = hashlib.sha256()
@@ -253,7 +253,7 @@ class ShardStore:
 
 
 def _chunks(filesystem: Any, path: str) -> Iterator[bytes]:
-    """The bytes of an object from one GET, yielded outside of fsspec's single thread."""
+    """Yield the bytes of one GET in chunks, outside fsspec's single event-loop thread."""
     stream: Any = fsspec.asyn.sync(filesystem.loop, filesystem.open_async, path, "rb")
 
     async def gathered() -> bytes:
@@ -269,7 +269,7 @@ def _chunks(filesystem: Any, path: str) -> Iterator[bytes]:
 
 
 def _mapped(path: Path) -> Shard:
-    """Map the shard in a file; FileNotFoundError if it was evicted meanwhile."""
+    """Map a shard file; raises FileNotFoundError if it was evicted meanwhile."""
     try:
         return shards.read(path)
     except DataError:

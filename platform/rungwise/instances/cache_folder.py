@@ -1,11 +1,11 @@
-"""A folder of downloads that all processes of a machine share, bounded in bytes.
+"""A folder of downloads shared by all processes of a machine, bounded in bytes.
 
-Files are named by their sha256, so all artifacts can share them. Room is reserved under one lock
+Files are named by their sha256, so artifacts can share them. Space is reserved under one lock
 (flock): sizes are summed, the least recently used files are unlinked, and the new file is allocated
-in full before the lock is released, so that downloads in progress count too. The time of use is the
-file's mtime. On Linux an unlinked file stays readable where it is mapped, so eviction never harms a
-reader; its bytes leave the disk with the last mapping. A second lock makes one process download a
-digest while the others wait. Locks and claims die with their process.
+in full before the lock is released, so downloads in progress count too. The mtime is the time of
+last use. On Linux an unlinked file stays readable where it is mapped, so eviction never harms a
+reader; its space is freed with the last mapping. A lock per digest lets one process download it
+while others wait. Locks and claims end with their process.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from rungwise.core.errors import UserError
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 _WAIT_SECONDS = 0.05
-_LOCKS = 256  # each digest has one of them; digests that share one only wait
+_LOCKS = 256  # a digest maps to one of them; a collision only costs waiting
 
 
 class CacheFolder:
-    """The shared folder: files by digest, locks, and a bound on bytes.
-
-    Files are added and removed only under the lock "room", so that a sum of sizes is exact.
-    """
+    """The shared folder: files by digest, locks, and a bound on bytes. Files are added and removed
+    only under the lock "room", so sums of sizes are exact."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self.limit = folder, limit
@@ -47,27 +45,24 @@ class CacheFolder:
             path.unlink(missing_ok=True)
 
     def touch(self, path: Path) -> None:
-        """Mark a file as used now."""
-        # Another process may have evicted it; where it is mapped it can still be read.
+        # Another process may have evicted it; a mapped file stays readable.
         with contextlib.suppress(FileNotFoundError):
             os.utime(path)
 
     @contextlib.contextmanager
     def only_one(self, digest: str) -> Iterator[None]:
-        """Hold the lock of a digest; only one thread of one process of the machine does."""
+        """Hold the lock of a digest, against all threads and processes of this machine."""
         with self._locked(str(int(digest[:8], 16) % _LOCKS)):
             yield
 
     @contextlib.contextmanager
     def claimed(self, digest: str, size: int) -> Iterator[tuple[BinaryIO, set[str]]]:
-        """Yield a file to write, with `size` bytes allocated, and the digests evicted for it.
-
-        On a clean exit it becomes the file of the digest, otherwise nothing.
-        """
+        """Yield a file of `size` allocated bytes to write, and the digests evicted for it. On a
+        clean exit it becomes the file of `digest`, otherwise it is removed."""
         part = self._folder / f"{digest}.part"
         with explained(self._folder):
             while (claim := self._claim(part, size)) is None:
-                time.sleep(_WAIT_SECONDS)  # downloads fill the cache; one has to end first
+                time.sleep(_WAIT_SECONDS)  # downloads fill the cache; one must end first
             stream, evicted = claim
             with stream:
                 try:
@@ -85,10 +80,8 @@ class CacheFolder:
             return None if evicted is None else (_allocated(part, size), evicted)
 
     def _make_room(self, size: int) -> set[str] | None:
-        """Unlink the least recently used files until `size` more bytes fit.
-
-        None if the downloads in progress leave no room for that.
-        """
+        """Unlink the least recently used files until `size` more bytes fit. Returns None if
+        downloads in progress leave too little room."""
         files: list[tuple[os.stat_result, str]] = []
         under_way = 0
         with os.scandir(self._folder) as entries:
@@ -115,7 +108,7 @@ class CacheFolder:
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
         locks = self._folder / "locks"
-        # Each time, because cleaners of temporary files may remove empty folders.
+        # Created each time: cleaners of temporary files may remove empty folders.
         locks.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (locks / name).open("wb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
@@ -123,7 +116,7 @@ class CacheFolder:
 
 
 def _allocated(part: Path, size: int) -> BinaryIO:
-    """Make a new file, locked and allocated in full; a full disk shows here."""
+    """Create a file, locked and fully allocated, so that a full disk is noticed here."""
     stream = part.open("wb")
     try:
         # The lock tells a download in progress from one whose process died.
@@ -147,7 +140,7 @@ def _abandoned(part: str) -> bool:
 
 
 def default_folder() -> Path:
-    """The default cache folder: below the temporary folder, closed to other users."""
+    """The default cache folder, a temporary one; UserError if others could access it."""
     folder = Path(tempfile.gettempdir()) / f"rungwise-shards-{os.getuid()}"
     with explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""Packed causal blocks: GPT's instances (Radford et al. 2018, 2019; SPEC D13, L8).
+"""Packed causal blocks, the instances of GPT (Radford et al. 2018, 2019).
 
 The documents of a shard become one stream, `[END] d1 [END] d2 ... [END] dn [END]`, cut into blocks
 of T + 1 tokens that overlap by one: inputs are the first T of a block, targets the last T, and
 every token of the text is predicted exactly once. The end symbol opens a document and closes the
-one before it, so within a document the first token is predicted from the symbol, the symbol from
-the last token, and nothing from another document. Positions and boundaries follow from where the
-symbol stands, so that attention need not cross them; they are not stored.
+one before, so a document's first token is predicted from the symbol, the symbol from the last
+token, and nothing from another document. Positions and boundaries follow from the symbols and are
+not stored; with them attention need not cross documents.
 
 B batch, T sequence
 """
@@ -38,10 +38,8 @@ class CausalConfig(Config):
 
 @dataclass(frozen=True)
 class CausalBlocks:
-    """Blocks to predict. `weights` is 0 in padding, which only the last block of a section has.
-
-    Attention from position i may see j <= i with `document[i] == document[j]`.
-    """
+    """Inputs and targets. `weights` is 0 in padding, which only a section's last block has.
+    Position i may attend to j <= i with `document[i] == document[j]`."""
 
     instances: NDArray[np.int64]  # (B,)
     ids: NDArray[np.int64]  # (B, T)
@@ -58,10 +56,7 @@ def build(
     rng: np.random.Generator,
     planned: int | None = None,
 ) -> Built:
-    """Build the blocks of the first `planned` documents, or of all; the last one may be shorter.
-
-    Nothing is random.
-    """
+    """Build the blocks of the first `planned` documents, or of all. Nothing is random."""
     (end_id,) = special.require("end")
     begins = text.starts[text.first_sentence]  # documents + 1
     documents = len(begins) - 1 if planned is None else planned
@@ -84,7 +79,7 @@ def build(
 
 
 def batch(rows: PaddedRows, end_id: int) -> CausalBlocks:
-    """Split rows into inputs and targets, and find where documents begin."""
+    """Split rows into inputs and targets, and derive documents and positions."""
     ids = rows.ids.astype(np.int64)
     inputs = ids[:, :-1]
     column = np.arange(inputs.shape[1])[None, :]
@@ -101,7 +96,7 @@ def batch(rows: PaddedRows, end_id: int) -> CausalBlocks:
 
 
 def check(shard: Shard, facts: Facts, config: CausalConfig) -> dict[str, Any]:
-    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
+    """Check one shard and return its counts. Raises DataError if it breaks the contract."""
     (end_id,) = facts.special.require("end")
     ends = int((shard.ids == end_id).sum())
     counts = check_rows(shard, facts, config.sequence_length + 1, {end_id: ends})
@@ -123,8 +118,7 @@ def check(shard: Shard, facts: Facts, config: CausalConfig) -> dict[str, Any]:
 
 
 def statistics(totals: dict[str, Any], config: CausalConfig) -> dict[str, Any]:
-    """The shares reported for an artifact, from the counts of all its shards."""
-    # A token or an end symbol is predicted once, but for the symbol that opens a section.
+    # Every token and end symbol is predicted once, except the symbol that opens a section.
     unused = totals["text_tokens"] + totals["documents_joined"] - totals["predicted"]
     return {
         "fill": totals["predicted"] / (totals["instances"] * config.sequence_length),

@@ -1,10 +1,10 @@
-"""The contract that every shard is checked against when it is built; a breach stops the stage.
+"""Checks on every shard when it is built; a violation stops the stage.
 
-Bounds of shares are those of SPEC D20 (15 +- 0.3 %, 80/10/10 +- 1 %, NSP 50 +- 1 %). In a shard so
-small that a correct draw may exceed them, a share must be one that such a draw reaches more often
-than once in 270,000 times; and if a bound is less than the standard error, the shard is counted as
-too small to say. So shares are checked over all shards too. Rules for one kind of instance are
-checked in that kind's file, with `must`.
+Shares have fixed bounds (selected 15 +- 0.3 %, 80/10/10 +- 1 %, NSP 50 +- 1 %). A small shard may
+exceed them by chance: its share fails only if a correct draw gets that far off less often than once
+in 270,000 times, and where the bound is below the standard error, the shard counts as too small to
+tell. So shares are checked over all shards too. Rules for one kind are checked in its own file,
+with `must`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from rungwise.core.errors import DataError
 from rungwise.instances.shards import Shard
 from rungwise.tokenizer import SpecialIds
 
-_CHANCE = 12.5  # nats: five standard errors of many draws, and e^-12.5 is one in 270,000
+_CHANCE = 12.5  # nats: five standard errors of many draws; e^-12.5 is 1 in 270,000
 HISTOGRAM_BINS = 16
 _TOKENS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that a shard is checked against besides its config."""
+    """Facts that a shard is checked against, besides its config."""
 
     name: str  # of the shard, for messages
     vocab_size: int
     special: SpecialIds
     seed: int
-    sections: int = 1  # of text that the shard was built from
+    sections: int = 1  # sections of text that the shard was built from
 
 
 def check_rows(
@@ -43,12 +43,12 @@ def check_rows(
     expected: Mapping[int, int],
     histogram_up_to: int | None = None,
 ) -> dict[str, Any]:
-    """Check the rules of every kind: row lengths, ids in range, numbers of special tokens.
+    """Check the rules of every kind: row lengths, range of ids, counts of special tokens.
 
-    Rows have 1 to `longest` tokens. `expected` is the number of tokens with each special id, none
-    for ids not named. Returns counts that add up over shards: `instances`, `tokens`,
-    `length_histogram` (16 equal bins up to `longest` or `histogram_up_to`). Raises DataError naming
-    the shard, the figure and the bound.
+    Rows must have 1 to `longest` tokens. `expected` is the exact count of each special id, 0 for
+    ids not named; [UNK] is exempt. Returns counts that add up over shards: `instances`, `tokens`,
+    `length_histogram` (16 equal bins up to `histogram_up_to`, default `longest`). Raises DataError
+    naming the shard, the figure and the bound.
     """
     lengths, ids = shard.lengths, shard.ids
     name, vocab_size = facts.name, facts.vocab_size
@@ -58,7 +58,7 @@ def check_rows(
     largest = int(ids.max(initial=0))
     must(name, "largest id", largest, "below", vocab_size, largest < vocab_size)
     special = np.array(facts.special.ids, dtype=np.int64)
-    # One pass over the ids instead of one for each special token; in parts, as bincount copies.
+    # One pass over the ids, not one per special token; in parts, because bincount copies.
     counts = np.zeros(vocab_size, dtype=np.int64)
     for begin in range(0, len(ids), _TOKENS_AT_ONCE):
         counts += np.bincount(ids[begin : begin + _TOKENS_AT_ONCE], minlength=vocab_size)
@@ -78,7 +78,7 @@ def check_rows(
 
 @dataclass(frozen=True)
 class Share:
-    """A part of `whole` draws that is bounded by the contract."""
+    """A share, `part` of `whole`, with its expected value and bound."""
 
     figure: str
     part: int
@@ -89,16 +89,16 @@ class Share:
 
     @property
     def draws(self) -> float:
-        """How many independent draws decide the share."""
+        """Number of independent draws that decide the share."""
         return self.whole / self.tokens_a_draw
 
     @property
     def too_small_to_say(self) -> bool:
-        """Whether the bound is less than the standard error of the share."""
+        """Whether the bound is below the standard error of the share."""
         return self.draws * self.bound**2 < self.expected * (1 - self.expected)
 
     def check(self, name: str) -> None:
-        """Check the share within its bound, or within chance (Chernoff) if that is wider."""
+        """Raise DataError unless the share is within its bound or within chance (Chernoff)."""
         share = self.part / max(self.whole, 1)
         far = self.draws * _divergence(share, self.expected)
         must(
@@ -112,10 +112,8 @@ class Share:
 
 
 def check_shares(name: str, shares: Iterable[Share]) -> list[str]:
-    """Check shares; return the figures of those whose draws are too few to say.
-
-    Raises DataError naming the figure and the bound.
-    """
+    """Check shares; return the figures with too few draws to tell. Raises DataError naming the
+    figure and the bound."""
     small: list[str] = []
     for share in shares:
         share.check(name)
@@ -125,7 +123,7 @@ def check_shares(name: str, shares: Iterable[Share]) -> list[str]:
 
 
 def _divergence(share: float, expected: float) -> float:
-    """Nats a draw by which `share` is less likely than `expected` (Kullback-Leibler)."""
+    """Kullback-Leibler divergence of `share` from `expected`, in nats per draw."""
     return sum(
         p * math.log(p / max(q, 1e-12))
         for p, q in ((share, expected), (1 - share, 1 - expected))
@@ -134,7 +132,7 @@ def _divergence(share: float, expected: float) -> float:
 
 
 def must(shard: str, figure: str, value: float, relation: str, bound: object, holds: bool) -> None:
-    """Raise DataError naming the shard, the figure, the bound and `value`, unless it `holds`."""
+    """Raise DataError naming the shard, the figure, the bound and `value`, unless `holds`."""
     if not holds:
         raise DataError(f"{shard}: {figure} must be {relation} {bound}, found {value}")
 

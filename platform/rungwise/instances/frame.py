@@ -1,4 +1,4 @@
-"""Frame segments of text as rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` (SPEC D4)."""
+"""Frame segments of text as rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rungwise.instances.shards import Shard, pack_bits
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 
-# An index is four times as large as the ids it gathers, so many rows at once need much memory.
+# Bounds memory: an index is four times as large as the ids it gathers.
 _ROWS_AT_ONCE = 1 << 11
 
 
@@ -23,14 +23,12 @@ def rows(
     special: SpecialIds,
     columns: Mapping[str, NDArray[Any]],
 ) -> Shard:
-    """Frame one or two segments a row; with two, the column `a_length` counts `[CLS] A [SEP]`.
-
-    numpy copies every token once, without a loop over tokens.
-    """
+    """Frame one or two segments per row; with two, the column `a_length` counts `[CLS] A [SEP]`.
+    numpy copies every token once, without a Python loop over tokens."""
     cls_id, sep_id = special.require("cls", "sep")
     lengths = [segment[:, 1] - segment[:, 0] for segment in segments]
-    # A row is a run of stretches: [CLS], then for each segment its tokens and a [SEP]. They are
-    # taken from one array that holds the text and, behind it, the two special tokens.
+    # A row is a run of stretches: [CLS], then for each segment its tokens and a [SEP]. All are
+    # taken from one array: the text, followed by the two special tokens.
     count, size = len(segments[0]), len(text.ids)
     one = np.ones(count, dtype=np.int64)
     begins, taken = [np.full(count, size)], [one]
@@ -58,7 +56,7 @@ def rows(
 
 
 def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Ranges joined without a loop: `lengths[0]` numbers from `begins[0]`, then the next range."""
+    """Concatenate ranges: `lengths[0]` numbers from `begins[0]`, then the next range."""
     before = np.cumsum(lengths) - lengths
     joined = np.repeat(begins - before, lengths)
     joined += np.arange(len(joined))

@@ -1,7 +1,7 @@
 """Print instances for people: `rungwise inspect INSTANCES [--index N]`.
 
-Colours show the task of the model: which tokens are masked, replaced or kept, where segments and
-documents meet, which words a window leaves out. A note under each instance says it without colours.
+Colours show the model's task: which tokens are masked, replaced or kept, and where segments and
+documents meet. A note under each instance says the same without colours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.instances.summary import InstancesSummary
 
 _SHOWN = 3
-_DRAW = 21  # stream of the generator
+_DRAW = 21  # random stream
 _STYLES = {
     "special": "dim",
     "masked": "bold red",
@@ -37,10 +37,8 @@ _STYLES = {
 
 
 def find(path: str) -> Artifact:
-    """The instances artifact in the folder `path`, or the newest one directly below it.
-
-    Raises UserError if there is none.
-    """
+    """Return the instances artifact in the folder `path`, or the newest one directly below it.
+    Raises UserError if there is none."""
     folder = Folder.at(path)
     instances = artifacts.load(folder)
     if instances is None:
@@ -62,10 +60,8 @@ def find(path: str) -> Artifact:
 def inspect(
     instances: Artifact, split: str, index: int | None, epoch: int, seed: int, console: Console
 ) -> None:
-    """Print one instance, or a few chosen by the seed, as they are read in this epoch.
-
-    Raises UserError if there is no such split or index, or the tokenizer is gone.
-    """
+    """Print one instance, or a few chosen by `seed`, as they are read in `epoch`. Raises UserError
+    if the split or index does not exist, or the tokenizer is missing."""
     reader = InstanceReader(instances, split)
     if len(reader) == 0:
         splits = ", ".join(

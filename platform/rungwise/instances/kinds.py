@@ -1,4 +1,4 @@
-"""The kinds of instances: the config of each, and the functions that build and check its shards."""
+"""The kinds of instances: their configs, and the functions that build and check their shards."""
 
 from __future__ import annotations
 
@@ -30,11 +30,8 @@ _ADAPTER: TypeAdapter[AnyInstancesConfig] = TypeAdapter(InstancesConfig)
 
 @dataclass(frozen=True)
 class Kind:
-    """The functions of one kind of instance.
-
-    `build` makes a shard from a text, `check` checks it against the contract and counts,
-    `statistics` turns the counts of all shards into shares.
-    """
+    """The functions of one kind of instance. `build` turns a text into a shard, `check` checks a
+    shard and returns its counts, `statistics` turns the summed counts into shares."""
 
     build: Callable[..., Built]
     check: Callable[..., dict[str, Any]]
@@ -55,14 +52,14 @@ def config_of(instances: Artifact) -> AnyInstancesConfig:
 
 
 def masked_config_of(instances: Artifact) -> MaskedConfig:
-    """The config of an instances artifact whose kind is known to be masked."""
+    """The config of an instances artifact of a masked kind."""
     config = config_of(instances)
     assert isinstance(config, MaskedConfig), f"{config.kind} has no masks"
     return config
 
 
 def tokens_config(config: AnyInstancesConfig) -> TokensConfig:
-    """The tokens that instances of this config are built from."""
+    """The config of the tokens that these instances are built from."""
     if not isinstance(config, MaskedConfig) or config.masking.unit == "token":
         return TokensConfig()
     spans = config.masking.unit == "phrase"
@@ -70,8 +67,7 @@ def tokens_config(config: AnyInstancesConfig) -> TokensConfig:
 
 
 def identity(config: AnyInstancesConfig) -> dict[str, Any]:
-    """The part of the config that decides the result: all but the mask units, which have decided
-    the tokens."""
+    """The part of the config that decides the result; mask units already decided the tokens."""
     plain = config.model_dump(mode="json")
     plain.pop("mask_units", None)
     return plain

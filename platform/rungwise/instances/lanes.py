@@ -1,15 +1,15 @@
-"""Lanes of contiguous text: the order in which models that carry a state read.
+"""Lanes of contiguous text: the reading order of models that carry a state.
 
-Truncated backpropagation through time (Williams and Peng 1990) hands the state at the end of a
-block to the block that follows it in the text. So a row of a batch is not drawn, it is a lane:
+Truncated backpropagation through time (Williams and Peng 1990) passes the state at the end of a
+block to the next block of the text. So each row of a batch is a lane instead of a random draw:
 
     line    the shards in a permutation of the epoch, their blocks laid end to end
     lane    the line cut into B equal parts of S = N // B blocks
     step    s reads block s % S of every lane, in epoch s // S
 
-The N % B blocks at the end of the line are left out of that epoch. A lane begins anew with each
-epoch and where the line goes on with another shard. The lanes of a rank are neighbours, and the
-same at every step, so that no state moves between workers.
+The last N % B blocks of the line are left out of that epoch. A lane restarts at each epoch and
+where the line moves to another shard. The lanes of a rank are adjacent and the same at every step,
+so no state moves between workers.
 
 N instances, B global batch size and number of lanes, S steps of an epoch
 """
@@ -23,7 +23,7 @@ from rungwise.instances.order import Line, Located, shards_read, shuffled_line
 
 
 class LaneOrder:
-    """The lanes of one run: a function of seed, rows of each shard, and their number."""
+    """The lanes of one run: a function of seed, rows per shard and number of lanes."""
 
     def __init__(self, rows_per_shard: NDArray[np.int64], seed: int, lanes: int) -> None:
         """`rows_per_shard` is in manifest order; zeros are allowed."""
@@ -36,7 +36,7 @@ class LaneOrder:
         self._line: tuple[int, Line] | None = None
 
     def locate(self, positions: NDArray[np.int64]) -> Located:
-        """The instances at these positions of the run; position p is of step p // B, lane p % B."""
+        """The instances at these positions of the run; position p is lane p % B of step p // B."""
         step, lane = np.divmod(np.asarray(positions, dtype=np.int64), self.lanes)
         epochs, block = np.divmod(step, self.steps_per_epoch)
         shards, rows = np.empty_like(block), np.empty_like(block)
@@ -50,7 +50,7 @@ class LaneOrder:
     def positions_of(
         self, step: int, global_batch_size: int, rank: int, world_size: int
     ) -> NDArray[np.int64]:
-        """The positions that one rank reads at one step: those of its lanes, in their order."""
+        """The positions that one rank reads at one step: those of its lanes, in order."""
         assert global_batch_size == self.lanes, "a row of a batch is a lane"
         mine = lanes_of(self.lanes, rank, world_size)
         return step * self.lanes + np.arange(mine.start, mine.stop, dtype=np.int64)
@@ -58,14 +58,11 @@ class LaneOrder:
     def upcoming_shards(
         self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
     ) -> NDArray[np.int64]:
-        """The shards that a rank reads in the steps [step, step + ahead), in order of first use."""
         return shards_read(self, step, steps_ahead, global_batch_size, rank, world_size)
 
     def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of the first `position` positions, whole steps, are in each group of shards.
-
-        `groups` numbers the group of each shard.
-        """
+        """How many of the first `position` positions, whole steps, fall into each group of shards.
+        `groups` gives the group of each shard."""
         counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
         epochs, block = divmod(position // self.lanes, self.steps_per_epoch)
         for epoch in range(epochs + (block > 0)):
@@ -83,18 +80,17 @@ class LaneOrder:
 
 
 def lanes_of(lanes: int, rank: int, world_size: int) -> range:
-    """The lanes of one rank."""
     return range(lanes * rank // world_size, lanes * (rank + 1) // world_size)
 
 
 def held_out_lanes(
     rows_per_shard: NDArray[np.int64], count: int, lanes: int, rank: int, world_size: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
-    """`count` instances of a split as a rank reads them once: lanes begin evenly over the split.
+    """`count` instances of a split as a rank reads them once; lanes begin evenly over the split.
 
-    Lanes differ by a block, and where there are more of them than instances some hold none. A step
-    is the numbers of its lanes (from 0, the first of the rank), their instances, and where the text
-    goes on.
+    Lanes differ by at most one block; if they outnumber the instances, some are empty. Each step is
+    the numbers of its lanes (from 0, the first of the rank), their instances, and which of them
+    continue the text.
     """
     number = np.arange(lanes + 1, dtype=np.int64)
     bounds = count * number // lanes

@@ -1,9 +1,9 @@
-"""Select the tokens of a batch that masking takes, alone or with the unit that they belong to.
+"""Select the tokens of a batch to mask, one by one or by unit.
 
-Candidates of a row are put in random order by numbers that hold their positions in the low bits, so
-that sorting the numbers gives positions. masking.py says how units and spans are taken.
+The candidates of a row are ordered by random numbers with their positions in the low bits, so
+sorting the numbers yields positions. masking.py defines units and spans.
 
-B batch, T sequence, U units of a batch, K units looked at in a row, P tokens selected. "Flat"
+B batch, T sequence, U units of a batch, K units considered per row, P tokens selected. "Flat"
 positions count through a (B, T) array row by row.
 """
 
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from rungwise.core.randomness import bits, extend
 
 RANDOM_BITS = 53  # of the 64 bits that order candidates; the position uses the others
-_NEVER = np.uint64(2**64 - 1)  # sorts behind every candidate
+_NEVER = np.uint64(2**64 - 1)  # sorts after every candidate
 _RANKS_AT_ONCE = 32  # span lengths drawn together
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The random streams of each row; `extend` with a position gives one number of a stream."""
+    """The random streams of each row; `extend` with a position gives one number per stream."""
 
     select: NDArray[np.uint64]  # (B,) each
     corrupt: NDArray[np.uint64]
@@ -37,7 +37,7 @@ class Draws:
 
 
 def fraction(draw: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The highest bits of `draw`: a number in [0, 1) in units of 2 to the minus RANDOM_BITS."""
+    """The top bits of `draw`: a number in [0, 1) in units of 2^-RANDOM_BITS."""
     return draw >> np.uint64(64 - RANDOM_BITS)
 
 
@@ -59,7 +59,7 @@ def select_tokens(
     most: int,
     draws: Draws,
 ) -> NDArray[np.int64]:
-    """Flat positions (P,) of `wanted` tokens of each row, ascending."""
+    """Flat positions (P,), ascending, of `wanted` random tokens of each row."""
     order, position_bits = _order(maskable, draws)
     size, length = order.shape
     most = min(most, length)
@@ -73,7 +73,7 @@ def select_tokens(
 
 @dataclass(frozen=True)
 class _Units:
-    """The units of a batch one after another; each special token or padding is a unit."""
+    """The units of a batch in order; each special or padding token is a unit by itself."""
 
     first: NDArray[np.bool_]  # (B, T) a maskable unit begins here
     begin: NDArray[np.intp]  # (U,) flat, ascending
@@ -96,10 +96,10 @@ def select_units(
     draws: Draws,
     span_shares: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Whole units, or with `span_shares` spans of them, with no more tokens than `wanted`.
+    """Select whole units, or with `span_shares` spans of them, up to `wanted` tokens per row.
 
     `span_shares` are the shares of spans of at most 1, 2, ... units, the last of them 1.
-    Returns flat positions (P,) of the tokens, ascending, and where the unit or span of each begins.
+    Returns flat positions (P,) of the tokens, ascending, and where each one's unit or span begins.
     """
     units = _Units.of(maskable, unit_starts)
     order, position_bits = _order(units.first, draws)
@@ -136,11 +136,8 @@ def _in_random_order(
 def _take_units(
     units: _Units, ranked: NDArray[np.int32], wanted: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Take units in order, skipping those larger than the room left.
-
-    Returns (U,) the first unit of the group each unit is selected with, -1 if it is not selected,
-    and the room (B,) left over.
-    """
+    """Take units in order, skipping those larger than the room left. Returns for each unit (U,) the
+    first unit of the group it is selected with, or -1, and the room (B,) left over."""
     sizes = np.where(ranked < 0, units.first.size, units.sizes[ranked])  # (B, K)
     total = np.cumsum(sizes, axis=1)
     fits = total <= wanted[:, None]
@@ -149,7 +146,7 @@ def _take_units(
     room = wanted - np.where(fits, sizes, 0).sum(axis=1)
     row = np.flatnonzero(room)
     ranks = np.arange(ranked.shape[1])
-    # Each pass takes a unit in every remaining row; the room left is less than the largest unit.
+    # Each pass takes one unit in every remaining row; the room left is below the largest unit.
     while len(row):
         fits = (sizes[row] <= room[row, None]) & (ranks > rank[row, None])
         has_fit = fits.any(axis=1)
@@ -173,13 +170,13 @@ def _take_spans(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Take spans that begin at units in random order; returns the same as `_take_units`.
 
-    A span ends early, after a whole unit, at a special token, at a span taken before, or when no
-    more tokens are wanted.
+    A span ends early, after a whole unit, at a special token, at an earlier span, or when the
+    wanted number of tokens is reached.
     """
     length = units.first.shape[1]
     most = len(span_shares)
     words = np.arange(most)
-    # Windows may look past the last unit.
+    # Padding, as windows may reach past the last unit.
     beyond = np.zeros(most, dtype=np.intp)
     sizes = np.append(units.sizes, beyond)
     begin = np.append(units.begin, beyond + units.first.size)
@@ -209,14 +206,14 @@ def _take_spans(
 
 
 def span_lengths(draw: NDArray[np.uint64], span_shares: NDArray[np.float64]) -> NDArray[np.intp]:
-    """The number of units of a span for each 64 random bits."""
+    """The number of units of a span, for each 64 random bits."""
     return 1 + np.searchsorted(span_shares[:-1] * 2.0**RANDOM_BITS, fraction(draw), side="right")
 
 
 def _tokens_of(
     units: _Units, first_of: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Flat positions (P,) of the tokens of selected units, and where the group of each begins."""
+    """Flat positions (P,) of the tokens of selected units, and where each one's group begins."""
     chosen = np.flatnonzero(first_of >= 0)
     sizes = units.sizes[chosen]
     ends = np.cumsum(sizes)

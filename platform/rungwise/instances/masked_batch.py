@@ -1,7 +1,6 @@
 """The config and batches shared by masked pairs, masked blocks and sentence-order pairs.
 
-Shards hold unmasked ids. A batch is masked when it is read (masking.py), by a draw that is a
-function of (seed, epoch, instance, position).
+Shards hold unmasked ids; a batch is masked when it is read (masking.py).
 
 B batch, T sequence, M masked positions
 """
@@ -58,7 +57,7 @@ class MaskedBatch:
     lengths: NDArray[np.int64]  # (B,)
     masked: Masked  # ids (B, T), positions, targets, weights (B, M)
     label: NDArray[np.int64]  # (B,) 1 if B follows A, or A and B are in order; 1 without pairs
-    # Of packed rows; None for others. Padding is a text of its own.
+    # Only for packed rows. Padding is a text of its own.
     document: NDArray[np.int64] | None = None  # (B, T) which text of the row, from 1; padding is 0
     positions: NDArray[np.int64] | None = None  # (B, T) from the beginning of the text
 
@@ -71,10 +70,8 @@ def masked_batch(
     config: MaskingConfig,
     opens_text: int | None = None,
 ) -> MaskedBatch:
-    """Mask these rows for their epochs, or for epoch 0 if masks are static.
-
-    In packed rows `opens_text` is the token that each text begins with.
-    """
+    """Mask these rows for their epochs, or for epoch 0 if masking is static. In packed rows,
+    `opens_text` is the token that begins each text."""
     ids = rows.ids.astype(np.int64)
     masked = mask(
         ids, rows.lengths, rows.unit_starts, rows.instances, epochs, seed, vocabulary, config
@@ -105,6 +102,6 @@ def masked_batch(
 
 
 def vocabulary_of(vocab_size: int, special: SpecialIds) -> Vocabulary:
-    """The vocabulary as masking needs it; DataError if it has no [MASK] or [PAD]."""
+    """The vocabulary as masking needs it. Raises DataError if it has no [MASK] or [PAD]."""
     pad_id, mask_id = special.require("pad", "mask")
     return Vocabulary(size=vocab_size, special=special.ids, mask=mask_id, pad=pad_id)

@@ -1,7 +1,7 @@
-"""The contract of the masked kinds: the frame of their rows, their masks, the balance of labels.
+"""Checks on masked kinds: the frame of their rows, their masks, the balance of labels.
 
-Masks are drawn when rows are read, so they are checked by drawing those of epoch 0: for every row
-of a shard up to half a million tokens, and for rows evenly spaced through a larger one.
+Masks are drawn when rows are read, so the check draws those of epoch 0: for every row of a shard up
+to half a million tokens, and for evenly spaced rows of a larger one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rungwise.instances.shards import Shard
 
 _ROWS_AT_ONCE = 1024
 _TOKENS_MASKED = 1 << 19
-_TOKENS_A_SPAN = 10.0  # phrases and spans decide 80/10/10 for all their tokens together
+_TOKENS_A_SPAN = 10.0  # the tokens of a phrase or span share one 80/10/10 draw
 _LABELS = {"is_next": "share of IsNext pairs", "in_order": "share of pairs in order"}
 
 
 def check_masked(
     shard: Shard, facts: Facts, config: MaskedConfig, segments: int | None
 ) -> dict[str, Any]:
-    """Check the frame, the masks and the labels of a shard whose rows have so many segments, or any
-    number of `[CLS] A [SEP]` for None.
+    """Check frame, masks and labels of a shard with `segments` per row; None allows any number of
+    `[CLS] A [SEP]`.
 
     Returns the counts of `check_rows`, the sums of labels, `too_small_to_say` (0 or 1), and of the
     masks drawn `candidates`, `expected`, `selected`, `to_mask`, `to_random`, `kept` and
@@ -63,11 +63,8 @@ def check_masked(
 
 
 def check_totals(totals: dict[str, Any], config: MaskedConfig) -> list[str]:
-    """Check the shares of all shards together, whose counts add up to `totals`.
-
-    Returns the figures for which even all instances are too few to say. Raises DataError naming
-    the figure and the bound.
-    """
+    """Check the shares over all shards, whose counts add up to `totals`. Returns the figures that
+    even all instances are too few to judge. Raises DataError naming the figure and the bound."""
     return check_shares("all shards", _shares(totals, config))
 
 
@@ -98,7 +95,7 @@ def _shares(counts: dict[str, Any], config: MaskedConfig) -> list[Share]:
 
 
 def masked_statistics(totals: dict[str, Any], config: MaskedConfig) -> dict[str, Any]:
-    """The shares reported for an artifact, from the counts of all its shards."""
+    """Return the shares reported for an artifact, from the summed counts of its shards."""
     selected, instances = max(totals["selected"], 1), max(totals["instances"], 1)
     labels = {f"{name}_share": totals[name] / instances for name in _LABELS if name in totals}
     return {
@@ -116,7 +113,7 @@ def masked_statistics(totals: dict[str, Any], config: MaskedConfig) -> dict[str,
 
 
 def masked_headline(statistics: dict[str, Any], too_small: list[str]) -> str:
-    """`mlm 15.0% (80.0/10.0/10.0)`, the balance of labels, text unused, what cannot be said."""
+    """One line: `mlm 15.0% (80.0/10.0/10.0)`, label balance, unused text, unchecked shares."""
     text = (
         f"mlm {statistics['selected_share']:.1%} ({statistics['mask_share'] * 100:.1f}/"
         f"{statistics['random_share'] * 100:.1f}/{statistics['kept_share'] * 100:.1f})"

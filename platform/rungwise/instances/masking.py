@@ -1,19 +1,19 @@
-"""Masking: choose the tokens that a batch predicts, and corrupt them, when rows are read.
+"""Masking: select the tokens that a batch predicts and corrupt them, when rows are read.
 
 Devlin et al. 2019 (arXiv:1810.04805): 15 % of the tokens are selected; of these 80 % become [MASK],
-10 % a random token and 10 % stay. Tokens are selected by unit:
+10 % a random token, and 10 % stay. Tokens are selected by unit:
 
     token        each by itself
-    whole_word   all pieces of a word; units are taken in random order and one that no longer fits
-                 is passed over, as in the second release of google-research/bert
+    whole_word   all pieces of a word; units are taken in random order, skipping those that no
+                 longer fit, as in the second release of google-research/bert
     phrase       the same with phrases and entities, ERNIE (Sun et al. 2019, arXiv:1904.09223)
-    span         words in a row, as many as a geometric draw says, SpanBERT (Joshi et al. 2020,
-                 arXiv:1907.10529)
+    span         consecutive words, their number geometrically distributed, SpanBERT (Joshi et al.
+                 2020, arXiv:1907.10529)
 
-The starts of words and phrases are stored with the ids (mask_units.py), so reading a row does not
-look at its text. Every draw is a function of (seed, epoch, instance, position), so each epoch masks
-anew, and any worker that reads an instance masks it the same. Special tokens and padding are never
-selected and never drawn as a replacement.
+The starts of words and phrases are stored with the ids (mask_units.py), so masking does not need
+the text. Every draw is a function of (seed, epoch, instance, position): masks differ between
+epochs, but not between workers. Special tokens and padding are never selected and never drawn as a
+replacement.
 
 B batch, T sequence, M the most positions that one instance predicts, P predictions of a batch.
 "Flat" positions count through a (B, T) array row by row.
@@ -83,18 +83,18 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Masked:
-    """A masked batch; weights are 1 for a prediction and 0 for an unused place."""
+    """A masked batch; weights are 1 for a prediction and 0 for an unused slot."""
 
     ids: NDArray[np.int64]  # (B, T)
-    positions: NDArray[np.int64]  # (B, M), ascending; unused places hold 0
+    positions: NDArray[np.int64]  # (B, M), ascending; unused slots hold 0
     targets: NDArray[np.int64]  # (B, M) the original ids
     weights: NDArray[np.float32]  # (B, M)
 
 
 def mask(
-    ids: NDArray[np.integer],  # (B, T); what stands at `lengths` and behind is padding
+    ids: NDArray[np.integer],  # (B, T), padding from `lengths` on
     lengths: NDArray[np.integer],  # (B,)
-    unit_starts: NDArray[np.bool_] | None,  # (B, T): a unit begins here; not read for tokens
+    unit_starts: NDArray[np.bool_] | None,  # (B, T): a unit begins here; unused for unit=token
     instances: NDArray[np.int64],  # (B,) index of each row in its split
     epochs: NDArray[np.int64],  # (B,)
     seed: int,
@@ -103,8 +103,8 @@ def mask(
 ) -> Masked:
     """Select tokens, corrupt them, and return the original ids as targets.
 
-    The share selected is `rate` on average, rounded at random in each row: at least one token, at
-    most `max_predictions`. A row in which every unit is longer than that predicts less.
+    The share selected is `rate` on average, rounded at random per row: at least one token, at most
+    `max_predictions`. A row whose units are all longer than that predicts fewer.
     Raises DataError if the unit needs `unit_starts` and there are none.
     """
     draws = Draws.of(seed, epochs if config.dynamic else np.zeros_like(epochs), instances)
@@ -123,13 +123,13 @@ def mask(
         flat, together = select_units(
             maskable, unit_starts, wanted, config.max_predictions, draws, shares
         )
-    # The papers do not say if the tokens of a phrase share one fate; here they do, as in spans.
+    # The papers do not say if the tokens of a phrase share one draw; here they do, as in spans.
     decided_at = together if config.unit in ("phrase", "span") else flat
     return _corrupt(ids, flat, decided_at, draws, vocab, config)
 
 
 def _ordinary(ids: NDArray[np.integer], vocab: Vocabulary) -> NDArray[np.bool_]:
-    """Which ids are not special; the special ids form few runs, so no table is looked up."""
+    """Which ids are not special; special ids form few runs, so comparisons beat a table."""
     special = np.array(vocab.special)
     breaks = np.flatnonzero(np.diff(special) > 1)
     ordinary = ids > special[-1]
@@ -143,7 +143,7 @@ def _ordinary(ids: NDArray[np.integer], vocab: Vocabulary) -> NDArray[np.bool_]:
 def _wanted(
     candidates: NDArray[np.int64], draws: Draws, config: MaskingConfig
 ) -> NDArray[np.int64]:
-    """The tokens to select in each row; random rounding keeps the share exact at every length."""
+    """Tokens to select per row; random rounding keeps the mean share exact at every length."""
     coin = fraction(draws.round) * 2.0**-RANDOM_BITS
     wanted = np.floor(config.rate * candidates + coin).astype(np.int64)
     return np.minimum(np.clip(wanted, 1, config.max_predictions), candidates)
@@ -152,10 +152,8 @@ def _wanted(
 def expected_predictions(
     candidates: NDArray[np.int64], config: MaskingConfig
 ) -> NDArray[np.float64]:
-    """The mean number of tokens selected in rows with so many candidates.
-
-    It differs from `rate` of them in rows so short or so long that a limit applies.
-    """
+    """Mean number of tokens selected in rows with so many candidates. It differs from their share
+    `rate` in rows so short or so long that a limit applies."""
     low = np.floor(config.rate * candidates)
     share = config.rate * candidates - low
     fewer, more = (
@@ -166,10 +164,8 @@ def expected_predictions(
 
 
 def _span_shares(config: MaskingConfig) -> NDArray[np.float64]:
-    """The shares of spans of at most 1, 2, ... words, geometric given that none is longer.
-
-    Conditioned, not clipped: this gives the paper's mean of 3.8, clipping at 10 would give 4.5.
-    """
+    """The shares of spans of at most 1, 2, ... words: a geometric distribution, truncated.
+    Conditioned, not clipped: this gives the paper's mean of 3.8; clipping at 10 would give 4.5."""
     at_most = 1 - (1 - config.span_stop_probability) ** np.arange(1, config.span_max_words + 1)
     return at_most / at_most[-1]
 
@@ -177,7 +173,7 @@ def _span_shares(config: MaskingConfig) -> NDArray[np.float64]:
 def _corrupt(
     ids: NDArray[np.integer],
     flat: NDArray[np.int64],  # (P,) ascending
-    decided_at: NDArray[np.int64],  # (P,) flat; tokens with the same one have the same fate
+    decided_at: NDArray[np.int64],  # (P,) flat; tokens with the same value share one draw
     draws: Draws,
     vocab: Vocabulary,
     config: MaskingConfig,
@@ -211,8 +207,8 @@ def _corrupt(
 
 
 def _random_ids(draw: NDArray[np.uint64], vocab: Vocabulary) -> NDArray[np.int64]:
-    """An ordinary id for each 64 random bits, all equally likely."""
+    """A uniformly distributed ordinary id for each 64 random bits."""
     number = (draw % np.uint64(vocab.size - len(vocab.special))).astype(np.int64)
-    # The n-th ordinary id has as many special ids before it as lie at or below it, less their rank.
+    # The n-th ordinary id is n plus the number of special ids s_i with s_i - i <= n.
     special = np.array(vocab.special)
     return number + np.searchsorted(special - np.arange(len(special)), number, side="right")

@@ -1,21 +1,20 @@
-"""Mixtures: the order of reading when sources have shares of their own.
+"""Mixtures: the reading order when sources have shares of their own.
 
-Each source is read in its own order (order.py), pass after pass, and its passes are its epochs. A
-tree decides whose turn it is:
+Each source is read in its own order (order.py), pass after pass; its passes are its epochs. A tree
+decides which source comes next:
 
     quota   instances of each source in one epoch of the mixture
     tree    the two smallest quotas are joined, then the next two (Huffman), until one node is left
-    node    of its first p draws, round(p * share) go to the left, the others to the right
+    node    of its first p draws, round(p * share) go left, the others right
 
-Position p of a run is thus draw k of a source, in closed form: nothing is stored and nothing is
-drawn, so a run is resumed anywhere. A node adds an error of half a draw at most, and hands on its
-parent's in proportion. In a Huffman tree a grandparent's quota is at least the sum of those of its
-child and grandchild, so the errors sum to less than half the sum of the reciprocal Fibonacci
-numbers, 3.36 / 2: at every position each source is within 1.7 draws of its share (within half a
-draw if there are two), so a batch is within 3.4. At the end of every epoch the draws are the quotas
-exactly.
+So position p of a run is draw k of a source, in closed form: nothing is stored or drawn, and a run
+can resume anywhere. A node adds an error of at most half a draw and passes on its parent's in
+proportion. In a Huffman tree a grandparent's quota is at least the sum of those of its child and
+grandchild, so the errors sum to less than half the sum of the reciprocal Fibonacci numbers,
+3.36 / 2: at every position each source is within 1.7 draws of its share (half a draw if there are
+two), so a batch is within 3.4. At the end of every epoch the draws equal the quotas exactly.
 
-With `lanes` a rank reads the same lanes of every source, but for a few at either end.
+With `lanes`, a rank reads the same lanes of every source, except for a few at either end.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.randomness import bits
 from rungwise.instances.order import Located, OrderConfig, ReadOrder, shards_read
 
-_SOURCE = 0x50CE  # keeps the seeds of the sources apart from other random numbers
+_SOURCE = 0x50CE  # separates the seeds of the sources from other random numbers
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
 _SHARE_BITS = 62
 _HALF = 31
@@ -41,7 +40,7 @@ _LOW = (1 << _HALF) - 1
 
 @dataclass(frozen=True)
 class _Node:
-    """Two parts of a mixture, sources by number or nodes, and the left one's share."""
+    """Two parts of a mixture, each a node or a source number, and the left one's share."""
 
     left: _Node | int
     right: _Node | int
@@ -49,7 +48,7 @@ class _Node:
 
 
 class MixedOrder:
-    """The order of one run over a mixture: a function of seed, rows of each shard, and quotas."""
+    """The order of one run over a mixture: a function of seed, rows per shard, and quotas."""
 
     def __init__(
         self,
@@ -59,10 +58,8 @@ class MixedOrder:
         seed: int,
         config: OrderConfig,
     ) -> None:
-        """`rows_per_shard` and `sources` are in manifest order; a source without quota is unread.
-
-        `quotas` are of `quotas_of`.
-        """
+        """`rows_per_shard` and `sources` are in manifest order, `quotas` from `quotas_of`. A source
+        without a quota is not read."""
         rows, names = np.asarray(rows_per_shard, dtype=np.int64), sorted(quotas)
         self._begins = np.cumsum(rows) - rows
         self._shards = [np.flatnonzero(np.array(sources) == name) for name in names]
@@ -87,7 +84,7 @@ class MixedOrder:
     def positions_of(
         self, step: int, global_batch_size: int, rank: int, world_size: int
     ) -> NDArray[np.int64]:
-        """The positions that one rank reads at one step, lane by lane, those of a lane in order."""
+        """The positions that one rank reads at one step, lane by lane, in order within a lane."""
         size = global_batch_size
         positions = np.arange(step * size, (step + 1) * size, dtype=np.int64)
         if self._lanes > 1:
@@ -96,22 +93,19 @@ class MixedOrder:
             for number, order in enumerate(self._orders):
                 here = source == number
                 lane[here] = order.lane_of(draw[here])
-            # A step begins anywhere in the round of a source's lanes. By multiples of the golden
-            # ratio any lanes in a row are spread evenly, so a rank keeps its lanes but for a few.
+            # A step begins anywhere in the cycle of a source's lanes. Multiples of the golden ratio
+            # spread consecutive lanes evenly, so a rank keeps its lanes except for a few.
             positions = positions[np.argsort(lane.astype(np.uint64) * _GOLDEN, kind="stable")]
         return positions[rank * size // world_size : (rank + 1) * size // world_size]
 
     def upcoming_shards(
         self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
     ) -> NDArray[np.int64]:
-        """The shards that a rank reads in the steps [step, step + ahead), in order of first use."""
         return shards_read(self, step, steps_ahead, global_batch_size, rank, world_size)
 
     def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of the first `position` positions are in each group of shards.
-
-        `groups` numbers the group of each shard; a source is one group.
-        """
+        """How many of the first `position` positions fall into each group of shards. `groups` gives
+        the group of each shard; all shards of a source share one group."""
         counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
         pending: list[tuple[_Node | int, int]] = [(self._tree, position)]
         while pending:
@@ -124,7 +118,7 @@ class MixedOrder:
         return counts
 
     def _draws(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The source of each position, and which of the source's draws it is."""
+        """The source of each position, and the number of that draw within the source."""
         draw = np.array(positions, dtype=np.int64)
         source = np.empty_like(draw)
         pending: list[tuple[_Node | int, NDArray[np.int64]]] = [
@@ -144,12 +138,12 @@ class MixedOrder:
 
 
 def quotas_of(order: OrderConfig, instances: Mapping[str, int]) -> dict[str, int]:
-    """The instances of each source that one epoch reads; empty if the recipe asks for no mixture.
+    """The instances of each source that one epoch reads; empty if the recipe has no mixture.
 
-    `instances` counts the training instances of each source. Weights share out as many positions as
-    there are instances; epochs ask for each source so many times. Fractions are rounded by largest
-    remainder, so a quota is the exact number rounded up or down. Raises UserError for an unknown
-    source, one without a weight, and a share that rounds to nothing.
+    `instances` counts the training instances of each source. Weights divide as many positions as
+    there are instances; epochs multiply each source. Fractions are rounded by largest remainder, so
+    a quota is the exact number rounded up or down. Raises UserError for an unknown source, a source
+    without a weight, a share that rounds to 0, or a mixture that leaves out every source.
     """
     asked = order.weights or order.epochs
     if not asked:
@@ -200,7 +194,7 @@ def _tree(quotas: Sequence[int]) -> _Node | int:
 
 
 def _rounded(draws: NDArray[np.int64], share: int) -> NDArray[np.int64]:
-    """`draws * share / 2^62` to the nearest, exactly: the product has 124 bits. `draws` < 2^61."""
+    """`draws * share / 2^62` to nearest, exact although the product has 124 bits; draws < 2^61."""
     high, low = draws >> _HALF, draws & _LOW
     share_high, share_low = share >> _HALF, share & _LOW
     middle = high * share_low + low * share_high + (low * share_low >> _HALF)

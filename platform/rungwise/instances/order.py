@@ -1,18 +1,18 @@
 """The order in which training reads: computed, never stored, local to a few shards at a time.
 
-Place q of an epoch, of N in all, is found in three steps, each O(1) but for one bisection:
+Place q of the N places of an epoch is found in three steps, each O(1) except for one bisection:
 
     line      the shards in a permutation of the epoch, their rows laid end to end
     lane      the line cut into `lanes` equal parts; place q is place q // lanes of lane q % lanes
-    window    a lane cut into `window_instances` places, each window permuted by a Feistel network
+    window    `window_instances` places of a lane, permuted by a Feistel network
 
-The network has four rounds over the smallest even number of bits that holds the window, walked
-until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). A
-batch so draws from all lanes at once, but a worker that reads a few lanes needs the few shards
-their windows lie in. If one window holds the whole epoch, the shards keep their places and the
+The network has four rounds over the smallest even number of bits that holds the window, repeated
+until the result lies inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA
+2002). So a batch draws from all lanes, but a worker that reads a few lanes needs only the few
+shards of their windows. If one window holds the whole epoch, the shards keep their places and the
 order is one permutation of all instances.
 
-Position p of a run is place p % N of epoch p // N. Step s is the positions [s B, (s + 1) B) for any
+Position p of a run is place p % N of epoch p // N. Step s takes positions [s B, (s + 1) B) for any
 number of workers, so the data position of a run is one integer. B global batch size
 """
 
@@ -30,8 +30,8 @@ from rungwise.core.config import Config
 from rungwise.core.randomness import bits
 
 _ROUNDS = 4
-_AT_ONCE = 1 << 20  # positions that are located to be counted
-# What keeps the numbers of shards and windows apart from each other and from those of masking.
+_AT_ONCE = 1 << 20  # positions located at a time when counting
+# These separate the random numbers of shards and windows from each other and from masking's.
 _SHARDS = 0x5A4D
 _WINDOW = 0x77D0
 _Integers = TypeVar("_Integers", int, NDArray[np.int64])
@@ -63,22 +63,22 @@ class OrderConfig(Config):
 
 @dataclass(frozen=True)
 class Located:
-    """The locations of the instances at some positions, one entry a position."""
+    """The locations of the instances at some positions, one entry per position."""
 
-    instances: NDArray[np.int64]  # begin of the shard in manifest order, plus the row
+    instances: NDArray[np.int64]  # first index of the shard in manifest order, plus the row
     shards: NDArray[np.int64]  # number of the shard in the manifest
     rows: NDArray[np.int64]  # in the shard
     epochs: NDArray[np.int64]  # passes over the instances before this one
-    # Of lanes (lanes.py): whether the row is the text that follows the one before in its lane.
+    # For lanes (lanes.py): whether the row continues the text of the previous one in its lane.
     continues: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
 class Line:
-    """The shards of an epoch end to end, empty ones left out."""
+    """The shards of an epoch end to end, without empty ones."""
 
     shards: NDArray[np.int64]  # numbers in the manifest
-    begins: NDArray[np.int64]  # place of the first row of each
+    begins: NDArray[np.int64]  # place of each shard's first row
 
     def locate(self, point: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The shard at each point of the line, and the row in it."""
@@ -86,7 +86,7 @@ class Line:
         return self.shards[index], point - self.begins[index]
 
     def between(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The shards of the points [begin, end), not empty, and how many points each has."""
+        """The shards of the points [begin, end), a non-empty range, and the points in each."""
         first = int(np.searchsorted(self.begins, begin, side="right")) - 1
         last = int(np.searchsorted(self.begins, end))
         edges = np.append(np.maximum(self.begins[first:last], begin), end)
@@ -94,7 +94,7 @@ class Line:
 
 
 class Order(Protocol):
-    """The instance that a run reads at each position."""
+    """Maps the positions of a run to instances."""
 
     def locate(self, positions: NDArray[np.int64]) -> Located: ...
 
@@ -110,7 +110,7 @@ class Order(Protocol):
 
 
 class ReadOrder:
-    """The order of one run: a function of seed, rows of each shard, and config."""
+    """The order of one run: a function of seed, rows per shard, and config."""
 
     def __init__(
         self, rows_per_shard: NDArray[np.int64], seed: int, config: OrderConfig | None = None
@@ -120,7 +120,7 @@ class ReadOrder:
         rows = np.asarray(rows_per_shard, dtype=np.int64)
         self.count = int(rows.sum())
         self._seed = seed
-        # A lane beyond the count would be empty; leaving it out changes no place.
+        # A lane beyond the count would be empty; dropping it changes no place.
         self._lanes = max(1, min(config.lanes, self.count))
         self._window = config.window_instances
         self._whole = self._lanes == 1 and self.count <= self._window
@@ -142,10 +142,8 @@ class ReadOrder:
     def positions_of(
         self, step: int, global_batch_size: int, rank: int, world_size: int
     ) -> NDArray[np.int64]:
-        """The positions that one rank reads at one step, sorted by lane, then by position.
-
-        The ranks share the step out evenly, and each holds as many whole lanes as that allows.
-        """
+        """The positions that one rank reads at one step, sorted by lane, then by position. Ranks
+        share a step evenly, and each has as many whole lanes as that allows."""
         assert self.count, "no instances to read"
         size, lanes = global_batch_size, self._lanes
         begin, end = step * size, (step + 1) * size
@@ -158,7 +156,7 @@ class ReadOrder:
         )
         lane = np.arange(low, high + 1, dtype=np.int64)[:, None]
         epoch = np.arange(begin // self.count, (end - 1) // self.count + 1, dtype=np.int64)[None, :]
-        # Of each lane and epoch: the first position from `begin` on, and how many there are.
+        # For each lane and epoch: the first position from `begin` on, and their number.
         offset = epoch * self.count
         first_place = np.maximum(begin - offset, 0)
         first_place = first_place + (lane - first_place) % lanes
@@ -174,10 +172,10 @@ class ReadOrder:
     def upcoming_shards(
         self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
     ) -> NDArray[np.int64]:
-        """The shards in which the windows lie that a rank enters in the steps [step, step + ahead).
+        """The shards of the windows that a rank enters in steps [step, step + steps_ahead).
 
-        In order of first use, each once. A window is needed as a whole from its first place on,
-        so this holds every shard the rank reads in these steps, and the others of those windows.
+        In order of first use, each once. A window is needed as a whole from its first place on, so
+        these are all shards read in these steps, and the others of their windows.
         """
         assert self.count, "no instances to read"
         size = global_batch_size
@@ -187,7 +185,7 @@ class ReadOrder:
         steps = np.arange(step, step + steps_ahead, dtype=np.int64)
         low = self._lane_of(steps, np.full_like(steps, wanted[0]), size)
         high = self._lane_of(steps, np.full_like(steps, wanted[1] - 1), size)
-        # A step that runs over the end of an epoch is a piece for each epoch.
+        # A step that crosses the end of an epoch is split into one piece per epoch.
         first_epoch, last_epoch = steps * size // self.count, ((steps + 1) * size - 1) // self.count
         at, nth = _ranges(last_epoch - first_epoch + 1)
         epoch = first_epoch[at] + nth
@@ -201,7 +199,7 @@ class ReadOrder:
         lane, epoch, first, last = lane[entered], epoch[entered], first[entered], last[entered]
         at, nth = _ranges(last // self._window - first // self._window + 1)
         window = (first // self._window)[at] + nth
-        # A step mostly finds the windows of the step before: only the first time counts.
+        # Most steps find the windows of the step before; only the first use counts.
         per_lane = -(-(self.count // self._lanes + 1) // self._window)
         name = ((epoch[at] - epoch[0]) * self._lanes + lane[at]) * per_lane + window
         _, kept = np.unique(name, return_index=True)
@@ -214,13 +212,12 @@ class ReadOrder:
         return shards[np.sort(kept)]
 
     def lane_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The lane of each position."""
         return positions % self.count % self._lanes
 
     def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of the first `position` positions are in each group of shards.
+        """How many of the first `position` positions fall into each group of shards.
 
-        `groups` numbers the group of each shard. Only windows that are half read and hold several
+        `groups` gives the group of each shard. Only windows that are partly read and hold several
         groups are located row by row.
         """
         epoch, place = divmod(position, self.count)
@@ -246,7 +243,6 @@ class ReadOrder:
         return counts
 
     def _points(self, place: NDArray[np.int64], epoch: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The point on its epoch's line of each place."""
         if self._whole:
             return permute(place, epoch, self.count, self._seed)
         in_lane, lane = np.divmod(place, self._lanes)
@@ -258,7 +254,7 @@ class ReadOrder:
 
     def _line(self, epoch: int) -> Line:
         if self._whole:
-            epoch = 0  # shards stay in their places, so all epochs have the same line
+            epoch = 0  # shards keep their places, so all epochs have the same line
         line = self._lines.get(epoch)
         if line is None:
             line = (
@@ -266,13 +262,13 @@ class ReadOrder:
                 if self._whole
                 else shuffled_line(self._rows, self._seed, epoch)
             )
-            # One assignment, because threads share this object; two epochs are in use at most.
+            # One assignment, because threads share this object; at most two epochs are in use.
             held = sorted(self._lines.items(), key=lambda item: abs(item[0] - epoch))
             self._lines = {**dict(held[:1]), epoch: line}
         return line
 
     def _shards_of(self, epoch: int, lane: int, window: int) -> NDArray[np.int64]:
-        """The shards in which a window lies: neighbours on the line."""
+        """The shards of a window: neighbours on the line."""
         if self._whole:
             return self._line(epoch).shards
         number = np.array(lane)
@@ -302,7 +298,7 @@ class ReadOrder:
     def _lane_of(
         self, steps: NDArray[np.int64], nth: NDArray[np.int64], size: int
     ) -> NDArray[np.int64]:
-        """The lane of the nth position of each step, sorted by lane: a bisection over the lanes."""
+        """The lane of the nth position of each step, sorted by lane: bisection over the lanes."""
         low = np.zeros_like(steps)
         high = np.full_like(steps, self._lanes)
         while (high - low > 1).any():
@@ -315,10 +311,7 @@ class ReadOrder:
 def shards_read(
     order: Order, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
 ) -> NDArray[np.int64]:
-    """The shards that a rank reads in the steps [step, step + ahead).
-
-    In order of first use, each once.
-    """
+    """The shards that a rank reads in steps [step, step + steps_ahead), by first use, each once."""
     positions = [
         order.positions_of(number, global_batch_size, rank, world_size)
         for number in range(step, step + steps_ahead)
@@ -335,7 +328,6 @@ def evenly(total: int, count: int) -> NDArray[np.int64]:
 
 
 def shuffled_line(rows_per_shard: NDArray[np.int64], seed: int, epoch: int) -> Line:
-    """The shards in the permutation of an epoch."""
     key = bits(seed, epoch, _SHARDS, np.arange(len(rows_per_shard), dtype=np.int64))
     return _laid_out(np.argsort(key, kind="stable").astype(np.int64), rows_per_shard)
 
@@ -352,12 +344,10 @@ def permute(
     count: NDArray[np.int64] | int,
     seed: int,
 ) -> NDArray[np.int64]:
-    """A bijection of 0..count-1 for every key; `key` and `count` belong to each place.
-
-    The key is the epoch where the whole epoch is one window.
-    """
+    """A permutation of 0..count-1 for every key; `key` and `count` belong to each place. The key is
+    the epoch if one window holds the whole epoch."""
     counts = np.broadcast_to(np.asarray(count, dtype=np.int64), places.shape)
-    # The exponent of a float is the length in bits, exact for counts below 2^53.
+    # The exponent of a float is the bit length, exact for counts below 2^53.
     length = np.frexp(np.maximum(counts - 1, 1).astype(np.float64))[1]
     half = np.maximum(1, (length + 1) // 2).astype(np.uint64)
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -365,8 +355,8 @@ def permute(
     value = places.astype(np.uint64)
     keys = [np.broadcast_to(bits(seed, key, turn), places.shape) for turn in range(_ROUNDS)]
     outside = np.ones(value.shape, dtype=bool)
-    # Cycle-walking: the network permutes 2^(2 half) < 4 count values, so a walk is four steps long
-    # on average at worst, and a value below the count always comes back below it.
+    # Cycle-walking: the network permutes 2^(2 half) <= 4 count values, so a walk has at most four
+    # steps on average, and a value below the count always returns below it.
     while outside.any():
         shift, low = half[outside], mask[outside]
         left, right = value[outside] >> shift, value[outside] & low
@@ -378,7 +368,7 @@ def permute(
 
 
 def _least(a: _Integers, b: _Integers | int) -> _Integers:
-    # Not numpy's minimum, which takes microseconds for a number that is not an array.
+    # numpy's minimum would take microseconds for a plain number.
     return a + (b - a) * (b < a)
 
 

@@ -1,23 +1,21 @@
-"""Masked pairs: BERT's instances, `[CLS] A [SEP] B [SEP]`, for MLM and next-sentence prediction.
+"""Masked pairs `[CLS] A [SEP] B [SEP]`, as in BERT, for MLM and next-sentence prediction.
 
 The procedure is that of Devlin et al. 2019 (arXiv:1810.04805, appendix A.2): sentences of one
-document are gathered up to a target length, which is sometimes short, and split in two. B is what
-follows A or, half of the time, text from another document; then the unused sentences are gathered
+document are gathered up to a target length, which is sometimes short, and split in two. B is the
+second part or, half of the time, text from another document; then the unused sentences are gathered
 again.
 
-Differences from google-research/bert's program for that procedure:
+Differences from google-research/bert:
 
-- A pair ends before the sentence that would overshoot, where that program gathers it and cuts the
-  pair to fit. A random B ends in the same way and is drawn again where its first sentence is too
-  long, so that lengths do not tell the label. A sentence longer than half a row is cut into pieces
-  that act as sentences (plan.py). So no token of the text is lost.
-- A document that ends in a single sentence can only give NotNext, which would make such pairs more
-  than half of all. Here a later pair is made IsNext in return; if too many are owed, the sentence
-  is split in two.
+- A pair ends before the sentence that would overshoot; there it is gathered and the pair truncated.
+  A random B ends the same way and is drawn again if its first sentence is too long, so that lengths
+  do not reveal the label. A sentence longer than half a row is cut into pieces that act as
+  sentences (plan.py). So no token of the text is lost.
+- A document that ends in a single sentence can only give NotNext, which would exceed half of all
+  pairs. Here a later pair is made IsNext in return; if too many are owed, the sentence is split.
 - B is never from the document of A.
-- The target length is drawn for each pair and not once a document.
-
-Masks are counted in ordinary tokens (masking.py), where that program counts the special ones too.
+- The target length is drawn per pair, not per document.
+- Masks are counted in ordinary tokens (masking.py); there special tokens count too.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 
 _OWED_AT_MOST = 8  # surplus of NotNext pairs at which single sentences are split
-_PAIRS_A_DEBT = 32  # and of so many pairs at most one is owed
-_TIMES_DRAWN = 8  # a B whose first sentence is too long, before that is cut
+_PAIRS_A_DEBT = 32  # the surplus allowed grows by one per so many pairs
+_TIMES_DRAWN = 8  # draws of a B whose first sentence is too long, before it is cut
 
 
 class MaskedPairsConfig(MaskedConfig):
@@ -58,10 +56,8 @@ def build(
     rng: np.random.Generator,
     planned: int | None = None,
 ) -> Built:
-    """Build the pairs of the first `planned` documents, or of all, with a B from any of `text`.
-
-    Raises DataError if there is no second document that B could come from.
-    """
+    """Build the pairs of the first `planned` documents, or of all. A random B is from the other
+    documents, if any. Raises DataError if `text` has only one."""
     documents = len(text.first_sentence) - 1
     if documents < 2:
         raise DataError(
@@ -108,7 +104,7 @@ def build(
 
 
 def check(shard: Shard, facts: Facts, config: MaskedPairsConfig) -> dict[str, Any]:
-    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
+    """Check one shard and return its counts. Raises DataError if it breaks the contract."""
     same = shard.columns["document_a"] == shard.columns["document_b"]
     is_next = shard.columns["is_next"].astype(bool)
     for figure, count in (
@@ -120,7 +116,6 @@ def check(shard: Shard, facts: Facts, config: MaskedPairsConfig) -> dict[str, An
 
 
 def statistics(totals: dict[str, Any], config: MaskedPairsConfig) -> dict[str, Any]:
-    """The shares reported for an artifact, from the counts of all its shards."""
     return {
         **masked_statistics(totals, config),
         "is_next_share": totals["is_next"] / totals["instances"],
@@ -136,8 +131,8 @@ def _chain(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The first piece of each pair, and whether its B follows A.
 
-    Of a pair from piece p on: `middle[p]` is the first piece of B if B follows, and where the next
-    pair begins if it does not; `last[p]` is the end; `random[p]` is its coin.
+    For a pair from piece p on, `middle[p]` is the first piece of B if B follows, and of the next
+    pair if not; `last[p]` is the end; `random[p]` asks for a random B.
     """
     ends, middles, tokens, coins = (x.tolist() for x in (last, middle, lengths, random))
     first: list[int] = []
@@ -166,11 +161,8 @@ def _other_places(
     limit: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A place for the B of each document: another document, and a piece of it. Where documents are
-    lent, it is one of these.
-
-    A piece of more than `limit` tokens is drawn again, with its document, but not for ever.
-    """
+    """A place for the B of each document: another document (a lent one, if any), and its piece. A
+    piece of more than `limit` tokens is drawn again with its document, `_TIMES_DRAWN` times."""
     other, at = np.empty_like(document), np.empty_like(document)
     todo = np.arange(len(document))
     documents = len(pieces.first) - 1

@@ -1,11 +1,11 @@
-"""Plan where the instances of a text begin and end, so that none of its tokens is lost.
+"""Plan where the instances of a text begin and end, so that no token is lost.
 
-A sentence that is too long for its kind is cut into pieces, and pieces are what is gathered: an
-instance ends before the piece that would overshoot its target length. The numbers drawn for an
-instance are drawn for every piece at which one could begin, all at once; what is left to do one by
-one is to go from each beginning to the next.
+Sentences too long for their kind are cut into pieces, and pieces are gathered: an instance ends
+before the piece that would exceed its target length. The random numbers of an instance are drawn
+for every piece where one could begin, all at once; only the walk from each beginning to the next
+is a loop.
 
-N tokens, P pieces, D documents
+P pieces, D documents
 """
 
 from __future__ import annotations
@@ -23,18 +23,15 @@ Spans = NDArray[np.int64]  # (rows, 2) begin and end in the ids of a text
 
 @dataclass(frozen=True)
 class Pieces:
-    """The pieces of a text; the documents from `planned` on only lend a B.
-
-    Piece p is the tokens `starts[p]` to `starts[p + 1]`, and document d the pieces `first[d]` to
-    `first[d + 1]`.
-    """
+    """The pieces of a text; documents from `planned` on only lend a B. Piece p is tokens
+    [starts[p], starts[p + 1]), document d is pieces [first[d], first[d + 1])."""
 
     starts: NDArray[np.int64]  # (P + 1,)
     first: NDArray[np.int64]  # (D + 1,)
     planned: int
     num_tokens: int  # of the planned documents
     document: NDArray[np.int64]  # of each planned piece
-    end: NDArray[np.int64]  # of the document of each planned piece, in pieces
+    end: NDArray[np.int64]  # of each planned piece's document, in pieces
 
     @classmethod
     def of(cls, starts: NDArray[np.int64], first: NDArray[np.int64], planned: int | None) -> Pieces:
@@ -46,22 +43,20 @@ class Pieces:
     def gathered(
         self, begin: NDArray[np.int64], end: NDArray[np.int64], wanted: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The end of the pieces from `begin` on, at most `end`, that hold `wanted` tokens or less.
-
-        It is after the first piece in any case.
-        """
+        """The end of the pieces from `begin` on, up to `end`, that hold at most `wanted` tokens. At
+        least one piece is taken."""
         last = np.searchsorted(self.starts, self.starts[begin] + wanted, side="right") - 1
         return np.clip(last, begin + 1, end)
 
     def span(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Spans:
-        """The tokens of the pieces `begin` to `end`."""
+        """The tokens of the pieces [begin, end)."""
         return np.stack([self.starts[begin], self.starts[end]], axis=1)
 
 
 def in_rows(
     text: TokenisedText, room: int, short_rate: float, rng: np.random.Generator, planned: int | None
 ) -> Pieces:
-    """Pieces of at most `room` tokens: a longer sentence fills rows, a share of them in part."""
+    """Pieces of at most `room` tokens; `short_rate` of those of a longer sentence are shorter."""
     size = np.full(len(text.starts) - 1, room)
     return _cut(text, room, size, short_rate, rng, planned)
 
@@ -71,8 +66,8 @@ def in_half_rows(
 ) -> Pieces:
     """Pieces of at most half of `room`, so that any two neighbours make a pair.
 
-    A sentence longer than `room` is cut smaller, so that pairs are filled and A is not always half.
-    Sizes are random: equal ones would tell which pieces belong to one sentence.
+    A sentence longer than `room` is cut smaller, so that pairs are full and A is not always half.
+    Sizes are random: equal ones would reveal which pieces belong to one sentence.
     """
     half = room // 2
     size = np.where(np.diff(text.starts) > room, max(half // 2, 1), half)
@@ -82,7 +77,7 @@ def in_half_rows(
 def _cut(
     text: TokenisedText,
     longest: int,
-    size: NDArray[np.int64],  # of each sentence: the largest of its pieces if it is cut
+    size: NDArray[np.int64],  # of each sentence: the largest of its pieces, if cut
     varied: float,  # share of pieces that are smaller, down to half of `size`
     rng: np.random.Generator,
     planned: int | None,
@@ -109,16 +104,16 @@ def _cut(
 def targets(
     pieces: Pieces, room: int, short_rate: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """The target length of an instance from each planned piece on: `room`, or short at random."""
+    """The target length of an instance from each planned piece: `room`, or short at random."""
     count = len(pieces.document)
     short = rng.random(count) < short_rate
     return np.where(short, rng.integers(2, room + 1, count), room)
 
 
 def full_rows(pieces: Pieces, row_size: int, frame_size: int) -> NDArray[np.int64]:
-    """The end of the row that begins at each planned piece and goes on over the ends of documents:
-    at most `row_size` tokens, of which each document's part costs `frame_size` besides its own."""
-    number = np.cumsum(np.diff(pieces.document, prepend=-1) != 0)  # of documents with any piece
+    """The end of a packed row that begins at each planned piece and may cross documents: at most
+    `row_size` tokens, including `frame_size` for each document's part."""
+    number = np.cumsum(np.diff(pieces.document, prepend=-1) != 0)  # counts documents with any piece
     planned = len(number)
     begins = pieces.starts[:planned] + frame_size * number
     ends = pieces.starts[1 : planned + 1] + frame_size * number
@@ -136,10 +131,8 @@ def chain(after: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def tokens_unused(pieces: Pieces, segments: list[Spans], allowed: int) -> dict[str, int]:
-    """Count the planned text, and its tokens that stand in none of `segments`.
-
-    Raises DataError if these are more than `allowed`, or a token stands in two.
-    """
+    """Count the planned tokens, and those in none of `segments`. Raises DataError if these exceed
+    `allowed`, or if a token is in two segments."""
     spans = np.concatenate(segments)
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     twice = int(np.maximum(spans[:-1, 1] - spans[1:, 0], 0).sum())

@@ -1,8 +1,8 @@
-"""Read instances by index: the same rows on any worker, at any step, in any world size.
+"""Read instances by index: the same rows on any worker, at any step, for any world size.
 
-Step s takes positions [s B, (s + 1) B) of the order (order.py); a rank takes its part of them. So
-one integer, the step, resumes the data. What a kind makes of rows is in its own file; the masked
-kinds share masked_batch.py.
+Step s takes positions [s B, (s + 1) B) of the order (order.py), and each rank its part of them. So
+one integer, the step, resumes the data. Each kind turns rows into batches in its own file; the
+masked kinds share masked_batch.py.
 
 B batch, T sequence
 """
@@ -27,10 +27,8 @@ CACHE_BYTES = 8 << 30
 
 
 class InstanceReader:
-    """Reads one split of an instances artifact; shards are opened when first needed.
-
-    `cache_bytes` bounds the copies of remote shards on this machine's disk, in `cache_folder`.
-    """
+    """Reads one split of an instances artifact; opens shards when first needed. `cache_bytes`
+    bounds the copies of remote shards on this machine's disk, in `cache_folder`."""
 
     def __init__(
         self,
@@ -64,10 +62,7 @@ class InstanceReader:
         return self.config.sequence_length + isinstance(self.config, CausalConfig)
 
     def rows(self, instances: NDArray[np.int64]) -> PaddedRows:
-        """The rows with these indices (B,), padded to T.
-
-        Raises DataError if a shard is damaged.
-        """
+        """The rows with these indices (B,), padded to T. Raises DataError if a shard is damaged."""
         parts, places = [], []
         for number, here in self._by_shard(instances):
             local = instances[here] - self._begin[number]
@@ -77,7 +72,7 @@ class InstanceReader:
         return joined(parts, places)
 
     def _by_shard(self, instances: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-        """The number of each shard that holds some of the instances, and which ones it holds."""
+        """The number of each shard that holds some of the instances, and which ones."""
         shard_of = np.searchsorted(self._begin, instances, side="right") - 1
         numbers = np.unique(shard_of)
         if len(numbers) == 1:
@@ -99,7 +94,7 @@ class MaskedReader:
         return len(self.reader)
 
     def prefetch(self, shards: list[int]) -> None:
-        """Start fetching these shards if they are on an object store."""
+        """Start fetching and checking these shards in the background."""
         self.reader.store.prefetch(shards)
 
     def batch(

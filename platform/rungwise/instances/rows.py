@@ -34,7 +34,7 @@ def padded(
     sequence_length: int,
     pad_id: int,
 ) -> PaddedRows:
-    """These rows of one shard, in this order."""
+    """The rows `local` of one shard, in this order, padded to `sequence_length`."""
     begin = shard.offsets[local].astype(np.int64)
     lengths = shard.offsets[local + 1] - begin
     padding = np.arange(sequence_length) >= lengths[:, None]
@@ -49,7 +49,7 @@ def padded(
 
 
 def joined(parts: Sequence[PaddedRows], places: Sequence[NDArray[np.int64]]) -> PaddedRows:
-    """Join rows of several shards as one batch; `places` are the positions of each part's rows."""
+    """Join rows of several shards in one batch; `places` are the positions of each part's rows."""
     if len(parts) == 1:
         return parts[0]
 
@@ -70,15 +70,13 @@ def joined(parts: Sequence[PaddedRows], places: Sequence[NDArray[np.int64]]) -> 
 
 
 def _windows(flat: NDArray[Any], begin: NDArray[np.int64], width: int) -> NDArray[Any]:
-    """`flat[b : b + width]` for each b in `begin` (B,), copied without an index for each element.
-
-    Values past the end of `flat` are arbitrary.
-    """
+    """`flat[b : b + width]` for each b in `begin` (B,), without an index for each element. Values
+    past the end of `flat` are arbitrary."""
     if len(flat) < width:
         flat = np.concatenate([flat, np.zeros(width - len(flat), flat.dtype)])
     last = len(flat) - width
     windows = sliding_window_view(flat, width)[np.minimum(begin, last)]
-    for row in np.flatnonzero(begin > last):  # of the last rows of a shard
+    for row in np.flatnonzero(begin > last):  # the last rows of a shard
         tail = flat[begin[row] :]
         windows[row, : len(tail)] = tail
     return windows
@@ -87,7 +85,7 @@ def _windows(flat: NDArray[Any], begin: NDArray[np.int64], width: int) -> NDArra
 def _bit_windows(
     bits: NDArray[np.uint8], begin: NDArray[np.int64], width: int
 ) -> NDArray[np.bool_]:
-    """`width` packed bits from each bit in `begin` (B,) on, as booleans."""
+    """`width` packed bits from each bit position in `begin` (B,), as booleans."""
     whole = _windows(bits, begin >> 3, width // 8 + 2)
     unpacked = np.unpackbits(whole, axis=1, bitorder="little")
     first = np.arange(len(begin)) * unpacked.shape[1] + (begin & 7)

@@ -1,8 +1,8 @@
 """Sentence-order pairs (Lan et al. 2020, ALBERT, arXiv:1909.11942).
 
-A and B follow one another in a document, and half of the pairs are swapped. The topic does not tell
-the label, only coherence does. A pair that would leave a lone sentence behind gives it its own last
-one, or takes it in; a document of one sentence is cut in two.
+A and B are consecutive in a document, and half of the pairs are swapped, so the topic does not
+reveal the label, only coherence does. A pair that would leave a lone sentence behind gives it its
+own last sentence, or absorbs it; a document of one sentence is cut in two.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ def build(
     rng: np.random.Generator,
     planned: int | None = None,
 ) -> Built:
-    """Build the pairs of the first `planned` documents, or of all.
-
-    A token that is a document by itself has no order: such tokens are left out, and counted.
-    """
+    """Build the pairs of the first `planned` documents, or of all. A document of one token has no
+    order; such tokens are left out and counted."""
     room = config.sequence_length - 3
     pieces = plan.in_half_rows(text, room, rng, planned)
     begin = np.arange(len(pieces.document))
@@ -68,11 +66,10 @@ def build(
 
 
 def check(shard: Shard, facts: Facts, config: SentenceOrderConfig) -> dict[str, Any]:
-    """Check and count one shard; DataError naming the figure and the bound if it breaks a rule."""
+    """Check one shard and return its counts. Raises DataError if it breaks the contract."""
     return check_masked(shard, facts, config, segments=2)
 
 
 def statistics(totals: dict[str, Any], config: SentenceOrderConfig) -> dict[str, Any]:
-    """The shares reported for an artifact, from the counts of all its shards."""
     in_order = totals["in_order"] / max(totals["instances"], 1)
     return {**masked_statistics(totals, config), "in_order_share": in_order}

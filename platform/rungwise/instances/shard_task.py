@@ -1,7 +1,6 @@
 """Build one shard from its order: read tokens, build, check, write.
 
-A shard is the unit of work. Its bytes depend on its documents, the config and the seed alone,
-whoever builds it and whatever happened before.
+A shard is the unit of work. Its bytes depend only on its documents, the config and the seed.
 """
 
 from __future__ import annotations
@@ -23,15 +22,13 @@ from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText, TokensFile, document_hash, joined
 
 _SECTION_TOKENS = 8 << 20
-_LENT_DOCUMENTS, _LENT_TOKENS = 64, 1 << 18  # of a lender, at most
+_LENT_DOCUMENTS, _LENT_TOKENS = 64, 1 << 18  # at most, from each lender
 
 
 @dataclass(frozen=True)
 class ShardOrder:
-    """The order for a shard: a file of tokens, and the number of the pass over it.
-
-    `lenders` are other files of the split, whose documents are there for pairs to draw B from.
-    """
+    """The order for a shard: a file of tokens, and the number of the pass over it. `lenders` are
+    other files of the split, from whose documents pairs may draw B."""
 
     read: str
     split: str
@@ -42,7 +39,6 @@ class ShardOrder:
 
     @property
     def file(self) -> str:
-        """The name of the shard."""
         stem = self.read.removesuffix(".arrow")
         return f"{stem}-{self.dupe:02d}.arrow" if self.dupe else self.read
 
@@ -54,7 +50,7 @@ class ShardOrder:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """Builds the shards of an artifact; it holds everything that they share."""
+    """Builds the shards of an artifact; holds what they share."""
 
     config: AnyInstancesConfig
     tokens: Folder
@@ -63,10 +59,8 @@ class ShardTask:
     special: SpecialIds
 
     def __call__(self, order: ShardOrder) -> dict[str, Any]:
-        """Build one shard and return its row of the manifest, plain data.
-
-        Raises DataError naming the shard if the contract is broken.
-        """
+        """Build one shard and return its manifest row as plain data. Raises DataError naming the
+        shard if it breaks the contract."""
         config, kind = self.config, KINDS[self.config.kind]
         key = np.array([config.seed, order.stream], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
@@ -100,9 +94,9 @@ class ShardTask:
     def _sections(
         self, order: ShardOrder, rng: np.random.Generator
     ) -> Iterator[tuple[TokenisedText, int]]:
-        """The documents in sections of some millions of tokens, so that a task's memory does not
-        grow with its shard, at least two in each; and how many are the shard's own. Behind them
-        stand those that are lent."""
+        """Yield sections of the shard's documents, each followed by the lent ones, and how many
+        are the shard's own. Sections of some millions of tokens bound the memory of a task; each
+        has at least two documents if the shard has."""
         config = self.config
         units = isinstance(config, MaskedConfig) and config.masking.unit != "token"
         lent = [self._lent(name, units, rng) for name in order.lenders]
@@ -113,7 +107,7 @@ class ShardTask:
             yield joined([tokens.text(first, end, units), *lent]), end - first
 
     def _lent(self, name: str, units: bool, rng: np.random.Generator) -> TokenisedText:
-        """Some documents of a file that stand side by side."""
+        """Some consecutive documents of a file."""
         tokens = TokensFile(self.tokens.local(name))
         fitting = _LENT_TOKENS * len(tokens) // tokens.num_tokens
         count = min(len(tokens), max(1, min(_LENT_DOCUMENTS, fitting)))

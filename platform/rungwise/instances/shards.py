@@ -2,10 +2,10 @@
 
     ids           list<uint16|uint32>   a row's tokens, unpadded
     unit_starts   list<bool>            where a word or span begins; only if masking asks for units
-    ...           one number a row      columns of the kind of instance, such as a_length or is_next
+    ...           one number per row    columns of the kind of instance, such as a_length or is_next
 
-Masks are drawn when a row is read, so a shard serves every epoch. uint16 holds vocabularies up to
-65,536 at two bytes a token; one bit more marks where words begin.
+Masks are drawn when a row is read, so a shard serves every epoch. Vocabularies up to 65,536 take
+two bytes per token (uint16); one more bit marks where words begin.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rungwise.tokens.text import arrow
 class Shard:
     """The rows of one shard. `offsets` has one entry more than there are rows."""
 
-    ids: NDArray[np.unsignedinteger]  # all rows one after another
+    ids: NDArray[np.unsignedinteger]  # all rows concatenated
     offsets: NDArray[np.integer]
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # one value a row, by name
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # one value per row, by name
     unit_bits: NDArray[np.uint8] | None = None  # bit i % 8 of byte i // 8 belongs to token i
 
     def __len__(self) -> int:
@@ -42,18 +42,17 @@ class Shard:
 
 
 def pack_bits(starts: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Pack booleans into the bits of a shard."""
     return np.packbits(starts, bitorder="little")
 
 
 def joined(parts: Sequence[Shard]) -> Shard:
-    """Join the rows of several shards as one."""
+    """Concatenate the rows of several shards."""
     if len(parts) == 1:
         return parts[0]
     lengths = [np.diff(part.offsets) for part in parts]
     bits = None
     if parts[0].unit_bits is not None:
-        # Unpack first, as parts end within a byte.
+        # Unpack first, because parts end within a byte.
         starts = [
             np.unpackbits(part.unit_bits, count=len(part.ids), bitorder="little")
             for part in parts
@@ -89,10 +88,7 @@ def write(shard: Shard, path: Path) -> None:
 
 
 def read(path: Path) -> Shard:
-    """Map a shard into memory; nothing is copied until rows are touched.
-
-    Raises DataError if the file is not a whole shard.
-    """
+    """Memory-map a shard without copying. Raises DataError if the file is not a whole shard."""
     try:
         batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
     except (pa.ArrowInvalid, OSError) as error:

@@ -1,8 +1,8 @@
-"""Instances stage on Ray Data: a shard for each file of tokens and each pass over it.
+"""Instances stage on Ray Data: one shard for each file of tokens and each pass over it.
 
-The driver holds one manifest row a shard and nothing that grows with tokens. A job that is killed
-leaves its shards and their markers, and the next attempt takes them; the manifest is written last
-and stands for them all.
+The driver holds one manifest row per shard and nothing that grows with tokens. A killed job leaves
+its shards and their markers for the next attempt; the manifest is written last and replaces the
+markers.
 """
 
 from __future__ import annotations
@@ -31,18 +31,15 @@ from rungwise.tokens.summary import TokensRow, TokensSummary
 
 MANIFEST = "manifest.json"
 _SPLITS = ("train", "validation")
-_LENDERS = 31  # stream of the generator
+_LENDERS = 31  # random stream
 _MOST_LENDERS = 8
 
 
 def build_instances(
     config: AnyInstancesConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> InstancesSummary:
-    """Build every shard of both splits.
-
-    Raises DataError if a shard breaks the contract, or a split holds one document while NSP is on,
-    and ConfigError if the tokenizer lacks a special token that the kind needs.
-    """
+    """Build every shard of both splits. Raises DataError if a shard breaks the contract, if a split
+    has only one document for NSP, or if the tokenizer lacks a special token that the kind needs."""
     if output.exists(MANIFEST):  # killed between the last shard and the record
         summary = InstancesSummary.model_validate_json(output.read_bytes(MANIFEST))
     else:
@@ -76,7 +73,6 @@ def _build_all(
 
 
 def orders_of(config: AnyInstancesConfig, files: Sequence[TokensRow]) -> list[ShardOrder]:
-    """The shards to build."""
     rows = [row for row in files if row.documents]
     if not isinstance(config, MaskedPairsConfig):
         return [ShardOrder(row.file, row.split, row.source, row.text_bytes) for row in rows]
@@ -90,8 +86,8 @@ def orders_of(config: AnyInstancesConfig, files: Sequence[TokensRow]) -> list[Sh
 
 
 def _lenders(order: ShardOrder, files: Sequence[str], seed: int) -> tuple[str, ...]:
-    """Other files of the split, drawn for this shard: a random B is to be from anywhere in the
-    corpus, and a file holds documents that stand side by side in their source."""
+    """Other files of the split, drawn for this shard: a random B should be from anywhere in the
+    corpus, and one file holds neighbouring documents of a source."""
     draws = bits(seed, _LENDERS, order.stream, np.arange(_MOST_LENDERS)) % np.uint64(len(files))
     drawn = {files[int(draw)] for draw in draws} - {order.read}
     return tuple(sorted(drawn or set(files[:2]) - {order.read}))
@@ -133,7 +129,7 @@ def _summary(task: ShardTask, tokens: TokensSummary, rows: list[Row]) -> Instanc
 
 
 def _totals(rows: list[Row]) -> dict[str, Any]:
-    """Counts of all shards: sums, and of what is a maximum the largest."""
+    """Counts over all shards: sums, but maxima for `most_*`."""
     totals: dict[str, Any] = {}
     for key, value in rows[0].items():
         if key.startswith("most_"):

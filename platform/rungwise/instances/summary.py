@@ -9,7 +9,7 @@ from rungwise.tokenizer import SpecialIds
 
 
 class ShardFile(Part):
-    """One shard of instances. `source` is the name of the corpus source that its text is of."""
+    """One shard of instances; `source` is the name of its corpus source."""
 
     file: str
     split: str
@@ -24,9 +24,9 @@ class ShardFile(Part):
 class InstancesSummary(Summary):
     """The summary of finished instances.
 
-    `text_bytes` are in UTF-8, sentences joined by a blank. `statistics` are those of the kind,
+    `text_bytes` is UTF-8 with sentences joined by a space. `statistics` are those of the kind.
     `length_histogram` counts rows by length in equal steps up to the longest. `unigram_entropy` is
-    of held-out tokens, in nats: what the best guess without context would cost.
+    that of held-out tokens in nats: the loss of the best guess without context.
     """
 
     kind: str
@@ -42,11 +42,9 @@ class InstancesSummary(Summary):
     unigram_entropy: float
 
     def files_of(self, split: str) -> list[ShardFile]:
-        """The shards of a split."""
         return [row for row in self.files if row.split == split]
 
     def instances_by_source(self, split: str) -> dict[str, int]:
-        """How many instances of a split each source has."""
         counts: Counter[str] = Counter()
         for row in self.files_of(split):
             counts[row.source] += row.instances

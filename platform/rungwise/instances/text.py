@@ -1,4 +1,4 @@
-"""The result of a builder of instances."""
+"""The result of building instances."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rungwise.instances.shards import Shard
 
 @dataclass(frozen=True)
 class Built:
-    """A shard and counts from building it, which add up over shards."""
+    """A shard, and counts from building it that add up over shards."""
 
     shard: Shard
     counts: dict[str, int]

@@ -1,11 +1,11 @@
-"""Asynchronous fitting: words are read one after the other, each a step, by one model or several.
+"""Asynchronous fitting: words are read one by one, each a step, by one model or several replicas.
 
     round ──┬──> replica 0 reads its share of the text ──┬──> average ──> next round
             └──> replica 1, on any machine ──────────────┘
 
-The text of an epoch is cut by tokens into a stretch for each round and replica, sentences whole; a
-task maps the files of its stretch into memory. Parameter mixing: McDonald et al. 2010,
-"Distributed Training Strategies for the Structured Perceptron".
+The text of an epoch is cut by tokens, between sentences, into a stretch for each round and replica;
+a task memory-maps the files of its stretch. Parameter mixing: McDonald et al. 2010, "Distributed
+Training Strategies for the Structured Perceptron".
 
 V vocabulary
 """
@@ -43,7 +43,7 @@ class ReadingFamily(WeightedFamily, Protocol):
     """A family that learns while it reads."""
 
     def plan(self, counts_V: NDArray[np.int64]) -> Sequence[NDArray[Any]]:
-        """Tables that reading needs and that follow from the counts of words."""
+        """Tables that reading needs, derived from the counts of words."""
         ...
 
     def read(
@@ -54,18 +54,16 @@ class ReadingFamily(WeightedFamily, Protocol):
         rates: tuple[float, float],
         seed: int,
     ) -> Losses:
-        """Learn from sentences, the weights in place, the rate going from the first to the second;
-        with rates of 0 measure only."""
+        """Learn from sentences, updating `weights` in place, while the rate goes from the first to
+        the second; with rates of 0 only measure."""
         ...
 
 
 def pretrain_asynchronously(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
-    """Read the training split in rounds, leave `model.safetensors`, measure on held-out text.
-
-    Raises DataError if the corpus is too small.
-    """
+    """Read the training split in rounds, write `model.safetensors`, measure on held-out text.
+    Raises DataError if the corpus is too small."""
     import ray
 
     artifact, settings = inputs["tokens"], config.pretrain
@@ -111,7 +109,7 @@ def pretrain_asynchronously(
 
 
 class _Share(NamedTuple):
-    """The part that a task reads: stretch `number` of `of` of a split, and how."""
+    """A task's part of the text, stretch `number` of `of` of a split, and how to read it."""
 
     split: str
     number: int
@@ -128,7 +126,6 @@ def _read(
     plan: Sequence[NDArray[Any]],
     weights: Weights,
 ) -> tuple[Weights, Losses]:
-    """The weights after the share."""
     weights = dict(zip(weights, writable(weights.values()), strict=True))
     plan, (first, last) = writable(plan), share.rates
 
@@ -137,7 +134,7 @@ def _read(
 
     found: list[Losses] = []
     for file, (stretch, begin, end) in enumerate(_stretches(artifact, share)):
-        # Threads share a file, and each goes through the rates of all of it.
+        # Threads share a file, and each goes through the rates of the whole file.
         at = (first + (last - first) * begin, first + (last - first) * end)
         each = [
             (part, int(bits(share.seed, file, number)) >> 1)
@@ -148,8 +145,7 @@ def _read(
 
 
 def _stretches(artifact: Artifact, share: _Share) -> Iterator[tuple[Stretch, float, float]]:
-    """The sentences of a share, file by file, with what part of it has been read when they begin
-    and end."""
+    """The sentences of a share, file by file, with the fraction of it read before and after."""
     files = TokensSummary.of(artifact).files_of(share.split)
     total = sum(row.tokens for row in files)
     low, high = (number * total // share.of for number in (share.number, share.number + 1))
@@ -166,7 +162,7 @@ def _stretches(artifact: Artifact, share: _Share) -> Iterator[tuple[Stretch, flo
 
 
 def parts(stretch: Stretch, count: int) -> list[Stretch]:
-    """A stretch in `count` parts of about as many tokens."""
+    """Split a stretch into `count` parts of about as many tokens each."""
     ends = stretch.starts[[stretch.first, stretch.last]]
     cuts = np.searchsorted(stretch.starts, np.linspace(ends[0], ends[1], count + 1)).tolist()
     cuts[0], cuts[-1] = stretch.first, stretch.last
@@ -174,7 +170,7 @@ def parts(stretch: Stretch, count: int) -> list[Stretch]:
 
 
 def mean(replicas: Sequence[Weights]) -> Weights:
-    """The average of each array, added up in the order of the replicas."""
+    """The mean of each array, summed in the order of the replicas."""
     if len(replicas) == 1:
         return replicas[0]
     return {

@@ -1,6 +1,6 @@
-"""The blocks `model` and `pretrain` of a recipe: a family, and the way its weights come about.
+"""The blocks `model` and `pretrain` of a recipe: a family, and how its weights are fitted.
 
-A new way of fitting adds its config to the union `PretrainConfig`, with a tag, and a case to
+A new kind of fitting adds its config to the union `PretrainConfig`, with a tag, and a case to
 stage.py.
 """
 
@@ -17,11 +17,11 @@ from rungwise.models.family import Family, Fitting
 from rungwise.models.objectives import Objective
 from rungwise.training.config import GradientConfig
 
-VERSION = 5  # of what the stage writes, checkpoints included
+VERSION = 5  # of the stage's output, checkpoints included
 
 
 def _kind(block: Any) -> str | None:
-    """The tag of a `pretrain` block: `gradient` where it names none."""
+    """The tag of a `pretrain` block, `gradient` by default."""
     return block.get("kind", "gradient") if isinstance(block, dict) else getattr(block, "kind", "")
 
 
@@ -118,8 +118,8 @@ class PretrainStageConfig(Config):
 
 
 def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
-    """`pretrain`, which need not be validated yet. Raises ConfigError where it is of a kind that
-    the family does not take, before anything is said about the keys of that kind."""
+    """Return `pretrain`, which may be unvalidated. Raises ConfigError if the family does not take
+    its kind, before any of that kind's keys are reported."""
     kind = _kind(pretrain)
     if model is not None and kind != model.fitting and kind in KINDS:
         raise ConfigError(
@@ -130,18 +130,16 @@ def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
 
 
 def with_objective(pretrain: FittingT, model: Family) -> FittingT:
-    """`pretrain` with the family's first objective where it names none.
-
-    Raises ConfigError where the family has not the one that it names.
-    """
+    """`pretrain` with the family's first objective if it names none. Raises ConfigError if the
+    family lacks the one it names."""
     return pretrain.model_copy(update={"objective": model.objective(pretrain.objective).name})
 
 
 def check_rows(
     config: PretrainStageConfig, kind: str, length: int | None, block: str = "instances"
 ) -> None:
-    """Raise ConfigError where the model cannot read instances of this kind and of so many tokens;
-    `block` is their name in the recipe."""
+    """Raise ConfigError if the model cannot read instances of this kind and length; `block` is
+    their name in the recipe."""
     objective, longest = config.objective, config.model.max_length
     if kind not in objective.reads:
         raise ConfigError(
@@ -157,10 +155,8 @@ def check_rows(
 
 
 def by_gradient(pretrain: Fitting, asked: str) -> GradientConfig:
-    """`pretrain` as the block of a run by gradient, which alone has what is `asked`.
-
-    Raises ConfigError for another kind.
-    """
+    """`pretrain` as a `GradientConfig`, the only kind that has what is `asked`. Raises ConfigError
+    for another kind."""
     if not isinstance(pretrain, GradientConfig):
         raise ConfigError(
             f"pretrain.kind is {pretrain.kind}, which has no {asked}; expected gradient"

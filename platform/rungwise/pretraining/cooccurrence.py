@@ -1,6 +1,6 @@
-"""Fitting by co-occurrence: pairs of words are counted on Ray Data, then one task learns from them.
+"""Fitting by co-occurrence: Ray Data counts pairs of words, then one task learns from the counts.
 
-    shards ──> counts of pairs ──> cells ──> epoch over all, in an order of its own ──> next epoch
+    shards ──> counts of pairs ──> cells ──> epoch over all, shuffled ──> next epoch
 
 N cells, V vocabulary
 """
@@ -35,7 +35,7 @@ from rungwise.tokens.text import TokenisedText
 
 
 class PairsFamily(WeightedFamily, Protocol):
-    """A family that learns from how often words stand together."""
+    """A family that learns from how often words occur together."""
 
     def count(
         self, ids: NDArray[Any], starts: NDArray[np.int64], counts_V: NDArray[np.int64]
@@ -48,17 +48,15 @@ class PairsFamily(WeightedFamily, Protocol):
         ...
 
     def read(self, weights: Weights, cells: Any, order: NDArray[np.int64], rate: float) -> Losses:
-        """Learn from cells in this order, the weights in place; with a rate of 0 measure only."""
+        """Learn from cells in this order, updating `weights` in place; only measure at rate 0."""
         ...
 
 
 def pretrain_by_cooccurrence(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
-    """Count the training split, learn from the cells in epochs, leave `model.safetensors`.
-
-    The loss is that of the cells learnt from. Raises DataError if the corpus is too small.
-    """
+    """Count the training split, learn from the cells in epochs, write `model.safetensors`. The loss
+    is on the cells learnt from. Raises DataError if the corpus is too small."""
     import ray
 
     artifact, settings = inputs["tokens"], config.pretrain
@@ -97,7 +95,7 @@ def pretrain_by_cooccurrence(
 def _epoch(
     family: PairsFamily, cells: Any, weights: Weights, rate: float, seed: int, threads: int
 ) -> tuple[Weights, Losses]:
-    """Go over all cells once; the weights after it."""
+    """The weights and losses after one pass over all cells."""
     weights = dict(zip(weights, writable(weights.values()), strict=True))
     cells = writable(cells)
     order = np.random.default_rng(seed).permutation(len(cells[0]))

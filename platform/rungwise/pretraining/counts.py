@@ -1,11 +1,11 @@
-"""Fitting by counting: every shard is counted, the counts are added up, a model follows from them.
+"""Fitting by counting: count every shard, sum the counts, estimate a model from them.
 
     shards ──> count, split in parts ──> merge of each part ────> merge, estimate ──> tensors
                Ray Data: a shard a row   Ray Data: a part a group   this task
 
-No gradient and no steps, so nothing is resumed: a run that was killed counts again. A sum does not
-depend on who counted what, so neither does a byte of the model. What is counted, and how a model
-follows, the family says (`CountedFamily`).
+There are no steps to resume: a killed run counts again. Sums do not depend on who counted what, so
+the model is the same to the byte. The family defines what is counted and how the model is estimated
+(`CountedFamily`).
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText, TokensFile, closed_documents
 from rungwise.training.tensor_files import MODEL
 
-_BYTES_A_TOKEN = 64  # of a table at most: its n-grams of each order with their counts
-_PARTS = 16  # that the counts of a shard are split in, to be merged side by side
+_BYTES_A_TOKEN = 64  # of a table, at most: its n-grams of each order with their counts
+_PARTS = 16  # into which the counts of a shard are split, to be merged in parallel
 Table = TypeVar("Table")
 
 
 class CountedModel(LanguageModel, Protocol):
-    """A language model that is made of arrays."""
+    """A language model made of arrays."""
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """The model as arrays by name."""
+        """The arrays of the model by name."""
         ...
 
 
 class CountedFamily(Protocol):
-    """A family whose model follows from counts of documents; a table holds counts."""
+    """A family whose model is estimated from counts of documents; a table holds counts."""
 
     def count(
         self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.integer], special: SpecialIds
@@ -57,7 +57,7 @@ class CountedFamily(Protocol):
         ...
 
     def split(self, table: Any, parts: int) -> Sequence[Any]:
-        """The table in parts that can be merged apart."""
+        """Split the table into parts that can be merged separately."""
         ...
 
     def merge(self, tables: Sequence[Any]) -> Any:
@@ -65,17 +65,15 @@ class CountedFamily(Protocol):
         ...
 
     def estimate(self, table: Any, vocab_size: int, special: SpecialIds) -> CountedModel:
-        """The model of all counts."""
+        """Estimate the model from all counts."""
         ...
 
 
 def pretrain_by_counts(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
-    """Count the training split, leave `model.safetensors`, and measure the held-out split.
-
-    Raises DataError if the corpus is too small.
-    """
+    """Count the training split, write `model.safetensors`, and measure on the held-out split.
+    Raises DataError if the corpus is too small."""
     began = time.monotonic()
     artifact, objective = inputs["tokens"], config.objective
     tokens = TokensSummary.of(artifact)

@@ -1,16 +1,15 @@
-"""The estimate of what a run takes, before anything is spent: size, steps, memory, time and cost.
+"""Estimates what a run takes before anything is spent: size, steps, memory, time and cost.
 
     dry_run(config, measures, compute) -> dict
 
-Everything but the time follows from the config and is counted at once. The time follows from a rate
-that is known, or from one that is measured if asked for: a few micro-batches of random tokens go
-through the model on this machine, so it is that of the cluster only where this machine is like its
-workers.
+All but the time follows from the config. The time follows from a known rate, or on request from one
+measured by training on a few micro-batches of random tokens on this machine, which predicts the
+cluster only if this machine is like its workers.
 
-Memory is an estimate by rule, a device: 4 bytes each for weight, gradient and two moments of a
-parameter, what backward needs of a layer (Korthikanti et al. 2022, arXiv:2205.05198: 34 bytes a
-token and hidden unit in 16 bits, without the attention matrix, which the flash kernel never
-stores), and logits with their gradient.
+Memory per device is estimated by rule: 4 bytes each for the weight, gradient and two moments of a
+parameter, the activations that backward needs (Korthikanti et al. 2022, arXiv:2205.05198: per
+layer, 34 bytes per token and hidden unit in 16 bits, without the attention matrix, which the flash
+kernel never stores), and logits with their gradient.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ from rungwise.training.curriculum import (
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
 
-_MEASURED_BATCHES = 4  # the first of which warms up
-_ENOUGH_SECONDS = 20.0  # of measuring, after which the batches so far have to do
+_MEASURED_BATCHES = 4  # the first one warms up
+_ENOUGH_SECONDS = 20.0  # of measuring; then no further batch is started
 _BYTES_A_TOKEN_AND_UNIT = 34
 _RECOMPUTED_BYTES = 2
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Sizes of a run that its instances decide. `instances` is None before they are built."""
+    """Sizes of a run that follow from its instances. `instances` is None before they are built."""
 
     vocab_size: int
     sequence_length: int
@@ -59,7 +58,7 @@ class Measures:
 
     @classmethod
     def of(cls, artifact: Artifact) -> Measures:
-        """Those of instances that are built."""
+        """The measures of instances that are built."""
         summary = InstancesSummary.of(artifact)
         planned = cls.planned(config_of(artifact), summary.vocab_size)
         tokens = sum(row.tokens for row in summary.files) / summary.instances.total
@@ -73,7 +72,7 @@ class Measures:
 
     @classmethod
     def planned(cls, config: AnyInstancesConfig, vocab_size: int) -> Measures:
-        """Those of instances that would be built: every row full."""
+        """The measures of instances still to be built, assuming full rows."""
         length = getattr(config, "sequence_length", 0)
         return cls(vocab_size, length, masked_a_row(config), length)
 
@@ -85,12 +84,12 @@ def dry_run(
     tokens_per_second: float | None = None,
     measure: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Parameters, batch, devices, steps, tokens, memory, and time and cost where they are known.
+    """Parameters, batch, devices, steps, tokens and memory; time and cost if known.
 
     `measures` are of the instances, and of the longer ones if there are any. `tokens_per_second`
-    is of the whole run; without it, and with `measure`, which is told how many batches of how many
-    are done, this machine's rate times the workers is taken. Raises ConfigError where model and
-    objective do not fit.
+    is of the whole run. Without it, `measure` asks to measure this machine's rate, which is
+    multiplied by the workers; it is called with the batches done and the batches in all. Raises
+    ConfigError if model and objective do not fit.
     """
     settings = by_gradient(config.pretrain, "steps")
     first = measures[0]
@@ -120,7 +119,7 @@ def dry_run(
                 measure(done, len(phases) * _MEASURED_BATCHES)
                 if sum(seconds_a_batch) > _ENOUGH_SECONDS:
                     break
-            # Rows are as long as the longest here, and as long as they are in the run.
+            # Measured rows are full; the rate counts the tokens they would have in the run.
             tokens_a_batch = phase["micro_batch_size"] * each.tokens_per_row
             best = min(seconds_a_batch[1:] or seconds_a_batch)
             rates.append(compute.num_workers * tokens_a_batch / best)
@@ -187,7 +186,7 @@ def memory_estimate(
     parameters: int,
     micro: int,
 ) -> int:
-    """Bytes a device, by the rule at the head of this file."""
+    """Bytes per device, by the rule in the module docstring."""
     sharded_over = {
         "ddp": 1,
         "fsdp": compute.num_workers,
@@ -197,7 +196,7 @@ def memory_estimate(
     moments = 2 if settings.optimizer.kind == "adamw" else 1.5
     fixed = 4 * (2 + moments) * parameters / sharded_over
     if sharded_over > 1:
-        # A block is put together while it is used, and the next one meanwhile.
+        # A block is gathered while it is used, and the next one meanwhile.
         fixed += 2 * 4 * parameters / config.model.depth
     words = 2 if uses_bfloat16(settings.precision, torch.device("cpu")) else 4
     rows_tokens = micro * measures.sequence_length
@@ -214,7 +213,7 @@ def memory_estimate(
 def _batches(
     config: PretrainStageConfig, measures: Measures, compute: ComputeConfig, micro: int
 ) -> Iterator[float]:
-    """Yield the seconds of batches of one worker: forward, backward and an optimizer step."""
+    """Yield the seconds per batch of one worker: forward, backward and optimizer step."""
     device = torch.device(
         "cuda" if compute.gpus_per_worker and torch.cuda.is_available() else "cpu"
     )

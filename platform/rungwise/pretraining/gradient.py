@@ -1,14 +1,14 @@
 """Fitting by gradient: the loop (training/loop.py) on the workers of Ray Train V2.
 
-Ray Train starts the workers, connects them (gloo on CPUs, nccl on GPUs) and starts them again when
-one dies, with fewer if `compute.min_workers` allows it. Checkpoints are ours (checkpoint.py), in
-the stage's own folder: a report to Ray Train waits for its controller's next poll, its snapshot is
-tied to a run's name, and the loop must also run without Ray. So workers that start again, and a
-driver that starts again, do the same thing: they look for the newest sound checkpoint.
+Ray Train starts the workers, connects them (gloo on CPUs, nccl on GPUs) and restarts them when one
+dies, with fewer if `compute.min_workers` allows it. Checkpoints are our own (checkpoint.py), in the
+stage's folder: a report to Ray Train waits for its controller's next poll, its snapshot is tied to
+a run's name, and the loop must also run without Ray. So restarted workers and a restarted driver do
+the same: they look for the newest sound checkpoint.
 
-A run that differs from a finished one in its length alone begins with what they have in common
-(prolonging.py). The optional input `initial` is a finished pretrain stage, whose weights take the
-place of the draw (initial.py).
+A run that differs from a finished one only in its length starts from what they have in common
+(prolonging.py). The optional input `initial` is a finished pretrain stage or imported weights,
+which replace the random draw (initial.py).
 """
 
 from __future__ import annotations
@@ -61,23 +61,21 @@ from rungwise.training.throughput import COUNTING_RULE, Costs, device_name, tota
 
 _NOTHING_LEARNT_NATS = 0.05
 _USER_ERROR = "user-error.txt"
-# Between two looks whether there is room for more workers: as often as Ray counts its nodes.
+# Between two checks for room for more workers: as often as Ray counts its nodes.
 _GROWTH_SECONDS = 20.0
 
 
 def pretrain_by_gradient(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
-    """Train until the end and leave `model.safetensors`.
-
-    Raises UserError if the instances do not fit the model or the loss stops being a number.
-    """
+    """Train until the end and write `model.safetensors`. Raises UserError if the instances do not
+    fit the model or the loss is not finite."""
     compute, settings = context.compute, _settings(config)
     check_fit(config, inputs, compute)
     read = read_in_turn(inputs, settings)
     identity = identity_of(config, inputs)
     fingerprints = {name: artifact.fingerprint for name, artifact in inputs.items()}
-    # Other runs need not even be looked at where none could be gone on from.
+    # Do not even look at other runs if there is nothing to share.
     finished = beside(output) if shared_steps(settings) else []
     earlier = goes_on_from(config, fingerprints, finished)
     context.report.progress(0, settings.steps, workers="starting")
@@ -140,7 +138,7 @@ def pretrain_by_gradient(
 def note_unlearnt(
     loss: float, unigram_entropy: float, settings: GradientConfig, report: Reporter
 ) -> None:
-    """Say so where the validation loss, in nats, is no better than the frequencies of tokens."""
+    """Report a validation loss, in nats, that is no better than guessing by token frequencies."""
     if loss > unigram_entropy - _NOTHING_LEARNT_NATS:
         report.note(
             f"nothing is learnt yet: the validation loss {loss:.2f} is that of guessing by how "
@@ -152,7 +150,7 @@ def note_unlearnt(
 
 
 def identity_of(config: PretrainStageConfig, inputs: Mapping[str, Artifact]) -> str:
-    """Which run the checkpoints belong to: what decides the weights that come out."""
+    """The fingerprint of what decides the weights, by which checkpoints belong to a run."""
     read = read_in_turn(inputs, _settings(config))
     facts: dict[str, Any] = {
         "config": config.identity(),
@@ -166,8 +164,8 @@ def identity_of(config: PretrainStageConfig, inputs: Mapping[str, Artifact]) -> 
 def check_fit(
     config: PretrainStageConfig, inputs: Mapping[str, Artifact], compute: ComputeConfig
 ) -> None:
-    """Raise UserError where the instances cannot train this model, or not on so many workers, or
-    where the weights it is to begin with are not of this model and tokenizer."""
+    """Raise UserError if the instances cannot train this model, or not on so many workers, or if
+    the initial weights are not of this model and tokenizer."""
     settings = _settings(config)
     settings.check(config.model, compute)
     for first_step, instances in read_in_turn(inputs, settings):
@@ -186,7 +184,7 @@ def check_fit(
                 f"pretrain.global_batch_size is {settings.global_batch_size}, but there are "
                 f"{count} {longer}training instances; lower it, or add text"
             )
-        order_of(config.model, settings, summary)  # whose mixture must fit the sources
+        order_of(config.model, settings, summary)  # raises if its mixture does not fit the sources
         held_out = min(settings.validation_instances, summary.instances.validation)
         if compute.parallel != "ddp" and held_out < compute.num_workers:
             raise UserError(
@@ -207,7 +205,7 @@ def _fit(
     earlier: EarlierRun | None,
     context: Context,
 ) -> dict[str, Any]:
-    """Run `_work` on the workers; what its leader returns."""
+    """Run `_work` on the workers; returns its leader's result."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -243,11 +241,11 @@ def _fit(
                 resources_per_worker=resources,
             ),
             run_config=RunConfig(
-                # Ray Train would take up a run of the same name from its own snapshot.
+                # Ray Train would resume a run of the same name from its own snapshot.
                 name=f"attempt-{time.time_ns()}",
                 storage_path=path,
                 failure_config=FailureConfig(max_failures=compute.max_failures),
-                # Its type leaves out callbacks of the controller, which Ray takes here as well.
+                # The type omits controller callbacks, which Ray accepts here as well.
                 callbacks=[SaveBeforeResize(scratch)],  # pyright: ignore[reportArgumentType]
             ),
         ).fit()
@@ -259,7 +257,7 @@ def _fit(
 
 
 def _work(work: dict[str, Any]) -> dict[str, Any]:
-    """The work of each worker: `run` holds arguments of `pretrain`."""
+    """The work of one worker; `run` holds arguments of `pretrain`."""
     import ray.train.torch
 
     from rungwise.pretraining.preemption import PreemptionWatch
@@ -273,8 +271,8 @@ def _work(work: dict[str, Any]) -> dict[str, Any]:
         notice = PreemptionWatch(scratch, group.leads)
         progress, costs = pretrain(**run, group=group, notice=notice)
     except UserError as error:
-        # Other workers may wait for this one, so it must be seen to fail; and when it is started
-        # again it must not try again what only the user can mend.
+        # Other workers may wait for this one, so it must fail; and after a restart it must not
+        # retry what only the user can fix.
         scratch.write_bytes(_USER_ERROR, str(error).encode())
         raise
     finally:
@@ -298,7 +296,7 @@ def pretrain(
     notice: Callable[[], bool] = lambda: False,
     earlier: EarlierRun | None = None,
 ) -> tuple[Progress, Costs]:
-    """The loop on this worker; the leader writes `model.safetensors` at the end."""
+    """Run the loop on this worker; the leader writes `model.safetensors` at the end."""
     settings = _settings(config)
     summary = InstancesSummary.of(inputs["instances"])
     initial = inputs.get(INITIAL)
@@ -307,7 +305,7 @@ def pretrain(
         tokenizer = find_input(find_input(inputs["instances"], "tokens"), "tokenizer")
         pieces = written_bytes(load_tokenizer(tokenizer.folder))
         cast(OnBody, model).body.spell(pieces, *summary.special.require("end"))
-    # The others are given the leader's weights, and a checkpoint of this run replaces them.
+    # The others receive the leader's weights; a checkpoint of this run replaces them.
     carried = load_initial(model, initial) if initial and group.leads else {}
     checkpoints = Checkpoints(
         output / "checkpoints",
@@ -344,7 +342,7 @@ def pretrain(
 
 
 def build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> nn.Module:
-    """The model with the weights of its seed; with `meta` only its shape."""
+    """The model with the weights of its seed; with `meta`, only its shapes."""
     with torch.device("meta" if meta else "cpu"):
         torch.manual_seed(_settings(config).seed)
         return config.model.build(vocab_size, config.objective)

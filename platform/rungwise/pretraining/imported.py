@@ -1,7 +1,7 @@
-"""Weights of others, imported, which a pretraining may begin with as with a finished one.
+"""Imported weights, from which a pretraining can start as from a finished one.
 
-The stage that reads their format is in serving/hugging_face/stage.py; here is what initial.py must
-know of its artifact.
+serving/hugging_face/stage.py reads their format; this file holds what initial.py must know of the
+artifact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ImportConfig(Config):
 
 
 class ImportSummary(Summary):
-    """The model that came in, with the rows of its vocabulary, the last of them for new words."""
+    """The imported model, with the rows of its vocabulary, the last of them for new words."""
 
     model: ModelConfig
     vocab_size: int

@@ -1,20 +1,20 @@
-"""Continued pretraining: a run that begins with the weights of a finished one and not with a draw.
+"""Continued pretraining: a run that starts from finished weights instead of a random draw.
 
-Howard & Ruder 2018 (arXiv:1801.06146) and Gururangan et al. 2020 (arXiv:2004.10964): the weights go
-over, and nothing else. Step, moments, learning rate and order of the data begin anew.
+As in Howard & Ruder 2018 (arXiv:1801.06146) and Gururangan et al. 2020 (arXiv:2004.10964), only the
+weights are taken over. Step, moments, learning rate and data order start anew.
 
-What goes over is what has the same name. Objectives that mask words share the encoder and the head
-for words and differ in the rest:
+Tensors are matched by name. Objectives that mask words share the encoder and the head for words and
+differ in the rest:
 
-    fresh    parts that the run trains and that the old model lacked, such as the pooler and the
-             pair head of `mlm_nsp` after `mlm`; they are drawn, as at any start
+    fresh    parts that the run trains and the old model lacks, such as the pooler and the pair
+             head of `mlm_nsp` after `mlm`; they are drawn at random
     carried  parts that the old model has and the run does not train, such as the same two in `mlm`
-             after `mlm_nsp`; they are written beside the new weights as they were
+             after `mlm_nsp`; they are written unchanged beside the new weights
 
-Weights of others (imported.py) are taken up likewise: they have the encoder, and heads or not.
+Imported weights (imported.py) are handled likewise: they have the encoder, and perhaps heads.
 
-Without the second, sentences without a successor could only be trained on at the price of a trained
-pooler, which fine-tuning puts its head on. A carried part was trained on an older encoder.
+Carrying keeps the trained pooler, on which fine-tuning puts its head, when a run trains on
+sentences without a successor. A carried part was trained on an older encoder.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from rungwise.pretraining.summary import BeganWith, PretrainSummary
 from rungwise.training.tensor_files import MODEL, load_tensors
 
 INITIAL = "initial"  # the input of the stage
-NOT_OF_WEIGHTS = ("dropout", "initializer_range")  # keys of a model that change no tensor
+NOT_OF_WEIGHTS = ("dropout", "initializer_range")  # keys of a model that do not affect tensors
 
 
 def check_initial(
     model: Family, objective: Objective, initial: Artifact, instances: Artifact
 ) -> None:
-    """Raise ConfigError where the weights of `initial` cannot go on with these blocks, or on
-    instances of another tokenizer, naming the keys."""
+    """Raise ConfigError, naming the keys, if the weights of `initial` do not fit these blocks, or
+    the instances are of another tokenizer."""
     before, objective_before = _trained(initial)
     old, new = flatten(before), flatten(model)
     differing = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
@@ -78,15 +78,13 @@ def _tokenizer_of(instances: Artifact) -> str:
 
 
 def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
-    """Put the weights of `initial` into `model`; fresh parts stay as they are.
-
-    Returns what is carried. Raises DataError if the file lacks a tensor that it should have.
-    """
+    """Load the weights of `initial` into `model`; fresh parts stay as they are. Returns the carried
+    tensors. Raises DataError if the file lacks a required tensor."""
     saved = load_tensors(initial.folder, MODEL)
     own = model.state_dict()
     trained, _ = _trained(initial)
     optional = trained.optional_tensors
-    if is_imported(initial):  # whatever heads it lacks are drawn
+    if is_imported(initial):  # heads that it lacks are drawn
         body = cast(OnBody, model).body.name
         optional += tuple(name for name in own if not name.startswith(f"{body}."))
     missing = [name for name in own if name not in saved and not name.startswith(optional)]
@@ -99,13 +97,12 @@ def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
 
 
 def carried_by(pretrain: Artifact) -> list[str]:
-    """The names of the tensors in the file of `pretrain` that are not of the model it trained."""
+    """The names of the tensors in the file of `pretrain` that its run did not train."""
     began_with = PretrainSummary.of(pretrain).began_with
     return [] if began_with is None else list(began_with.carried)
 
 
 def began_with(model: nn.Module, initial: Artifact) -> BeganWith:
-    """The record of the weights that a run began with."""
     own, (_, objective) = set(model.state_dict()), _trained(initial)
     with safetensors.safe_open(initial.folder.local(MODEL), framework="pt") as file:
         had = set(file.keys())
@@ -124,13 +121,12 @@ def config_of(pretrain: Artifact) -> PretrainStageConfig:
 
 
 def is_imported(initial: Artifact) -> bool:
-    """Whether these are weights of others and not of a pretraining here."""
     return initial.stage == IMPORTED
 
 
 def _trained(initial: Artifact) -> tuple[Family, Objective]:
-    """The model of these weights and what they were trained on, as far as that is known: weights of
-    others do not tell, and their family's first objective stands for it."""
+    """The model of these weights and its objective. Imported weights do not record it, so it is
+    their family's first objective."""
     if is_imported(initial):
         model = ImportSummary.of(initial).model
         return model, model.objectives[0]
@@ -139,7 +135,7 @@ def _trained(initial: Artifact) -> tuple[Family, Objective]:
 
 
 def _goes_on(old: Objective, new: Objective) -> bool:
-    # What gives texts vectors leaves no head for words behind.
+    # Training on vectors of texts leaves no head for words.
     return new == old or (new.masks and old.masks and new.sentences >= old.sentences)
 
 

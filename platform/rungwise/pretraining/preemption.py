@@ -1,10 +1,10 @@
-"""When a run saves at once, beside its schedule: a machine is about to go, or one has come.
+"""Saves outside the schedule: when a machine is about to go away, or one has come back.
 
-Ray says that a node will be taken away (a drain, which is what a cloud's notice becomes), and then
-workers go on until it is. When a node comes back to an elastic run, Ray Train ends all workers
-without a word and starts more of them, and what they did since the last checkpoint would be lost.
-So its controller is held for a moment: it leaves a mark, the leading worker sees it within a
-second, all save, and the leader takes the mark away.
+Ray announces that a node will be drained (which is how a cloud's notice arrives), and workers go on
+until then. When a node returns to an elastic run, Ray Train ends all workers without notice and
+starts more, which would lose the steps since the last checkpoint. So its controller is delayed: it
+writes a mark, the leading worker sees it within a second, all workers save, and the leader removes
+the mark.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rungwise.ray_private import ControllerCallback, ResizingState
 
 _MARK = "resize"
 _POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 120.0  # for a step and a save; after it the last checkpoint has to do
+_PATIENCE_SECONDS = 120.0  # for a step and a save; after that the last checkpoint must do
 
 
 class PreemptionWatch:
-    """True once for each reason to save. All workers ask at the same steps, between saves."""
+    """Returns True once per reason to save. All workers ask at the same steps, between saves."""
 
     def __init__(self, scratch: Folder, leads: bool) -> None:
         self._scratch = scratch
@@ -44,7 +44,7 @@ class PreemptionWatch:
         # One worker's answer counts for all (loop.py).
         if not self._leads:
             return False
-        # A store that is away costs the steps since the last checkpoint, and not the run.
+        # If the store is unavailable, only the steps since the last checkpoint are lost.
         with contextlib.suppress(UserError, OSError):
             if self._scratch.exists(_MARK) and not self._saved:
                 self._saved = True
@@ -56,7 +56,7 @@ class PreemptionWatch:
 
 
 class SaveBeforeResize(ControllerCallback):
-    """Has the controller of Ray Train wait for a checkpoint before it ends a sound worker group."""
+    """Makes Ray Train's controller wait for a checkpoint before it ends a sound worker group."""
 
     def __init__(self, scratch: Folder) -> None:
         self._scratch = scratch

@@ -1,4 +1,4 @@
-"""A finished pretrain stage as a model that can be asked: its capabilities, or its bare module."""
+"""A finished pretrain stage as a usable model: with its capabilities, or as a bare module."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from rungwise.training.tensor_files import MODEL, load_tensors
 
 
 def load_model(pretrain: Artifact, special: SpecialIds | None = None) -> object:
-    """The trained model on the CPU; which protocols of capabilities.py it has says what it offers.
+    """The trained model on the CPU; its protocols of capabilities.py say what it offers.
 
-    It reads rows as long as those it was trained on: positions behind them may never have been
-    learnt. `special` are the ids of its tokenizer, looked up below the same root if left out.
+    It reads rows up to the length it was trained on: later positions may be untrained. `special`
+    are the ids of its tokenizer, by default looked up below the same root.
     """
     config = config_of(pretrain)
     match config.pretrain:
@@ -42,34 +42,32 @@ def load_model(pretrain: Artifact, special: SpecialIds | None = None) -> object:
 
 
 def load_arrays(config: PretrainStageConfig, pretrain: Artifact, special: SpecialIds) -> object:
-    """The model of a finished fit that is made of arrays."""
+    """The model of a finished fit, made of arrays."""
     family = cast(_ArrayFamily, config.model)
     return family.from_tensors(safetensors.numpy.load(pretrain.folder.read_bytes(MODEL)), special)
 
 
 class _ArrayFamily(Protocol):
     def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> object:
-        """The model whose `to_tensors` these are."""
+        """The inverse of `to_tensors`."""
         ...
 
 
 def tokenizer_of(pretrain: Artifact) -> Artifact:
-    """The tokenizer of a finished run. Raises DataError as `tokens_of`."""
+    """The tokenizer of a finished run. Raises DataError as `tokens_of` does."""
     return find_input(tokens_of(pretrain), "tokenizer")
 
 
 def tokens_of(pretrain: Artifact) -> Artifact:
-    """The tokens that a finished run read.
-
-    Raises DataError if what it was built from is not below the same root.
-    """
-    direct = "tokens" in pretrain.record["inputs"]  # what counts tokens reads no instances
+    """The tokens that a finished run read. Raises DataError if its inputs are not below the same
+    root."""
+    direct = "tokens" in pretrain.record["inputs"]  # a fit by counting reads no instances
     read = pretrain if direct else find_input(pretrain, "instances")
     return find_input(read, "tokens")
 
 
 def load_module(pretrain: Artifact) -> nn.Module:
-    """The module that was trained by gradient, with its heads, in eval mode on the CPU."""
+    """The module trained by gradient, with its heads, in eval mode on the CPU."""
     config = config_of(pretrain)
     module = config.model.build(PretrainSummary.of(pretrain).vocab_size, config.objective)
     tensors = load_tensors(pretrain.folder, MODEL)
@@ -80,8 +78,8 @@ def load_module(pretrain: Artifact) -> nn.Module:
 
 
 def load_encoder(pretrain: Artifact) -> LayeredEncoder | None:
-    """The states of the trained model, layer by layer, without marks of its own, in eval mode;
-    None for a family without states."""
+    """The trained model as an encoder of states, layer by layer, in eval mode and without new
+    tokens; None for a family without states."""
     config, summary = config_of(pretrain), PretrainSummary.of(pretrain)
     if not config.model.has_encoder:
         return None
@@ -92,7 +90,7 @@ def load_encoder(pretrain: Artifact) -> LayeredEncoder | None:
 
 
 def _longest(pretrain: Artifact, max_length: int | None) -> int | None:
-    """The longest row that a model of this bound was trained on; None where there is no bound."""
+    """The longest row that a model with this limit was trained on; None if it has no limit."""
     run = PretrainSummary.of(pretrain).gradient
     if max_length is None or run is None:
         return max_length
@@ -101,10 +99,8 @@ def _longest(pretrain: Artifact, max_length: int | None) -> int | None:
 
 
 def language_model(pretrain: Artifact) -> LanguageModel:
-    """The trained model, asked for probabilities of texts.
-
-    Raises ConfigError where its family cannot give them.
-    """
+    """The trained model as a source of text probabilities. Raises ConfigError if its family cannot
+    give them."""
     model = load_model(pretrain)
     if not isinstance(model, LanguageModel):
         raise _lacks(pretrain, "LanguageModel (the probability of a text)")
@@ -112,10 +108,8 @@ def language_model(pretrain: Artifact) -> LanguageModel:
 
 
 def word_vectors(pretrain: Artifact) -> WordVectors:
-    """The trained model, asked for a vector of each token, whatever stands around it.
-
-    Raises ConfigError where its family has none.
-    """
+    """The trained model as a source of one vector per token, independent of context. Raises
+    ConfigError if its family has none."""
     model = load_model(pretrain)
     if not isinstance(model, WordVectors):
         raise _lacks(pretrain, "WordVectors (a vector of each token)")

@@ -1,10 +1,10 @@
-"""A longer run goes on from the plateau of a shorter one, or decays from any of its checkpoints.
+"""A longer run continues from the plateau of a shorter one, or decays from any of its checkpoints.
 
-With `schedule.kind: warmup_stable_decay` and `warmup_steps`, runs that differ in `steps`, in the
-decay and in `longer_share` alone take the same first steps, up to the end of the shorter plateau
-(`shared_steps`). So a checkpoint that a finished run left up to there is one of the new run too:
-weights, moments, average, step and position in the data. The artifact is the one that the new
-config names, whichever way it came about; its summary says from which run it went on.
+With `schedule.kind: warmup_stable_decay` and `warmup_steps`, runs that differ only in `steps`, in
+the decay and in `longer_share` take the same first steps, up to the end of the shorter plateau
+(`shared_steps`). So a finished run's checkpoint from these steps is one of the new run too:
+weights, moments, average, step and data position. The artifact is the one that the new config
+names, however it was reached; its summary names the run it continued from.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ from rungwise.training.curriculum import shared_steps
 def goes_on_from(
     config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> EarlierRun | None:
-    """The one of the finished runs that shares the most steps and has a checkpoint of them.
-
-    `inputs` are fingerprints by name. None where no run shares any.
-    """
+    """The finished run that shares the most steps and has a checkpoint of them; None if none does.
+    `inputs` are fingerprints by name."""
     if not isinstance(config.pretrain, GradientConfig) or not shared_steps(config.pretrain):
         return None
     own, found = _shared_facts(config, inputs), {}
@@ -42,7 +40,7 @@ def goes_on_from(
             continue
         assert isinstance(before.pretrain, GradientConfig)
         most = min(shared_steps(config.pretrain), shared_steps(before.pretrain))
-        # Not checked against the record: a damaged checkpoint is passed over for the one before.
+        # Not verified: `Checkpoints.resume` skips a damaged one for the one before.
         folder = Folder(artifact.folder.uri) / "checkpoints"
         if steps := [step for step in Checkpoints(folder, "", 1).steps() if step <= most]:
             named = {"fingerprint": artifact.fingerprint, "label": artifact.label}
@@ -53,7 +51,7 @@ def goes_on_from(
 def told(
     config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> str | None:
-    """The words of a plan for a run that goes on from one of the finished ones."""
+    """The line of a plan that says from which finished run this one would continue."""
     found = goes_on_from(config, inputs, finished)
     return found and f"goes on from step {found.steps} of {name_of(found)}"
 
@@ -69,7 +67,7 @@ def name_of(earlier: EarlierRun) -> str:
 
 
 def _shared_facts(config: PretrainStageConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of the shared steps: all but their number, and what comes after them."""
+    """The settings of the shared steps: without their number, and what comes after them."""
     blocks = plain(config.identity())
     for key in ("steps", "longer_share"):
         del blocks["pretrain"][key]

@@ -1,18 +1,17 @@
-"""Kill a run for good, start it again with other workers, and compare it with an undisturbed one.
+"""Kill a run, restart it with other workers, and compare it with an undisturbed one.
 
     undisturbed   n workers ─────────────────────────────────────────> losses, hash of the rows
-    disturbed     n workers ──> SIGKILL to every process of it, at a random step
+    disturbed     n workers ──> SIGKILL to all of its processes, at a random step
                   m workers ──> from the last checkpoint to the end ─> losses, hash of the rows
 
-The kill lies in the second epoch of the instances where the run has one, since mistakes in the
-order of the data show there first; else anywhere. A tenth of the run is always to come after it,
-and at least one checkpoint lies before it.
+The kill falls into the second epoch of the instances if the run has one, because mistakes in the
+data order show there first; else anywhere. At least a tenth of the run comes after it, and at least
+one checkpoint before it.
 
-Each run is the pretrain stage in a process of its own with a Ray of its own. The certificate holds
-what was compared, step by step: the hash over the (instance, epoch) pairs of every step so far, and
-the losses of both runs; the largest relative difference of a loss and what is allowed; where the
-kill could lie and where it did; versions and seeds. It is written as JSON. What the runs left goes
-when they agree.
+Each run is the pretrain stage in its own process with its own Ray. The JSON certificate holds what
+was compared step by step: the hash over the (instance, epoch) pairs of all steps so far, and the
+losses of both runs; the largest relative difference of a loss and the difference allowed; where the
+kill could fall and did; versions and seeds. The runs' files are removed if the runs agree.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.training.curriculum import READ_BY_NAME, first_longer_step, rows_per_epoch
 
-# The largest relative difference of a loss that counts as the same, with other workers: sums of
-# float32 in another order, and the same with products in bfloat16.
+# The largest relative difference of a loss that counts as equal with other workers, because sums of
+# float32 (or of products in bfloat16) are in another order.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-3}
-TO_COME = 0.1  # of the run, at least, after the kill
+TO_COME = 0.1  # share of the run after the kill, at least
 CERTIFICATE = "resume-certificate.json"
 
 _POLL_SECONDS = 0.05
@@ -71,8 +70,8 @@ def prove_resume(
     """Run the proof in `place` and return the certificate, which is also written there.
 
     `workers_after` is by default one less than before, or two after one; `seed` chooses the step of
-    the kill; `console` is told how far it is. Raises UserError if no second run could be the same,
-    or the run is a single step, or does not fit one of the numbers of workers.
+    the kill; `console` shows progress. Raises UserError if a second run could not be the same, if
+    the run has a single step, or if it does not fit one of the numbers of workers.
     """
     console = console or Console(quiet=True)
     settings = by_gradient(config.pretrain, "steps").model_copy(update={"log_every_steps": 1})
@@ -86,7 +85,7 @@ def prove_resume(
             "one would be the same; set pretrain.max_seconds=null for the proof"
         )
     kill_steps(config, inputs["instances"], settings.steps)
-    # How many workers there are is what is proved here, so none may go missing.
+    # The number of workers is part of the proof, so none may go missing.
     compute = compute.model_copy(update={"min_workers": None})
     for workers in (before, after):
         changed = compute.model_copy(update={"num_workers": workers})
@@ -96,7 +95,7 @@ def prove_resume(
     straight, broken = place / "undisturbed", place / "disturbed"
     undisturbed = _run(config, read, compute, straight, "1 of 3, undisturbed", console)
     assert undisturbed is not None
-    # Only now is it known where the run ends: a budget of tokens or an early stop may do it.
+    # Only now is the end known: a budget of tokens or an early stop may decide it.
     steps = _gradient(undisturbed).steps
     where, first, last = kill_steps(config, inputs["instances"], steps)
     kill_at = random.Random(seed).randint(first, last)
@@ -136,10 +135,8 @@ def prove_resume(
 def kill_steps(
     config: PretrainStageConfig, instances: Artifact, steps: int
 ) -> tuple[str, int, int]:
-    """Find where a run of so many steps can be killed: the epoch in words, first and last step.
-
-    Raises UserError for a run of one step, after which nothing would be left to compare.
-    """
+    """Where a run of so many steps can be killed: the epoch in words, first and last step. Raises
+    UserError for a run of one step, which leaves nothing to compare."""
     settings = by_gradient(config.pretrain, "steps")
     size = settings.global_batch_size
     count = rows_per_epoch(config.model, InstancesSummary.of(instances).instances.train, size)
@@ -163,12 +160,11 @@ def _gradient(summary: PretrainSummary) -> GradientRun:
 
 
 def _precision(run: GradientRun) -> str:
-    """Name what "auto" came to."""
+    """The precision that "auto" resolved to."""
     return "bfloat16" if run.bfloat16 else "float32"
 
 
 def _compared(one: GradientRun, other: GradientRun, same_workers: bool) -> dict[str, Any]:
-    """Compare two runs step by step."""
     tolerance = 0.0 if same_workers else TOLERANCES[_precision(one)]
     pairs = list(zip(one.history, other.history, strict=False))
     difference = max(relative_difference(a["loss"], b["loss"]) for a, b in pairs)
@@ -192,12 +188,12 @@ def _compared(one: GradientRun, other: GradientRun, same_workers: bool) -> dict[
 
 
 def relative_difference(one: float, other: float) -> float:
-    """Give the difference of two losses as a share of the first."""
+    """The difference of two losses as a share of the first."""
     return abs(one - other) / abs(one)
 
 
 class StepFile(SilentReporter):
-    """Writes the last step to a file. At step `hold_at` it stands still, to be killed there."""
+    """Writes the last step to a file. At step `hold_at` it blocks, to be killed there."""
 
     def __init__(self, path: str, hold_at: int | None) -> None:
         self._path = path
@@ -218,7 +214,7 @@ def _run(
     console: Console,
     kill_at: int | None = None,
 ) -> PretrainSummary | None:
-    """Run the stage in a process of its own; return its summary, or None if it was killed."""
+    """Run the stage in its own process; return its summary, or None if it was killed."""
     began = time.monotonic()
     workers, total = compute.num_workers, by_gradient(config.pretrain, "steps").steps
     title = f"run {title}: {workers} worker{'s' if workers > 1 else ''}"
@@ -235,7 +231,7 @@ def _run(
         }
         path = Path(scratch) / "job.json"
         path.write_text(json.dumps(job))
-        # A Ray of its own: a cluster is not ours to kill.
+        # Its own Ray, because a shared cluster must not be killed.
         variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
         with (Path(scratch) / "log").open("w+b") as log:
             process = subprocess.Popen(
@@ -267,7 +263,7 @@ def _run(
 
 
 def kill_with_children(pid: int) -> None:
-    """Send SIGKILL to a process and to all that it started, each by its id."""
+    """Send SIGKILL to a process and all its descendants, by process id."""
     try:
         parent = psutil.Process(pid)
         family = [parent, *parent.children(recursive=True)]
@@ -289,7 +285,6 @@ def _last_line(log: bytes) -> str:
 
 
 def _work(path: str) -> None:
-    """Do one run, in its own process."""
     job = json.loads(Path(path).read_text())
     compute = ComputeConfig(**job["compute"])
     inputs: dict[str, Artifact] = {}

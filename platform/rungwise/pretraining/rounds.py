@@ -1,9 +1,9 @@
-"""Fitting in rounds, each a task or several on Ray: saved after every one, resumed from the last.
+"""Fitting in rounds, each one or more Ray tasks: saved after every round, resumed from the last.
 
     tokens ──> counts of words ──> start ──> round, save ──> round, save ──> ... ──> model
 
-A round follows from its number and the weights before it, so a run that was killed ends with the
-bytes of one that was not.
+A round follows from its number and the weights before it, so a killed and resumed run ends with the
+same bytes as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rungwise.tokens.text import TokenisedText
 from rungwise.training.tensor_files import MODEL
 
 _STATE, _ROUND = ".state.safetensors", "round"
-Losses = tuple[float, int]  # their sum, and how many they are
+Losses = tuple[float, int]  # their sum, and their number
 
 
 class WeightedFamily(Protocol):
@@ -48,8 +48,8 @@ class WeightedFamily(Protocol):
 
 
 def word_counts(artifact: Artifact, minimum: int, context: Context) -> NDArray[np.int64]:
-    """How often each token (V,) stands in the training split, 0 for special ones and for those
-    below `minimum`. Raises DataError if nothing is left."""
+    """How often each token (V,) occurs in the training split; 0 for special tokens and those below
+    `minimum`. Raises DataError if fewer than two are left."""
     tokens = TokensSummary.of(artifact)
 
     def count(text: TokenisedText) -> SparseSums:
@@ -80,7 +80,7 @@ def fit(
     take: Callable[[int, Weights], Weights],
     losses: Callable[[Weights], Losses],
 ) -> PretrainSummary:
-    """Take the rounds that are left, leave `model.safetensors`, and say what came out."""
+    """Run the remaining rounds, write `model.safetensors`, and return the summary."""
     began, settings, tokens = time.monotonic(), config.pretrain, TokensSummary.of(artifact)
     assert isinstance(settings, AsynchronousConfig | CooccurrenceConfig)
     _say_if_it_waits(settings.threads, context)
@@ -114,14 +114,14 @@ def fit(
 
 
 def in_threads(work: Callable[[Any], Losses], shares: Iterable[Any]) -> Losses:
-    """Work on shares side by side; the losses of all."""
+    """Work on shares in threads; returns the sum of their losses."""
     with ThreadPoolExecutor() as pool:
         found = list(pool.map(work, shares))
     return sum(total for total, _ in found), sum(count for _, count in found)
 
 
 def writable(arrays: Iterable[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Copies: what Ray hands to a task may only be read."""
+    """Copies, because Ray hands read-only arrays to a task."""
     return [np.array(array) for array in arrays]
 
 
@@ -137,7 +137,7 @@ def _say_if_it_waits(threads: int, context: Context) -> None:
 
 
 def _saved(output: Folder) -> tuple[Weights, int] | None:
-    """The weights of a run that was killed, and how many rounds they have behind them."""
+    """The weights of a killed run, and the number of rounds done."""
     if not output.exists(_STATE):
         return None
     state = safetensors.numpy.load(output.read_bytes(_STATE))

@@ -1,4 +1,4 @@
-"""How much a run read of each source: counted from its last position, not noted on the way."""
+"""How much of each source a run read, derived from its last position."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def sources_read(
     steps: int,
     tokens: int,
 ) -> tuple[SourceRead, ...]:
-    """The sources that the first `steps` steps read, which are `tokens` in all.
+    """What the first `steps` steps, of `tokens` tokens in all, read of each source.
 
-    Instances are exact. Tokens are shared out by the mean length of a source's instances, which is
+    Instances are exact. Tokens are divided by the mean length of a source's instances, which is
     exact after whole epochs.
     """
     instances: Counter[str] = Counter()

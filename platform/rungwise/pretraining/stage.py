@@ -1,4 +1,4 @@
-"""Pretrain stage: a family's weights, by the way of fitting that it takes.
+"""Pretrain stage: fits a family's weights in the way that it takes.
 
 kind of pretrain   how                                            module
 gradient           steps on batches, on the workers of Ray Train  gradient.py
@@ -32,10 +32,8 @@ from rungwise.training.config import GradientConfig
 def pretrain_model(
     config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
-    """Fit the model and leave its files.
-
-    Raises UserError where the instances do not fit the model, or the fitting fails.
-    """
+    """Fit the model and write its files. Raises UserError if the instances do not fit the model, or
+    the fitting fails."""
     match config.pretrain:
         case GradientConfig():
             return pretrain_by_gradient(config, inputs, output, context)

@@ -1,5 +1,5 @@
-"""The summary of a pretraining: what every way of fitting tells, and what only steps by gradient
-have, such as curves."""
+"""The summary of a pretraining: what every kind of fitting reports, and what only fitting by
+gradient has, such as curves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = dict[str, int | float]  # of a curve: step, tokens, and metrics by name
 
 
 class BeganWith(Part):
-    """The finished run whose weights this one began with (initial.py)."""
+    """The finished run whose weights this one started from (initial.py)."""
 
     fingerprint: str
     label: str
@@ -22,14 +22,14 @@ class BeganWith(Part):
 
 
 class Attempt(Part):
-    """A start of the workers: from which step, and on how many."""
+    """A start of the workers: at which step, and how many."""
 
     step: int
     workers: int
 
 
 class Prolonged(Part):
-    """The finished run with whose state a run began, and the step of that (prolonging.py)."""
+    """The finished run from whose checkpoint this one continued, and its step (prolonging.py)."""
 
     fingerprint: str
     label: str
@@ -37,14 +37,14 @@ class Prolonged(Part):
 
 
 class ReadLength(Part):
-    """From which step on instances of this many tokens are read."""
+    """From which step on instances of this length are read."""
 
     from_step: int
     sequence_length: int
 
 
 class SourceRead(Part):
-    """How much was read of one source, and how often that is."""
+    """How much of one source was read, and how many times over."""
 
     source: str
     instances: int
@@ -53,11 +53,8 @@ class SourceRead(Part):
 
 
 class GradientRun(Part):
-    """Facts that only a fit by gradient has.
-
-    `data` is the hash of all instances read up to a step, at logged steps. `throughput` holds rates
-    over all attempts, without start-up and validation.
-    """
+    """Facts that only a fit by gradient has. `data` is the hash of all instances read so far, at
+    logged steps. `throughput` holds rates over all attempts, without start-up and validation."""
 
     steps: int
     history: tuple[Row, ...]
@@ -82,13 +79,13 @@ class GradientRun(Part):
 
     @property
     def length_changes(self) -> tuple[ReadLength, ...]:
-        """Where the sequence length changed; none if it had one value throughout."""
+        """Where the sequence length changed; empty if it never did."""
         return self.lengths[1:]
 
 
 class PretrainSummary(Summary):
     """A pretrained model. `final` are the metrics of the last validation, `unigram_entropy` is that
-    of the held-out tokens in nats, `seconds` are those of the fit itself."""
+    of the held-out tokens in nats, `seconds` is the duration of the fit itself."""
 
     fitting: Literal["gradient", "counts", "asynchronous", "cooccurrence"]
     model: ModelConfig
@@ -105,5 +102,5 @@ class PretrainSummary(Summary):
 
     @property
     def flops(self) -> float | None:
-        """The operations of the whole fit by the counting rule; None where it counts none."""
+        """The operations of the whole fit by the counting rule; None if they are not counted."""
         return None if self.gradient is None else self.gradient.flops_per_token * self.tokens

@@ -1,14 +1,13 @@
-"""Averages of the weights of a run, which are often better than its last ones.
+"""Averages of a run's weights, which are often better than its last weights.
 
     ema    after step t each average is d of itself and 1 - d of the weights, d = min(decay,
-           (1 + t) / (10 + t)), so that the draw is forgotten (Polyak & Juditsky 1992)
+           (1 + t) / (10 + t)), so that the initial draw is forgotten (Polyak & Juditsky 1992)
     last   the mean of the weights after each of the last `steps` steps (Izmailov et al. 2018,
            arXiv:1803.05407, at every step)
 
-Training goes on with its own weights. Validation and the model that a run leaves are of the average
-as soon as there is one; checkpoints hold both, so a resumed run has the same. The share of a step
-follows from its number. A step that is skipped has left the weights as they were, and they count
-again.
+Training continues with its own weights. Validation and the final model use the average as soon as
+there is one; checkpoints hold both, so a resumed run has the same. The share of a step follows from
+its number. A skipped step leaves the weights unchanged, and they count again.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ AverageConfig = Annotated[MovingAverageConfig | LastAverageConfig, Field(discrim
 
 
 class WeightAverage:
-    """The average of the parameters of one model, each held as the model holds it."""
+    """The average of the parameters of one model, sharded as they are."""
 
     def __init__(
         self, model: nn.Module, config: MovingAverageConfig | LastAverageConfig, total_steps: int
@@ -58,23 +57,23 @@ class WeightAverage:
         self._total_steps = total_steps
         self._begun = False
         held = {id(each): each.detach().clone() for each in model.parameters()}
-        # Both names of a parameter that is used twice, as in the state of the model.
+        # Both names of a parameter that is used twice, as in the model's state dict.
         names = model.named_parameters(remove_duplicate=False)
         self._averages = {f"{AVERAGE}{name}": held[id(each)] for name, each in names}
 
     def named(self) -> dict[str, Tensor]:
-        """The averages by their names in checkpoints, sharded ones as DTensor."""
+        """The averages by their names in checkpoints; sharded ones are DTensors."""
         return self._averages
 
     def restore(self, saved: SavedTensors, step: int) -> None:
-        """Take the averages from a checkpoint of that step."""
+        """Load the averages from the checkpoint of `step`."""
         for name, average in self._averages.items():
             local, start = local_rows(average)
             local.copy_(saved.read(name, start, start + len(local) if local.ndim else None))
         self._begun = self._share(step) > 0
 
     def update(self, step: int) -> None:
-        """Take in the weights after update number `step`, counted from 1."""
+        """Include the weights after update number `step`, counted from 1."""
         share = self._share(step)
         if share > 0:
             average, weights = self._pairs()
@@ -83,7 +82,7 @@ class WeightAverage:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Put the averages into the model while the block lasts, if they have begun."""
+        """Swap the averages into the model inside the block, if they have begun."""
         if not self._begun:
             yield
             return
@@ -94,7 +93,7 @@ class WeightAverage:
             self._swap()
 
     def _share(self, step: int) -> float:
-        """The share of the weights after `step` in the average of then."""
+        """The share of the weights after `step` in the average at that time."""
         match self._config:
             case MovingAverageConfig(decay=decay):
                 return 1.0 - min(decay, (1 + step) / (10 + step)) if step > 0 else 0.0
@@ -103,14 +102,14 @@ class WeightAverage:
                 return 1.0 / taken if taken > 0 else 0.0
 
     def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The rows held here: of the averages, and of the weights in the same order."""
+        """The local rows of the averages, and of the weights in the same order."""
         names = [name for name, _ in self._model.named_parameters()]
         averages = [local_rows(self._averages[f"{AVERAGE}{name}"])[0] for name in names]
         return averages, [local_rows(each)[0] for each in self._model.parameters()]
 
     @torch.no_grad()
     def _swap(self) -> None:
-        # FSDP2 may still hold whole weights that it has put together before.
+        # FSDP2 may still hold whole weights that it gathered before.
         if reshard := getattr(self._model, "reshard", None):
             reshard()
         for average, weights in zip(*self._pairs(), strict=True):

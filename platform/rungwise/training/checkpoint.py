@@ -1,22 +1,22 @@
-"""Checkpoints: everything a run needs to go on, as data and not as code.
+"""Checkpoints: everything a run needs to continue, as data and not as code.
 
     checkpoints/step-000000400/
-        part-00000-of-00002-3f9a.safetensors   what one worker holds of model and moments (state.py)
+        part-00000-of-00002-3f9a.safetensors   one worker's part of model and moments (state.py)
         part-00001-of-00002-3f9a.safetensors
         checkpoint.json                        written last: progress, identity, each sha256
 
-Without `checkpoint.json` there is no checkpoint, so a save that was killed costs the previous one
-nothing. Training stands still while tensors are copied to the host's memory; a thread writes them.
-Each worker writes its own object, and the leader the record, when all are there. Names hold a
-number of the attempt, so that no file of a killed one is taken for a new one.
+Without `checkpoint.json` there is no checkpoint, so a killed save leaves the previous one intact.
+Training stops only while tensors are copied to host memory; a thread writes them. Each worker
+writes its own object, and the leader writes the record when all are there. File names contain a
+random number per attempt, so files of a killed attempt are never mistaken for new ones.
 
-Digests are checked before anything is loaded, the record's own too; a damaged checkpoint is passed
-over for the one before it, and does not count as one that is kept. The position in the data is the
-step (instances/order.py), the learning rate follows from the progress, and dropout is seeded by the
-step (loop.py), so no generator has a state to keep.
+Digests are checked before anything is loaded, including the record's own. A damaged checkpoint is
+skipped for the one before it and does not count as kept. The data position is the step
+(instances/order.py), the learning rate follows from the progress, and dropout is seeded by the step
+(loop.py), so no generator state is saved.
 
-A store that is away is waited for, up to three minutes, while training goes on to its next save. A
-save that fails is named, and the next one tries again; the third in a row ends the run.
+If the store is unavailable, a save retries for up to three minutes while training continues to its
+next save. A failed save is reported, and the next one tries again; the third in a row ends the run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 RECORD = "checkpoint.json"
 
 _FAILURES_IN_A_ROW = 3
-_LAST_WORDS_SECONDS = 10.0  # for the thread that writes, when a run ends by an error
+_LAST_WORDS_SECONDS = 10.0  # for the writing thread, when a run ends with an error
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Saved:
     """The outcome of one save. `error` is empty if the checkpoint is valid."""
 
     step: int
-    save_seconds: float  # of the thread that wrote
+    save_seconds: float  # of the writing thread
     stall_seconds: float  # of training
     megabytes: float  # of this worker's part
     error: str = ""
@@ -69,8 +69,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A finished run whose first `steps` steps are those of this one too: its checkpoints, and what
-    it is called."""
+    """A finished run that shares its first `steps` steps with this one: checkpoints and names."""
 
     folder: Folder
     steps: int
@@ -80,9 +79,9 @@ class EarlierRun:
 class Checkpoints:
     """The checkpoints of one run, in one folder. `identity` says which run they belong to.
 
-    Of finished ones the last `keep` stay, and those of every `keep_every`-th step and `keep_step`.
-    `earlier` has checkpoints that count as this run's. All workers call `resume`, `save` and
-    `settle` at the same steps.
+    Kept are the last `keep` finished ones, every `keep_every`-th step, and `keep_step`. Checkpoints
+    of `earlier` count as this run's. All workers call `resume`, `save` and `settle` at the same
+    steps.
     """
 
     def __init__(
@@ -106,8 +105,8 @@ class Checkpoints:
         self._host: dict[str, Tensor] = {}
         self._writer: PartWriter | None = None
         self._failures = 0
-        self._damaged: set[int] = set()  # known to the leader
-        self.settled: list[Saved] = []  # in order; whoever reports them takes them out
+        self._damaged: set[int] = set()  # read by the leader
+        self.settled: list[Saved] = []  # in order; the reporting caller clears it
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
@@ -124,7 +123,7 @@ class Checkpoints:
         states: LaneStates | None = None,
         average: WeightAverage | None = None,
     ) -> Progress:
-        """Load the newest sound checkpoint, of this run or of an earlier one, or begin.
+        """Load the newest sound checkpoint, of this run or an earlier one, or start from step 0.
 
         Raises DataError, on every worker, if the folder holds checkpoints of another configuration.
         """
@@ -145,7 +144,7 @@ class Checkpoints:
         steps = self.steps() if self._group.leads else []
         records = {step: self._sound_record(step) for step in steps}
         foreign = [n for n, each in records.items() if each and each["identity"] != self._identity]
-        # If the leader alone raised, the others would wait for it for ever.
+        # If the leader alone raised, the others would wait forever.
         step = self._group.from_leader(foreign[0] if foreign else -1)
         if step >= 0:
             raise DataError(
@@ -155,13 +154,12 @@ class Checkpoints:
             )
 
     def newest_sound(self, most: float = math.inf) -> int | None:
-        """The step, at most `most`, of the newest checkpoint whose files are what was written, or
-        None. Each worker reads its share of the files.
-        """
+        """The newest step, up to `most`, with an undamaged checkpoint; None if there is none. Each
+        worker verifies its share of the files."""
         group = self._group
         steps = [step for step in self.steps() if step <= most] if group.leads else []
         while True:
-            # The leader decides, so that workers cannot disagree about one that is being removed.
+            # The leader decides, so workers cannot disagree about one that is being removed.
             step = group.from_leader(steps.pop() if steps else -1)
             if step < 0:
                 return None
@@ -178,7 +176,7 @@ class Checkpoints:
         states: LaneStates | None = None,
         average: WeightAverage | None = None,
     ) -> Progress:
-        """Put the state of that step into what is given."""
+        """Load the state of `step` into the arguments."""
         saved = self._tensors(step)
         restore(model, optimizers, saved)
         if states is not None:
@@ -186,7 +184,7 @@ class Checkpoints:
         if average is not None:
             average.restore(saved, step)
         if self._folder.remote:
-            # Workers of one machine share what they download.
+            # Workers of one machine share downloads, so wait for all before deleting.
             self._group.count(0)
             for path in saved.opened():
                 path.unlink(missing_ok=True)
@@ -195,8 +193,8 @@ class Checkpoints:
     def export_model(
         self, step: int, output: Folder, carried: Mapping[str, Tensor] = MappingProxyType({})
     ) -> None:
-        """Write the weights of that step, whole, as `model.safetensors` in `output`, their average
-        where there is one, and beside them `carried`, tensors that the run did not train."""
+        """Write the whole weights of `step`, averaged if there is an average, and the untrained
+        tensors `carried` as `model.safetensors` in `output`."""
         saved = self._tensors(step)
         weights: dict[str, Tensor] = {}
         for name in saved.tensors:
@@ -219,10 +217,10 @@ class Checkpoints:
         states: LaneStates | None = None,
         average: WeightAverage | None = None,
     ) -> float:
-        """Begin to write the checkpoint of this step; seconds for which training stood still.
+        """Start to write the checkpoint of this step; returns the seconds that training stopped.
 
-        The save before is waited for first, with `wait` this one too. Raises what stopped the
-        thread that wrote, if it did so three times in a row, or now with `must`.
+        Waits for the previous save first, with `wait` for this one too. Raises the error of the
+        writing thread after three failures in a row; with `must`, after the first.
         """
         began = time.perf_counter()
         self.settle()
@@ -237,7 +235,7 @@ class Checkpoints:
         if self._group.device.type == "cuda":
             torch.cuda.synchronize(self._group.device)
         record = {"identity": self._identity, "progress": asdict(progress)}
-        step = progress.step  # training goes on with `progress` while the thread writes
+        step = progress.step  # training changes `progress` while the thread writes
         self._writer = PartWriter(
             step,
             self._at(step),
@@ -252,7 +250,7 @@ class Checkpoints:
         return time.perf_counter() - began
 
     def settle(self, must: bool = False) -> None:
-        """Return when the last save is valid or has failed, and agree on which."""
+        """Wait until the last save is valid or has failed, and agree on the outcome."""
         writer, self._writer = self._writer, None
         if writer is None:
             return
@@ -261,7 +259,7 @@ class Checkpoints:
         try:
             failed = self._group.count(writer.error is not None)
         finally:
-            # Also if another worker is gone: its part would be waited for without an end.
+            # Also if another worker is gone: waiting for its part would never end.
             if failed:
                 writer.cancelled.set()
         writer.thread.join()
@@ -283,13 +281,13 @@ class Checkpoints:
             raise error
 
     def close(self) -> None:
-        """Leave the thread that writes a moment; for a run that ends by an error."""
+        """Give the writing thread a moment to finish; for a run that ends with an error."""
         if self._writer is not None:
             self._writer.thread.join(_LAST_WORDS_SECONDS)
             self._writer.cancelled.set()
 
     def _commit(self, step: int, parts: list[dict[str, Any]], record: dict[str, Any]) -> None:
-        """Make the checkpoint valid, then remove what is not needed any more."""
+        """Make the checkpoint valid, then remove expired ones."""
         folder = self._at(step)
         tensors: dict[str, Any] = {}
         for part in parts:
@@ -301,24 +299,24 @@ class Checkpoints:
         folder.write_bytes(RECORD, json.dumps({**whole, "sha256": _digest_of(whole)}).encode())
         try:
             if not folder.remote:
-                # Its names must outlast a loss of power before older ones go.
+                # Its names must survive a power loss before older ones are removed.
                 for place in (folder.uri, self._folder.uri):
                     flush_to_disk(place)
             for name in set(folder.names()) - {RECORD, *(part["file"] for part in parts)}:
                 folder.remove(name)
             self._damaged.discard(step)
             for old in self._expired(step):
-                # The record goes first: a half-deleted checkpoint must not look like one.
+                # The record goes first: a half-deleted checkpoint must not look valid.
                 self._at(old).remove(RECORD)
                 self._at(old).remove()
         except (UserError, OSError):
             logger.warning("old checkpoints below %s stay", self._folder.uri, exc_info=True)
 
     def _expired(self, last: int) -> list[int]:
-        """The files that may go once the checkpoint of step `last` is valid.
+        """The steps to remove once the checkpoint of step `last` is valid.
 
-        One of a later step is damaged, or it would have been resumed from. It must not push out a
-        sound one, and stays until this run comes by.
+        Checkpoints of later steps are damaged, or the run would have resumed from them. They must
+        not displace sound ones, and stay until this run reaches them.
         """
         every, past = self._keep_every, [step for step in self.steps() if step <= last]
         sound = [step for step in past if step not in self._damaged]
@@ -330,10 +328,10 @@ class Checkpoints:
         return old + [step for step in past if step in self._damaged]
 
     def _copied(self, name: str, local: Tensor) -> Tensor:
-        """A copy in memory of the host that later steps do not change."""
+        """A copy in host memory that later steps do not change."""
         if local.device.type != "cuda":
             return local.detach().clone()
-        # Page-locked and kept: allocating it again would take longer than the copy.
+        # Page-locked and reused: allocating it again would take longer than the copy.
         host = self._host.get(name)
         if host is None or host.shape != local.shape:
             host = torch.empty(local.shape, dtype=local.dtype, pin_memory=True)
@@ -347,7 +345,7 @@ class Checkpoints:
         return record
 
     def _sound_record(self, step: int) -> dict[str, Any] | None:
-        """The record of that step, None if it is not what was written."""
+        """The record of that step; None if it is damaged."""
         try:
             record = json.loads(self._at(step).read_bytes(RECORD))
         except ValueError:
@@ -356,7 +354,7 @@ class Checkpoints:
         return record if written == _digest_of(record) else None
 
     def _damaged_files(self, step: int) -> int:
-        """How many of this worker's share of the files of that step are not what was written."""
+        """How many of this worker's share of that step's files are damaged."""
         record = self._sound_record(step)
         if record is None:
             return 1
@@ -364,7 +362,7 @@ class Checkpoints:
         return sum(self._sound(step, part) is None for part in share)
 
     def _sound(self, step: int, part: dict[str, Any]) -> Path | None:
-        """The file of that part on this machine, None if it is not what was written."""
+        """The local file of that part; None if it is missing or damaged."""
         try:
             path = self._at(step).local(part["file"])
             return path if file_digest(path) == part["sha256"] else None
@@ -376,7 +374,7 @@ class Checkpoints:
         parts = {part["file"]: part for part in record["parts"]}
 
         def path_of(file: str) -> Path:
-            # Those on a disk have been read and found sound; a download is new bytes.
+            # Local files have been verified already; a download must be.
             if not self._folder.remote:
                 return self._at(step).local(file)
             path = self._sound(step, parts[file])
@@ -391,5 +389,5 @@ class Checkpoints:
 
 
 def _digest_of(record: Any) -> str:
-    # As it was written: json reads a float back as the same, and keys stay in their order.
+    # Equals the written text: json restores floats exactly and keeps the order of keys.
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()

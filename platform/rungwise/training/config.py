@@ -1,4 +1,4 @@
-"""Keys of a run that learns by gradient: the block `pretrain` with kind gradient."""
+"""Keys of training by gradient: the block `pretrain` with kind gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rungwise.training.outliers import OutlierConfig
 from rungwise.training.progress import EarlyStopConfig
 
 # "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and
-# losses are float32 in each.
+# losses are always float32.
 Precision = Literal["float32", "bfloat16", "auto"]
 
 

@@ -1,9 +1,9 @@
 """Which instances each step reads: short ones first, and longer ones for the last part of a run.
 
-Attention costs the square of the length, so the paper trains 90 % of the steps on 128 tokens and
-the last 10 % on 512, to learn the positions beyond (Devlin et al. 2019, arXiv:1810.04805, appendix
-A.2). Model, moments and the learning rate's way go on over the change. The phase of a step follows
-from its number alone, so that a resumed run knows it.
+The cost of attention is quadratic in the length, so the paper trains 90 % of the steps on 128
+tokens and the last 10 % on 512, to learn the later positions (Devlin et al. 2019, arXiv:1810.04805,
+appendix A.2). Model, moments and learning rate schedule continue across the change. The phase of a
+step follows from its number alone, so a resumed run knows it.
 """
 
 from __future__ import annotations
@@ -44,29 +44,28 @@ class Phase:
 
     first_step: int
     sequence_length: int
-    step: Callable[[int], StepBatch]  # of a step of the run
+    step: Callable[[int], StepBatch]  # takes the number of a step of the run
     validation: Callable[[], list[Batch]]  # the same instances each time
-    tokens_per_byte: float | None = None  # of held-out text that is predicted token by token
+    tokens_per_byte: float | None = None  # of held-out text predicted token by token
     flops_per_token: float | None = None
-    lanes: range | None = None  # this worker's, where the model carries a state (lanes.py)
+    lanes: range | None = None  # this worker's, if the model carries a state (lanes.py)
 
 
 def phase_at(phases: Sequence[Phase], step: int) -> Phase:
-    """The phase that `step` belongs to."""
     return next(phase for phase in reversed(phases) if phase.first_step <= max(step, 0))
 
 
 def first_longer_step(steps: int, longer_share: float | None) -> int:
-    """The first step of `steps` that reads longer instances; `steps` if none does."""
+    """The first of `steps` steps that reads longer instances; `steps` if none does."""
     return steps - round(steps * (longer_share or 0.0))
 
 
 def shared_steps(settings: GradientConfig) -> int:
-    """The first steps that a run with other `steps` and another decay takes just so.
+    """How many first steps a run with other `steps` and another decay has in common.
 
     They end with the plateau of warmup_stable_decay, or where longer instances or the mean of the
-    last steps begin. 0 where nothing is shared: other schedules go down all the way, a warm-up that
-    is a fraction grows with the run, and a budget or an early stop is no number of steps.
+    last steps begin. 0 if nothing is shared: other schedules decay all the way, a warm-up by
+    fraction grows with the run, and a budget or early stop is no number of steps.
     """
     schedule = settings.optimizer.schedule
     plateau = schedule.kind == "warmup_stable_decay" and settings.ends_early is None
@@ -97,7 +96,7 @@ def epochs_read(
     steps: int,
     global_batch_size: int,
 ) -> float:
-    """How often the first `steps` steps read the instances, each phase its own."""
+    """How many epochs of the instances the first `steps` steps read, summed over phases."""
     return sum(
         count
         * global_batch_size
@@ -116,14 +115,14 @@ def steps_read(turns: Sequence[tuple[int, Artifact]], steps: int) -> list[tuple[
 
 
 def rows_per_epoch(model: Family, instances: int, global_batch_size: int) -> int:
-    """How many of the instances an epoch reads: lanes are of equal length, so fewer than
-    `global_batch_size` of them are left out where the model carries a state."""
+    """Instances that an epoch reads. If the model carries a state, lanes have equal length, so up
+    to `global_batch_size` - 1 instances are left out."""
     return instances - instances % global_batch_size if model.carries_state else instances
 
 
 def rows_for_length(micro_batch_size: int, first_length: int, length: int) -> int:
-    """Rows of a micro-batch: `compute.micro_batch_size` is of the first instances, and of longer
-    ones fewer are taken, so that a micro-batch holds as many tokens."""
+    """Rows of a micro-batch: `micro_batch_size` for the first instances, fewer for longer ones, so
+    that a micro-batch holds as many tokens."""
     return max(1, micro_batch_size * first_length // length)
 
 
@@ -202,10 +201,8 @@ def _phase(
 
 
 def order_of(model: Family, settings: GradientConfig, instances: InstancesSummary) -> Order:
-    """The order in which a run reads these instances.
-
-    Raises UserError if a mixture does not fit the sources.
-    """
+    """The order in which a run reads these instances. Raises UserError if the mixture does not fit
+    the sources."""
     files, seed = instances.files_of("train"), settings.seed
     rows = np.array([row.instances for row in files], dtype=np.int64)
     if model.carries_state:
@@ -217,7 +214,7 @@ def order_of(model: Family, settings: GradientConfig, instances: InstancesSummar
 
 
 def masked_a_row(config: AnyInstancesConfig) -> float:
-    """How many tokens of a full row are predicted, on average; 0 where none is masked."""
+    """The mean number of tokens predicted in a full row; 0 without masking."""
     if not isinstance(config, MaskedConfig):
         return 0.0
     return min(config.masking.rate * config.sequence_length, config.masking.max_predictions)
@@ -232,6 +229,6 @@ def length_of(instances: Artifact) -> int:
 
 def tokens_per_byte(summary: InstancesSummary) -> float:
     """Predicted tokens of the held-out blocks over the bytes of their text in UTF-8."""
-    # A block holds one token more than it predicts.
+    # A block holds one more token than it predicts.
     predicted = sum(row.tokens - row.instances for row in summary.files_of("validation"))
     return predicted / max(1, summary.text_bytes.validation)

@@ -1,12 +1,12 @@
-"""From instances to tensors, one thread ahead of the training step.
+"""Turns instances into tensors, one thread ahead of the training step.
 
 A worker's rows of a step are sorted by length and cut into bins of equal size, give or take one
 row; a bin is a micro-batch, as long as its longest row. A loss is a sum, so the order of rows
-changes nothing, padding is hardly paid for, and the order of reading need not know of lengths. All
-workers make the same number of bins, because sharded ones meet in every forward pass.
+changes nothing, padding costs little, and the reading order can ignore lengths. All workers make
+the same number of bins, because sharded ones synchronise in every forward pass.
 
-What was read is proved by a hash: the sum of a hash of (instance, epoch) over the rows of a step
-(AdHash, Bellare and Micciancio 1997). It is the same however the rows are shared out.
+A hash proves what was read: the sum of a hash of (instance, epoch) over the rows of a step (AdHash,
+Bellare and Micciancio 1997). It does not depend on how the rows are distributed.
 
 B batch, T sequence
 """
@@ -36,7 +36,7 @@ from rungwise.models.objectives import Batch, CausalBatch, PretrainingBatch
 
 _AHEAD = 2
 _LENGTH_MULTIPLE = 8
-_PREFETCH_STEPS = 64  # shards of this many steps and as many again are asked for at once
+_PREFETCH_STEPS = 64  # every so many steps, the shards of twice as many are requested
 _DATA_HASH = 0xDA7A
 
 
@@ -45,17 +45,17 @@ class StepBatch:
     """The rows that one worker reads at one step."""
 
     micro_batches: list[Batch]
-    tokens: int  # real ones
+    tokens: int  # without padding
     instances: NDArray[np.int64]
-    data_hash: int  # 64 bits; those of all workers add up to that of the step
+    data_hash: int  # 64 bits; the sum over workers is the hash of the step
 
 
 @dataclass(frozen=True)
 class Source:
     """One split of instances that a model trains on.
 
-    `read(instances, epochs, seed, bins)` gives the rows (B,) of these epochs (B,) in so many
-    micro-batches, and their real tokens. Causal rows keep their order.
+    `read(instances, epochs, seed, bins)` returns the rows (B,) of these epochs (B,) in `bins`
+    micro-batches, and their tokens without padding. Causal rows keep their order.
     """
 
     reader: InstanceReader
@@ -65,10 +65,10 @@ class Source:
 def open_source(
     artifact: Artifact, split: str, cache_bytes: int, fixed_shapes: bool = False
 ) -> Source:
-    """A split of any kind of instances that is trained on by gradient.
+    """Open one split of instances for training by gradient.
 
-    `fixed_shapes` pads every micro-batch to the longest there is, and says of each what is padded
-    and where documents begin, for compiled models.
+    `fixed_shapes`, for compiled models, pads every micro-batch to the full length, and always
+    passes its lengths and document boundaries.
     """
     if isinstance(config_of(artifact), CausalConfig):
         reader = InstanceReader(artifact, split, cache_bytes)
@@ -122,7 +122,7 @@ def step_batch(
 def held_out_batches(
     source: Source, count: int, rank: int, world_size: int, micro_batch_size: int, seed: int
 ) -> list[Batch]:
-    """This worker's part of `count` held-out instances, evenly spread, masked as for epoch 0."""
+    """This worker's part of `count` evenly spread held-out instances, masked as in epoch 0."""
     chosen = evenly(len(source.reader), count)
     mine = chosen[len(chosen) * rank // world_size : len(chosen) * (rank + 1) // world_size]
     if not len(mine):
@@ -140,8 +140,8 @@ def held_out_in_lanes(
     micro_batch_size: int,
     seed: int,
 ) -> list[Batch]:
-    """As many instances as of `held_out_batches`, as contiguous text in so many lanes; those of
-    this worker, step after step."""
+    """As many instances as `held_out_batches`, but as contiguous text in `lanes` lanes; this
+    worker's part, step after step."""
     batches: list[Batch] = []
     rows, count = source.reader.rows_per_shard, min(count, len(source.reader))
     for lane, instances, continues in held_out_lanes(rows, count, lanes, rank, world_size):
@@ -154,7 +154,7 @@ def held_out_in_lanes(
 def _in_lanes(
     batches: list[Batch], lanes: NDArray[np.int64], continues: NDArray[np.bool_]
 ) -> list[Batch]:
-    """Micro-batches that say which lane each of their rows is."""
+    """Add to the micro-batches the lane of each row, and whether it continues the text."""
     stops = np.cumsum([len(batch.ids) for batch in batches])
     return [
         replace(batch, lanes=_tensor(lane), continues=_tensor(goes_on))
@@ -165,24 +165,24 @@ def _in_lanes(
 
 
 def bins_of(rows: int, world_size: int, micro_batch_size: int) -> int:
-    """Into how many micro-batches every worker cuts its part of so many rows.
+    """The number of micro-batches into which every worker cuts its part of `rows` rows.
 
-    Parts differ by a row, and the smaller one must fill them too; so a bin may hold a row more than
-    `micro_batch_size`.
+    Parts differ by a row, and the smaller one must fill all bins too; so a bin may hold one row
+    more than `micro_batch_size`.
     """
     most, least = -(-rows // world_size), max(1, rows // world_size)
     return min(-(-most // micro_batch_size), least)
 
 
 def data_hash(instances: NDArray[np.int64], epochs: NDArray[np.int64]) -> int:
-    """64 bits of which rows these are, whatever their order."""
+    """A 64-bit hash of these rows, independent of their order."""
     return int(bits(_DATA_HASH, instances, epochs).sum(dtype=np.uint64))
 
 
 def masked_micro_batches(
     batch: MaskedBatch, bins: int, fixed_shapes: bool = False
 ) -> Iterator[PretrainingBatch]:
-    """`batch` in bins of rows of about one length, equal but for one row."""
+    """Yield `batch` in bins of rows of similar length; their sizes differ by at most one row."""
     by_length = np.argsort(batch.lengths, kind="stable")
     for rows in np.array_split(by_length, bins):
         longest = int(batch.lengths[rows].max())
@@ -213,7 +213,7 @@ def masked_micro_batches(
 def causal_micro_batches(
     batch: causal.CausalBlocks, bins: int, fixed_shapes: bool = False
 ) -> Iterator[CausalBatch]:
-    """`batch` in bins, equal but for one row; boundaries left out where a bin has none."""
+    """Yield `batch` in bins of about equal size; boundaries are None where a bin has none."""
     column = np.arange(batch.ids.shape[1])
     for rows in np.array_split(np.arange(len(batch.ids)), bins):
         bounded = fixed_shapes or bool((batch.positions[rows] != column).any())
@@ -229,8 +229,8 @@ def causal_micro_batches(
 
 
 def _starts(document: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Where documents (B, T) begin in rows one behind the other, and the end of these: the
-    `Documents` of attention.py. Padding, from `lengths` (B,) on, is a document of its own."""
+    """Where documents (B, T) begin in the concatenated rows, and their end: the `Documents` of
+    attention.py. Padding, from `lengths` (B,) on, is a document of its own."""
     opens = np.diff(document, axis=1, prepend=-1) != 0
     padded = np.flatnonzero(lengths < document.shape[1])
     opens[padded, lengths[padded]] = True
@@ -238,15 +238,13 @@ def _starts(document: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[
 
 
 class Prefetched:
-    """The step batches from `first` to `last`, made by a thread while the one before is used.
-
-    Raises in `next` whatever the making raised.
-    """
+    """The batches of the steps [first, last), made by a thread ahead of their use. `next` raises
+    whatever making a batch raised."""
 
     def __init__(
         self, make: Callable[[int], StepBatch], first: int, last: int, pinned: bool = False
     ) -> None:
-        """`pinned` puts tensors where copies to a GPU need not wait for the step before."""
+        """`pinned`: in page-locked memory, so copies to a GPU need not wait for the step before."""
         self._pinned = pinned
         self._ready: queue.Queue[StepBatch | BaseException] = queue.Queue(_AHEAD)
         self._stop = threading.Event()
@@ -256,14 +254,14 @@ class Prefetched:
         self._thread.start()
 
     def next(self) -> StepBatch:
-        """The next step's batch; waits for it if the thread is behind."""
+        """The next step's batch; waits until it is made."""
         item = self._ready.get()
         if isinstance(item, BaseException):
             raise item
         return item
 
     def close(self) -> None:
-        """End the thread; batches made ahead are dropped."""
+        """End the thread and drop batches made ahead."""
         self._stop.set()
         while not self._ready.empty():
             self._ready.get_nowait()
@@ -277,7 +275,7 @@ class Prefetched:
                     batch = replace(batch, micro_batches=parts)
                 if not self._put(batch):
                     return
-        except BaseException as error:  # handed to the thread that waits in `next`
+        except BaseException as error:  # raised again by `next`
             self._put(error)
 
     def _put(self, item: StepBatch | BaseException) -> bool:

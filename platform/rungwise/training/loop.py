@@ -1,9 +1,9 @@
-"""The training loop: plain PyTorch, no Ray and no MLflow, read from top to bottom.
+"""The training loop: plain PyTorch, without Ray and MLflow, to be read from top to bottom.
 
 A run is a function of its config. Step s reads positions [s B, (s + 1) B) of the computed order,
-its learning rate follows from s, and dropout is seeded by (seed, s, rank). So a run that was killed
-goes on from its last checkpoint and ends with the bits it would have ended with. (A budget of
-seconds is the exception: how many steps fit into an hour is no function of a config.)
+its learning rate follows from s, and dropout is seeded by (seed, s, rank). So a killed run
+continues from its last checkpoint and ends bit for bit as it would have ended. (Except with a
+budget of seconds: how many steps fit into an hour is no function of a config.)
 
 A loss is a sum and a count until the last all-reduce: every micro-batch is divided by the counts of
 the whole global batch, so splitting it over micro-batches and workers in any way gives the same
@@ -50,7 +50,7 @@ from rungwise.training.step_metrics import (
 )
 from rungwise.training.throughput import Clock, Costs, group_matmul_rate
 
-_NOTICE_SECONDS = 1.0  # between two looks whether this machine is about to go
+_NOTICE_SECONDS = 1.0  # between two checks for a notice that a machine will go away
 
 
 def train(
@@ -68,15 +68,15 @@ def train(
 ) -> tuple[Progress, Costs]:
     """Train `model` in place until the end, from the newest sound checkpoint if any.
 
-    `compute` says how, which leaves the numbers the same up to rounding. `drawn` says that its
-    weights are a draw, whose first losses are known and looked at. `notice` is True once for each
-    notice that a machine is about to go: save at once; all workers ask at the same steps. Returns
-    the progress, and what throughput was measured against. Raises UserError if too many steps are
-    not finite or checkpoints cannot be written.
+    `compute` changes the numbers only by rounding. With `drawn`, the weights are random, and the
+    first losses are compared with their known values. `notice` returns True once for each notice
+    that a machine will go away, to save at once; all workers ask at the same steps. Returns the
+    progress and the references for throughput. Raises UserError if too many steps are not finite or
+    checkpoints cannot be written.
     """
     keep_freed_memory()
     bfloat16 = uses_bfloat16(config.precision, group.device)
-    # A CPU's LayerNorm takes narrow weights only where what it normalises is narrow.
+    # On a CPU, LayerNorm takes bfloat16 weights only if its input is bfloat16.
     narrow = bfloat16 and (config.bfloat16_stream or group.device.type == "cuda")
     exchange = distribute(model, group, compute.parallel, compute.shard_workers, narrow)
     optimizers = build_optimizers(model, config.optimizer, bfloat16)
@@ -109,7 +109,7 @@ def train(
         compute.compile,
         step_metrics.stands_out if rule else None,
     )
-    plateau_end = shared_steps(config)  # which a longer run goes on from
+    plateau_end = shared_steps(config)  # from which a longer run can continue
     if group.leads:
         for earlier in progress.prolonged[-1:]:
             if earlier["step"] == progress.step:
@@ -164,7 +164,7 @@ def train(
             if step_metrics.enter(totals, sums, norm, stood_out, phase.flops_per_token):
                 asked = time.monotonic()
                 must_leave = group.count(notice()) > 0
-                if not logged:  # the first losses are waited for
+                if not logged:  # wait for the first losses
                     step_metrics.gather(report)
                 if group.leads:
                     newest = {} if logged else step_metrics.newest_loss()
@@ -204,12 +204,12 @@ def validate(step: Step, phase: Phase, config: GradientConfig, group: Group) -> 
     """Losses and accuracies over a phase's validation instances, with the same masks each time.
 
     `perplexity` is that of the objective's first part, the one over tokens; `bits_per_byte` is
-    given where every token of the text is predicted and its bytes are known.
+    given if every token of the text is predicted and its bytes are known.
     """
     model, objective = step.model, step.objective
     model.eval()
     total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
-    states = _lane_states(model, phase, config, group)  # not those of training
+    states = _lane_states(model, phase, config, group)  # separate from training's
     batches = (batch.to(group.device) for batch in phase.validation())
     for part in step.together(batches):
         if states is not None:
@@ -237,7 +237,7 @@ def _lane_states(
 
 
 def spent_steps(progress: Progress, config: GradientConfig) -> float:
-    """How far the run is, in steps of its schedule: the largest share of its budgets."""
+    """Progress in steps of the schedule, by the budget with the largest share spent."""
     shares = [float(progress.step)]
     if config.max_tokens is not None:
         shares.append(config.steps * progress.tokens / config.max_tokens)
@@ -247,18 +247,18 @@ def spent_steps(progress: Progress, config: GradientConfig) -> float:
 
 
 def is_spent(progress: Progress, config: GradientConfig) -> bool:
-    """Whether no budget is left."""
+    """Whether a budget is used up."""
     return spent_steps(progress, config) >= config.steps
 
 
 def is_finished(progress: Progress, config: GradientConfig) -> bool:
-    """Whether the run has come to its end: no budget left, or a plateau."""
+    """Whether the run has ended: a budget is used up, or the validation loss has stalled."""
     losses = [row["loss"] for row in progress.validation]
     return is_spent(progress, config) or has_stalled(losses, config.early_stop)
 
 
 def uses_bfloat16(precision: Precision, device: torch.device) -> bool:
-    """Whether matrix products are taken in bfloat16 on `device`."""
+    """Whether matrix products use bfloat16 on `device`."""
     if precision != "auto":
         return precision == "bfloat16"
     return multiplies_bfloat16(device)

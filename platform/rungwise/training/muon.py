@@ -1,15 +1,15 @@
 """Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"): the update
-of a matrix is its momentum made nearly orthogonal, so that every direction moves by as much.
+of a matrix is its momentum made nearly orthogonal, so that every direction moves equally far.
 
-As `torch.optim.Muon` with `match_rms_adamw`, but for three things. Matrices that share a product
-(`StackedLinear`: queries, keys and values; the halves of a gated MLP) are taken apart: together,
-the one with the largest gradient takes the step of all. Matrices of one shape go through the
-iteration as one batch, in bfloat16 where the run's products are, else in float32. And whether a
-step counts is read on the device.
+As `torch.optim.Muon` with `match_rms_adamw`, with three differences. Matrices that share a product
+(`StackedLinear`: queries, keys and values; the halves of a gated MLP) are orthogonalised apart:
+together, the one with the largest gradient would dominate the step. Matrices of one shape are
+iterated as one batch, in bfloat16 if the run's products are, else in float32. And whether a step
+counts is read on the device.
 
-The iteration is steep where singular values are small, so the last bits of a sum over workers come
-out of it enlarged. docs/how-to/pretraining.md says how far runs on other numbers of workers come
-apart; on the same number they are equal bit for bit.
+The iteration amplifies small singular values, and with them the last bits of a sum over workers.
+docs/how-to/pretraining.md says how far runs with different numbers of workers diverge; with the
+same number they are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from rungwise.training.sharded import is_sharded, local_rows
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan's: steepest at 0, singular values in 0.7 .. 1.2
 _ITERATIONS = 5
 _EPSILON = 1e-7
-_AT_ONCE = 1 << 25  # numbers: whole matrices, of which a sharded worker keeps a part, take memory
+_AT_ONCE = 1 << 25  # numbers: a sharded worker gathers whole matrices, which takes memory
 
 
 def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """About UVᵀ of each matrix USVᵀ in (N, rows, columns), by Newton-Schulz iterations."""
+    """Approximate UVᵀ of each matrix USVᵀ in (N, rows, columns), by Newton-Schulz iterations."""
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if is_tall else matrices
     x = (x / x.norm(dim=(1, 2), keepdim=True).clamp(min=_EPSILON)).to(dtype)
@@ -42,12 +42,11 @@ def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tens
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalised; a root mean square of about 0.2 · lr, as AdamW's updates
-    have (Liu et al. 2025, arXiv:2502.16982).
+    """Nesterov momentum, orthogonalised and scaled to a root mean square of about 0.2 · lr, that of
+    AdamW's updates (Liu et al. 2025, arXiv:2502.16982).
 
-    `sizes` are the rows of the matrices that a parameter holds, for those that hold several;
-    `dtype` is that of the iteration.
-    `found_inf` may be set before a step: 1 leaves everything as it is, 0 does not.
+    `sizes` maps parameters that stack several matrices to the rows of each; `dtype` is that of the
+    iteration. `found_inf` may be set before a step: 1 leaves everything unchanged, 0 does not.
     """
 
     def __init__(
@@ -80,14 +79,14 @@ class Muon(torch.optim.Optimizer):
     def _direction(
         self, parameter: nn.Parameter, gradient: Tensor, group: dict[str, Any]
     ) -> Tensor:
-        """Where the momentum points after this gradient, with the rows of all workers."""
+        """The Nesterov direction after this gradient, with the rows of all workers."""
         state = self.state[parameter]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
         momentum, _ = local_rows(state["momentum_buffer"])
         mine, _ = local_rows(gradient)
         if self.found_inf is not None:
-            # The momentum in place of a gradient that is not finite: it stays what it is.
+            # The momentum replaces a non-finite gradient, and so stays unchanged.
             mine = torch.where(self.found_inf > 0, momentum, mine)
         momentum.lerp_(mine, 1 - group["momentum"])
         return _gathered(mine.lerp(momentum, group["momentum"]), parameter)
@@ -117,10 +116,10 @@ class Muon(torch.optim.Optimizer):
 
 
 def _gathered(rows: Tensor, parameter: Tensor) -> Tensor:
-    """The whole of what is cut as `parameter` is; `rows` itself where that is not cut."""
+    """The whole tensor of which `rows` is a shard, cut as `parameter` is; `rows` if it is not."""
     if not is_sharded(parameter):
         return rows
-    from torch.distributed.tensor import DTensor  # a second to import, and most runs need it not
+    from torch.distributed.tensor import DTensor  # a second to import, and most runs do not need it
 
     mesh, shape = parameter.device_mesh, parameter.shape
     cut = DTensor.from_local(

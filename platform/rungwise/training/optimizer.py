@@ -1,4 +1,4 @@
-"""AdamW, Muon and the learning rate of each step, as functions of numbers: no scheduler object.
+"""AdamW, Muon and the learning rate of each step, as pure functions: no scheduler object.
 
     optimizers = build_optimizers(model, config)
     set_learning_rate(optimizer, learning_rate_at(step, total_steps, config))
@@ -7,32 +7,32 @@
 
 AdamW: Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101. The
 defaults are BERT's (Devlin et al. 2019, arXiv:1810.04805, appendix A.2; google-research/bert,
-optimization.py): betas 0.9 and 0.999, epsilon 1e-6, decay 0.01 but none on biases and LayerNorm,
-gradients cut to a global norm of 1. Unlike google-research/bert, Adam's bias correction is kept:
-without it the first updates are too large (Zhang et al. 2021, arXiv:2006.05987).
+optimization.py): betas 0.9 and 0.999, epsilon 1e-6, decay 0.01 except on biases and LayerNorm,
+gradients clipped to a global norm of 1. Unlike google-research/bert, Adam's bias correction is
+kept: without it the first updates are too large (Zhang et al. 2021, arXiv:2006.05987).
 
 Muon (muon.py) takes the matrices of the layers; embeddings, heads, norms and biases stay with
-AdamW. Its updates are as large as AdamW's, so that one learning rate and decay serve both;
-embeddings and heads may have others.
+AdamW. Its updates are as large as AdamW's, so one learning rate and decay serve both; embeddings
+and heads may have their own rates.
 
-With `base_width` the rate is that of a model whose states have so many units, and others follow by
-a rule, so that a rate found on a narrow model serves a wide one. At n times the width
+With `base_width`, the learning rate is that of a model of this hidden size and is rescaled, so that
+a rate tuned on a narrow model serves a wide one. At n times the width the factors are
 
     matrices and tables, AdamW   1/n         n times the units move an output, all the same way
-    matrices of layers, Muon     1/sqrt(n)   the spectral norm of an update stays what it was
+    matrices of layers, Muon     1/sqrt(n)   keeps the spectral norm of an update
     norms and biases             1
 
-after Yang et al. 2022 (arXiv:2203.03466) and 2023 (arXiv:2310.17813); a table, which is the output
-matrix too, goes by its output (Everett et al. 2024, arXiv:2407.05872, for matrices that are not
-tied). The draw has a key of its own: `model.initializer_range` goes down by sqrt(n).
+after Yang et al. 2022 (arXiv:2203.03466) and 2023 (arXiv:2310.17813); a table that is also the
+output matrix is scaled as an output (Everett et al. 2024, arXiv:2407.05872, for untied matrices).
+The initial draw has its own key: divide `model.initializer_range` by sqrt(n).
 
-The learning rate is a pure function of the step, so that resuming needs the step and nothing else:
+The learning rate is a pure function of the step, so resuming needs only the step:
 
-    linear               peak ──warm-up──> 1 ──straight line──> final_fraction
-    cosine               peak ──warm-up──> 1 ──half a cosine──> final_fraction
-    warmup_stable_decay  peak ──warm-up──> 1 ──stays──> 1 ──straight line──> final_fraction
+    linear               warm-up to the peak, straight line to final_fraction of it
+    cosine               warm-up to the peak, half a cosine to final_fraction of it
+    warmup_stable_decay  warm-up to the peak, plateau, straight line to final_fraction of it
 
-The last is of Hu et al. 2024 (MiniCPM, arXiv:2404.06395): a run can be prolonged from its plateau.
+The last is from Hu et al. 2024 (MiniCPM, arXiv:2404.06395): a run can continue from its plateau.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from rungwise.models.body import OnBody
 from rungwise.models.layer import StackedLinear
 from rungwise.training.muon import Muon
 
-_SHARE = "learning_rate_share"  # of a group, a key of its own
+_SHARE = "learning_rate_share"  # extra key of a parameter group
 
 
 class ScheduleConfig(Config):
@@ -136,8 +136,8 @@ Optimizers = Sequence[torch.optim.Optimizer]
 def build_optimizers(
     model: nn.Module, config: OptimizerConfig | MuonConfig, bfloat16: bool = False
 ) -> Optimizers:
-    """The optimizers that update the trainable parameters, each of them once; `bfloat16` says that
-    Muon's products are in it, as the model's are."""
+    """The optimizers of the trainable parameters, each in one of them. With `bfloat16`, Muon's
+    products use it, as the model's do."""
     if isinstance(config, OptimizerConfig):
         return (build_optimizer(model, config, _width_shares(model, config)),)
     hidden = hidden_matrices(model)
@@ -162,7 +162,7 @@ def build_optimizers(
 
 
 def _width_shares(model: nn.Module, config: _SharedConfig) -> dict[str, float]:
-    """By name, the share of AdamW's learning rate that matrices and tables have at their width."""
+    """By name, the share of AdamW's learning rate for matrices and tables at their width."""
     bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
     if config.base_width is None or not bodies:
         return {}
@@ -171,7 +171,7 @@ def _width_shares(model: nn.Module, config: _SharedConfig) -> dict[str, float]:
 
 
 def _own_shares(model: nn.Module, config: MuonConfig) -> dict[str, float]:
-    """By name, the share of the learning rate that embeddings and heads have."""
+    """By name, the share of the learning rate for embeddings and heads."""
     bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
     inside = {id(p) for body in bodies for p in body.parameters()}
     lowest = {id(p) for body in bodies for part in body.levels()[0] for p in part.parameters()}
@@ -191,8 +191,8 @@ def build_optimizer(
 ) -> torch.optim.AdamW:
     """Fused AdamW over the trainable parameters in two groups, with and without decay.
 
-    `shares` gives parameters, by name, a share of the learning rate instead of all of it; there are
-    two groups for each share.
+    `shares` maps names of parameters to a share of the learning rate, 1 by default; there are two
+    groups for each share.
     """
     return _adamw(*decay_groups(model), config, shares or {})
 
@@ -225,10 +225,8 @@ def _adamw(
 def decay_groups(
     model: nn.Module,
 ) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
-    """Trainable parameters by name: those with weight decay, those without.
-
-    Without are the biases and all norms, as `exclude_from_weight_decay` of google-research.
-    """
+    """Trainable parameters by name: those with weight decay, those without. Biases and all norms
+    have none, as in `exclude_from_weight_decay` of google-research/bert."""
     decayed: dict[str, nn.Parameter] = {}
     undecayed: dict[str, nn.Parameter] = {}
     for name, parameter in model.named_parameters():
@@ -241,7 +239,7 @@ def decay_groups(
 
 
 def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable matrices of the layers above the embeddings, by name, and so of no head."""
+    """The trainable matrices of the layers above the embeddings, without heads, by name."""
     inside = {
         id(parameter)
         for on_body in model.modules()
@@ -257,12 +255,12 @@ def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
 def learning_rate_at(step: float, total_steps: int, config: OptimizerConfig | MuonConfig) -> float:
     """The learning rate of update number `step`, counted from 0, of `total_steps`.
 
-    Warm-up of W steps gives step s the share (s+1)/(W+1) of the peak, which step W is the first to
-    have. google-research/bert and transformers give s/W, so that their first update is one of 0 and
-    its batch is wasted. From W on the way is that of transformers: down over total_steps - W steps,
-    at `final_fraction` one step after the last, so that no step is without effect. (google-research
-    draws its line from step 0 and drops by W/total_steps where the warm-up ends.) A step need not
-    be whole: under a budget of tokens or of seconds it is the share of the budget that is spent.
+    In a warm-up of W steps, step s has the share (s+1)/(W+1) of the peak, which step W reaches.
+    google-research/bert and transformers use s/W, so their first update is 0 and its batch wasted.
+    From W on the schedule is that of transformers: decay over total_steps - W steps, down to
+    `final_fraction` one step after the last, so that every step has an effect. (google-research
+    draws its line from step 0 and drops by W/total_steps where the warm-up ends.) `step` may be
+    fractional: under a budget of tokens or seconds it is the share spent, in steps.
     """
     schedule = config.schedule
     warmup_steps, begin = schedule.warmup(total_steps), schedule.decay_from(total_steps)
@@ -279,28 +277,28 @@ def learning_rate_at(step: float, total_steps: int, config: OptimizerConfig | Mu
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Use `learning_rate`, or its share of it, from the next step on, for every group."""
+    """Set the learning rate of every group to its share of `learning_rate`."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group.get(_SHARE, 1.0)
 
 
 def clip_gradients(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Tensor:
-    """Scale all gradients so that their joint norm is at most `clip_norm`; the norm before that.
+    """Scale all gradients to a joint norm of at most `clip_norm`; returns the norm before that.
 
     The norm stays on the device: reading it waits. Call this when the gradients of all
-    micro-batches and workers are summed. Of sharded parameters it is the norm of all shards.
+    micro-batches and workers are summed. For sharded parameters it is the norm of all shards.
     """
     bound = math.inf if config.clip_norm is None else config.clip_norm
     norm = nn.utils.clip_grad_norm_(model.parameters(), bound)
-    # A DTensor has this method; importing the class to ask takes a second.
+    # Only a DTensor has this method; importing the class to check takes a second.
     whole = getattr(norm, "full_tensor", None)
     return norm if whole is None else whole()
 
 
 def update(optimizers: Optimizers, finite: Tensor) -> None:
-    """One step of each, or none where `finite` () is False, which is read on the device."""
+    """Step each optimizer, or none if `finite` () is False, which is read on the device."""
     for optimizer in optimizers:
-        # What torch.amp.GradScaler hands over to AdamW; it is no argument of `step`.
+        # Set as torch.amp.GradScaler does for AdamW; `step` has no such argument.
         optimizer.grad_scale = None  # pyright: ignore[reportAttributeAccessIssue]
         optimizer.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]
         optimizer.step()

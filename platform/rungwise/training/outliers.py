@@ -1,10 +1,10 @@
-"""Steps that stand out are left out: one batch of noise, or one gradient far too large.
+"""Skips steps that stand out: one batch of noise, or one gradient far too large.
 
-A step is an outlier if its loss is above `loss_factor` times the median loss of the hundred steps
-before it, or its gradient's norm, before it is cut, above `norm_factor` times theirs. The first
-twenty steps are none. Such a step changes neither weights nor moments; it is counted, named and
-compared with like any other, so that a level that has changed for good is soon the median.
-(Chowdhery et al. 2022, arXiv:2204.02311, section 5.1, went back and skipped batches by hand.)
+A step is an outlier if its loss exceeds `loss_factor` times the median loss of the hundred steps
+before it, or its gradient norm before clipping exceeds `norm_factor` times theirs. The first twenty
+steps never are. An outlier changes neither weights nor moments; it is counted, reported and enters
+the medians like any other step, so a lasting change of level soon becomes the median. (Chowdhery et
+al. 2022, arXiv:2204.02311, section 5.1, rewound and skipped batches by hand.)
 
 All workers decide the same from the same sums, on the device: no step waits for the host.
 """
@@ -41,19 +41,19 @@ class OutlierConfig(Config):
 
 
 class Outliers:
-    """The rule, with the loss and the norm of each of the steps before."""
+    """The rule, with the loss and norm of each previous step."""
 
     def __init__(
         self, config: OutlierConfig, before: Sequence[Sequence[float]], device: torch.device
     ) -> None:
-        """`before` are rows of [loss, norm], the last step's last."""
+        """`before` are rows of [loss, norm], oldest first."""
         factors = [factor or math.inf for factor in (config.loss_factor, config.norm_factor)]
         self._factors_2 = torch.tensor(factors, dtype=torch.float64, device=device)
         rows = [[math.nan] * 2] * (WINDOW - len(before)) + [list(row) for row in before]
         self._before = torch.tensor(rows, dtype=torch.float64, device=device)  # (WINDOW, 2)
 
     def stands_out(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Whether the step, (), is an outlier; the next is compared with it too if it is finite."""
+        """Whether the step is an outlier, (); if finite, it enters the medians of the next."""
         values_2 = torch.stack((loss.double(), norm.double()))
         median_2 = torch.nanquantile(self._before, 0.5, dim=0)
         enough = self._before[-ENOUGH].isfinite().all()

@@ -1,19 +1,18 @@
-"""The workers of one training run: who this one is, sums over them, and how gradients are summed.
+"""The workers of one training run: this worker's rank, sums over all, and the gradient exchange.
 
-One `Group` serves a single process, gloo on CPUs and nccl on GPUs; whoever starts the workers
-(trainer.py on Ray, torchrun, a test) has set `torch.distributed` up, or has not for one.
+One `Group` serves a single process, gloo on CPUs and nccl on GPUs. The launcher (Ray Train,
+torchrun, a test) sets up `torch.distributed`, which a single process does without.
 
-    ddp     every worker holds the model; gradients are summed in buckets while backward goes on
+    ddp     every worker holds the model; gradients are summed in buckets during backward
     fsdp    every worker holds a part of each tensor (PyTorch's FSDP2; Zhao et al. 2023,
-            arXiv:2304.11277); blocks are put together when they are needed
-    hybrid  as fsdp within `shard_workers` neighbours, as ddp between them; as fsdp over all where
-            that does not divide the workers that are left after a loss, which needs less memory
+            arXiv:2304.11277); blocks are gathered when they are needed
+    hybrid  fsdp within `shard_workers` neighbours, ddp between them; fsdp over all if that number
+            does not divide the workers left after a loss, which needs less memory
 
-PyTorch's DistributedDataParallel orders its buckets anew after the first backward of a process. A
-sum of three numbers depends on its order, so from three workers on a run that was resumed would
-differ in the last bit from one that was not. Here buckets follow from the model alone, and the sums
-of a step are a function of the number of workers. They are sums and not means, as objectives.py
-wants.
+PyTorch's DistributedDataParallel reorders its buckets after the first backward of a process. A sum
+of three numbers depends on its order, so with three or more workers a resumed run would differ in
+the last bit from an undisturbed one. Here buckets follow from the model alone, and the sums of a
+step are a function of the number of workers. They are sums, not means, as objectives.py requires.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from rungwise.models.transformer import Block
 Parallel = Literal["ddp", "fsdp", "hybrid"]
 
 _BUCKET_BYTES = 25 << 20
-_MOST_GRAPHS = 64  # of one function
+_MOST_GRAPHS = 64  # compiled graphs of one function
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Group:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """`tensor` summed over the workers, in place."""
+        """Sum `tensor` over the workers, in place."""
         if self.world_size > 1:
             dist.all_reduce(tensor)
         return tensor
@@ -69,7 +68,7 @@ class Group:
         return int(self.sum(torch.tensor([value], dtype=torch.int64, device=self.device)))
 
     def gathered(self, tensors: list[Tensor]) -> list[list[Tensor]]:
-        """The tensors of each worker, on the CPU, in the order of ranks. Waits for the device."""
+        """The tensors of each worker, on the CPU, by rank. Waits for the device."""
         mine = [tensor.cpu() for tensor in tensors]
         everyone = [mine] * self.world_size
         if self.world_size > 1:
@@ -82,18 +81,18 @@ class Group:
 
 
 class Exchange(Protocol):
-    """How the gradients of one model become those of the global batch."""
+    """Turns the gradients of one model into those of the global batch."""
 
     def backward(self, last: bool) -> contextlib.AbstractContextManager[None]:
-        """Around the forward and backward of a micro-batch; `last` of the step or not."""
+        """Wrap the forward and backward of a micro-batch; `last` is True for a step's last one."""
         ...
 
     def finish(self) -> None:
-        """Return when gradients are summed over the workers."""
+        """Wait until gradients are summed over the workers."""
         ...
 
     def zero(self) -> None:
-        """Forget the gradients."""
+        """Reset the gradients."""
         ...
 
 
@@ -104,11 +103,11 @@ def distribute(
     shard_workers: int,
     bfloat16: bool = False,
 ) -> Exchange:
-    """Put `model` on this worker's device, with the leader's weights, and part it as asked.
+    """Put `model` on this worker's device with the leader's weights, sharded if `parallel` says so.
 
-    With `bfloat16` sharded blocks travel in it, which halves what is sent: it is what their
-    products take anyway. Gradients are summed in float32. Call before the optimizer is built: with
-    fsdp the parameters are others afterwards.
+    With `bfloat16`, sharded blocks are sent in it, which halves the traffic; their products use it
+    anyway. Gradients are summed in float32. Call this before building the optimizer: fsdp replaces
+    the parameters.
     """
     _agree(model, group)
     if group.world_size == 1:
@@ -123,14 +122,14 @@ def distribute(
 def compiled(
     objective: Objective, model: nn.Module, group: Group
 ) -> Callable[[Batch], tuple[Losses, Tensor]]:
-    """The losses of a forward pass and their counts as one graph, from ids to sums.
+    """Compile the losses of a forward pass and their counts as one graph, from ids to sums.
 
-    Where workers exchange gradients it is one graph each for what classes of the model name in
-    `graphs` (embeddings, each block, heads) and for the losses: the backward of a whole compiled
-    model gives out all gradients at its end, and nothing could be exchanged meanwhile.
+    If workers exchange gradients, each function that the model's classes name in `graphs`
+    (embeddings, each block, heads) is a graph, and so are the losses: the backward of a single
+    graph returns all gradients at its end, when it is too late to overlap their exchange.
 
-    Shapes are static, but for the number of documents. There are few of them, though more than the
-    compiler allows one function by itself: two phases have two lengths, and batches of training and
+    Shapes are static except for the number of documents. There are few of them, but more than the
+    compiler's default limit per function: two phases have two lengths, and batches of training and
     of validation two numbers of rows each.
     """
     torch._dynamo.config.recompile_limit = _MOST_GRAPHS
@@ -177,7 +176,7 @@ class _Bucket:
 
 
 class _Buckets:
-    """Gradients as views of flat buckets, summed in the order of the buckets, last layers first."""
+    """Gradients as views of flat buckets, summed in bucket order, last layers first."""
 
     def __init__(self, model: nn.Module, group: Group) -> None:
         self._group = group
@@ -201,7 +200,7 @@ class _Buckets:
         yield
 
     def finish(self) -> None:
-        # Also those that a parameter without a gradient has kept back.
+        # Includes buckets held back by a parameter without a gradient.
         self._start(len(self._buckets))
         for work in self._sums:
             work.wait()
@@ -244,7 +243,7 @@ class _Shards:
 
 
 def _portions(model: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """The trainable parameters of the model in buckets of one type, last layers first."""
+    """The trainable parameters of the model in buckets of one dtype, last layers first."""
     portion: list[nn.Parameter] = []
     size = 0
     for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
@@ -263,7 +262,7 @@ def _bucket(parameters: list[nn.Parameter]) -> _Bucket:
     flat = torch.zeros(size, dtype=first.dtype, device=first.device)
     begin = 0
     for parameter in parameters:
-        # Backward adds into what is there, so the gradient stays a view of the bucket.
+        # Backward accumulates in place, so the gradient stays a view of the bucket.
         parameter.grad = flat[begin : begin + parameter.numel()].view_as(parameter)
         begin += parameter.numel()
     return _Bucket(parameters, flat)
@@ -272,7 +271,7 @@ def _bucket(parameters: list[nn.Parameter]) -> _Bucket:
 def _sharded(
     model: nn.Module, group: Group, parallel: Parallel, shard_workers: int, bfloat16: bool
 ) -> nn.Module:
-    # A second to import, and most runs need neither.
+    # These take a second to import, and most runs do not need them.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -283,7 +282,7 @@ def _sharded(
     mesh = init_device_mesh(group.device.type, shape, mesh_dim_names=names)
     policy = MixedPrecisionPolicy()
     if bfloat16:
-        # The residual stream goes from block to block in the type that it has.
+        # The residual stream keeps its type from block to block.
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     for block in [module for module in model.modules() if isinstance(module, Block)]:
         fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -291,18 +290,18 @@ def _sharded(
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
-            # The factor is else left to an operation that only nccl has.
+            # Otherwise the factor is left to an operation that only nccl has.
             module.set_force_sum_reduction_for_comms(True)
     return model
 
 
 @torch.no_grad()
 def _agree(model: nn.Module, group: Group) -> None:
-    """Give every worker the leader's weights: other processors may draw other last bits."""
+    """Give every worker the leader's weights: the draw may differ in the last bits elsewhere."""
     if group.world_size == 1:
         return
     for tensor in [*model.parameters(), *model.buffers()]:
-        # One at a time, so that a model too large for one device can be parted.
+        # One at a time, so that a model too large for one device can be sharded.
         on_device = tensor.detach().to(group.device)
         dist.broadcast(on_device, src=0)
         tensor.copy_(on_device)

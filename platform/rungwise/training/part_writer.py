@@ -17,15 +17,15 @@ from rungwise.training.tensor_files import write_file
 
 T = TypeVar("T")
 
-_STORE_SECONDS = 180.0  # how long a store may be away before a save has failed
+_STORE_SECONDS = 180.0  # how long a store may be unavailable before a save fails
 _PAUSE_SECONDS = 1.0
 
 
 class PartWriter:
-    """One save under way: a thread with a copy of everything it needs.
+    """One save in progress: a thread with a copy of everything it needs.
 
-    `attempt` enters the names of the files. The leader's thread calls `commit` with what every
-    worker says of its part, when all are there.
+    `attempt` is part of the file names. The leader's thread calls `commit` with the descriptions of
+    all workers' parts once they are there.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class PartWriter:
         self.seconds = self.stall_seconds = 0.0
         self.bytes = 0
         self.error: Exception | None = None
-        self.written = threading.Event()  # this worker's part, or it has failed
-        self.cancelled = threading.Event()  # another worker's has failed
+        self.written = threading.Event()  # this worker's part is written, or has failed
+        self.cancelled = threading.Event()  # another worker's part has failed
         self.thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self.thread.start()
 
@@ -63,7 +63,7 @@ class PartWriter:
                     parts.append(self._patiently(lambda rank=rank: self._part_of(rank)))
                 if not self.cancelled.is_set():
                     self._patiently(lambda: self._commit(parts))
-        except Exception as error:  # raised by whoever settles
+        except Exception as error:  # raised by `settle`
             self.error = error
         finally:
             self.seconds = time.perf_counter() - began
@@ -71,10 +71,10 @@ class PartWriter:
             self.written.set()
 
     def _patiently(self, write: Callable[[], T]) -> T:
-        """The result of `write`, tried again for some minutes if a store is away.
+        """The result of `write`, retried for some minutes if a store is unavailable.
 
-        The store gives up in seconds where connections are refused. Here nobody waits, until the
-        next save.
+        The store itself gives up within seconds if connections are refused. Here nobody waits until
+        the next save.
         """
         deadline = time.monotonic() + _STORE_SECONDS
         while True:

@@ -1,12 +1,12 @@
-"""Where a run is, as plain data, and what is done about steps that go wrong. All of it is stated.
+"""Where a run is, as plain data, and how steps that go wrong are handled. All of it is reported.
 
-not finite   A step whose gradient holds a NaN or an infinity changes nothing: neither weights nor
-             moments. It is counted and named, and more than `max_skipped_steps` of them end the
-             run. (Of cross entropy the loss is not finite exactly if its gradient is not.)
-spike        Each gradient is cut to `optimizer.clip_norm`, which bounds what one batch can do. A
-             step whose loss is above `spike_factor` times the median of the hundred before it is
-             counted and named; nothing else is done, unless `skip_outliers` says so (outliers.py).
-plateau      With `early_stop` a run ends when the validation loss has not become better for so many
+not finite   A step whose gradient holds a NaN or an infinity changes neither weights nor moments.
+             It is counted and named; more than `max_skipped_steps` of them end the run. (With cross
+             entropy, the loss is not finite exactly if its gradient is not.)
+spike        Each gradient is clipped to `optimizer.clip_norm`, which bounds the effect of one
+             batch. A step whose loss exceeds `spike_factor` times the median of the hundred before
+             it is counted and named, but kept, unless `skip_outliers` skips it (outliers.py).
+plateau      With `early_stop`, a run ends when the validation loss has not improved for so many
              validations in a row.
 """
 
@@ -24,28 +24,27 @@ from rungwise.core.errors import UserError
 
 T = TypeVar("T")
 WINDOW = 100
-ENOUGH = 20  # losses, before one can stand out
+ENOUGH = 20  # losses needed before one can stand out
 
 
 @dataclass
 class Progress:
-    """Where a run is. The fields hold plain data."""
+    """Where a run is, as plain data."""
 
     step: int = 0  # updates done; the next one reads positions from step x global batch size
-    tokens: int = 0  # real tokens read
-    flops: float = 0.0  # operations that they take by the counting rule; 0 where none is known
+    tokens: int = 0  # without padding
+    flops: float = 0.0  # operations for them by the counting rule; 0 if unknown
     skipped: list[int] = field(default_factory=list)  # steps whose gradient was not finite
     spikes: list[int] = field(default_factory=list)  # steps whose loss stood out
     recent: list[float] = field(default_factory=list)  # losses that the next is compared with
-    outliers: list[int] = field(default_factory=list)  # steps left out because they stood out
-    compared: list[list[float]] = field(default_factory=list)  # [loss, norm] for the next of those
+    outliers: list[int] = field(default_factory=list)  # steps skipped because they stood out
+    compared: list[list[float]] = field(default_factory=list)  # [loss, norm], for outliers
     data_hash: str = ""  # of the instances of all steps so far (feed.py)
-    data: list[list[Any]] = field(default_factory=list)  # [step, the same] at logged steps
-    history: list[dict[str, float]] = field(default_factory=list)  # a row a logged step
+    data: list[list[Any]] = field(default_factory=list)  # [step, data_hash] at logged steps
+    history: list[dict[str, float]] = field(default_factory=list)  # one row per logged step
     validation: list[dict[str, float]] = field(default_factory=list)
-    pending: list[list[float]] = field(default_factory=list)  # a row a step since the last logged
-    # How long it took and who took part is no part of where a run is: two runs with the same state
-    # have other times.
+    pending: list[list[float]] = field(default_factory=list)  # a row per step since the last logged
+    # Times and workers are excluded from comparison: two runs in the same state may differ in them.
     seconds: float = field(default=0.0, compare=False)  # in the loop, over all attempts
     timings: list[dict[str, float]] = field(default_factory=list, compare=False)
     saves: list[dict[str, float]] = field(default_factory=list, compare=False)
@@ -62,12 +61,11 @@ class EarlyStopConfig(Config):
 
 
 def is_spike(loss: float, recent: Sequence[float], factor: float) -> bool:
-    """Whether `loss` stands out of the recent ones."""
     return len(recent) >= ENOUGH and loss > factor * statistics.median(recent)
 
 
 def remember(value: T, recent: list[T]) -> None:
-    """Add `value` to what the next one is compared with."""
+    """Append `value` to the window that the next one is compared with."""
     recent.append(value)
     del recent[:-WINDOW]
 
@@ -85,7 +83,7 @@ def check_skipped(skipped: Sequence[int], most: int) -> None:
 
 
 def has_stalled(losses: Sequence[float], config: EarlyStopConfig | None) -> bool:
-    """Whether the last `patience` validation losses are no better than the best before them."""
+    """Whether the last `patience` validation losses did not improve on the best before them."""
     if config is None or len(losses) <= config.patience:
         return False
     before, last = losses[: -config.patience], losses[-config.patience :]

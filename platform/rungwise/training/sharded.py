@@ -1,4 +1,4 @@
-"""Which rows of a tensor this worker holds."""
+"""The rows of a tensor that this worker holds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether other workers hold other rows of it. Importing the class takes a second."""
+    """Whether other workers hold other rows of `tensor`. Importing DTensor would take a second."""
     return hasattr(tensor, "device_mesh")
 
 
 def local_rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """The rows of `tensor` that are here, and the number of the first."""
+    """This worker's rows of `tensor`, and the index of the first."""
     if not is_sharded(tensor):
         return tensor.detach(), 0
     mesh = tensor.device_mesh

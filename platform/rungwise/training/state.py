@@ -1,12 +1,12 @@
-"""The tensors of a run by name, whole or in rows: what checkpoints write and read back.
+"""The tensors of a run by name, whole or in rows, as checkpoints write and read them.
 
     model/NAME                 parameters and buffers
     optimizer/PARAMETER/KEY    moments and counters, by the names of their parameters
-    lanes/state                what a model carries from step to step, a row a lane (lanes.py)
+    lanes/state                the state carried from step to step, one row per lane (lanes.py)
 
-A sharded tensor is cut along its first dimension, so a part of it is a range of rows of a named
-tensor. Whoever reads asks for the rows it holds, whichever workers wrote them; so a checkpoint fits
-any number of workers, sharded or not.
+A sharded tensor is cut along its first dimension, so each part is a range of rows of a named
+tensor. Readers ask for the rows they hold, whichever workers wrote them; so a checkpoint fits any
+number of workers, sharded or not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Piece:
 
 
 def named_state(model: nn.Module, optimizers: Optimizers) -> dict[str, Tensor]:
-    """Every tensor of a run, as it is held: sharded ones as DTensor."""
+    """Every tensor of a run, as it is held; sharded ones are DTensors."""
     state = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for optimizer in optimizers:
@@ -51,7 +51,7 @@ def named_state(model: nn.Module, optimizers: Optimizers) -> dict[str, Tensor]:
 def pieces_to_write(
     state: dict[str, Tensor], rank: int, world_size: int
 ) -> Iterator[tuple[str, Piece]]:
-    """The part of `state` that this worker writes; all together write everything once."""
+    """This worker's part of `state`; together the workers write everything once."""
     whole = [tensor for tensor in state.values() if not is_sharded(tensor)]
     total = sum(tensor.numel() for tensor in whole) or 1
     before = 0
@@ -61,7 +61,7 @@ def pieces_to_write(
             if _writes(tensor) and local.numel():
                 yield name, Piece(local, start, tuple(tensor.shape))
             continue
-        # Every worker holds it: each writes about as many numbers as the others.
+        # Every worker holds it: each writes about the same number of elements.
         if before * world_size // total == rank:
             yield name, Piece(tensor.detach(), 0, tuple(tensor.shape))
         before += tensor.numel()
@@ -77,8 +77,8 @@ def _writes(tensor: DTensor) -> bool:
 class SavedTensors:
     """Reads rows of the tensors in the files of one checkpoint.
 
-    `tensors` is of its record: {name: {"shape": [...], "pieces": [[file, start, rows], ...]}}.
-    `path_of` gives a file on this machine; it is asked only for files whose rows are read.
+    `tensors` is from its record: {name: {"shape": [...], "pieces": [[file, start, rows], ...]}}.
+    `path_of` returns a local path; it is called only for files whose rows are read.
     """
 
     def __init__(self, path_of: Callable[[str], Path], tensors: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ class SavedTensors:
         return list(self._paths.values())
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """The rows [start, stop) of a tensor; all of it if they are left out."""
+        """Rows [start, stop) of a tensor; the whole tensor by default."""
         saved = self.tensors[name]
         if not saved["shape"]:
             return self._file(saved["pieces"][0][0]).get_tensor(name)
@@ -116,7 +116,7 @@ class SavedTensors:
 
 @torch.no_grad()
 def restore(model: nn.Module, optimizers: Optimizers, saved: SavedTensors) -> None:
-    """Put what was saved into `model` and `optimizers`, of each tensor the rows held here."""
+    """Load what was saved into `model` and `optimizers`, of each tensor the rows held here."""
     for name, tensor in model.state_dict().items():
         local, start = local_rows(tensor)
         stop = start + len(local) if local.ndim else None
@@ -136,9 +136,9 @@ def restore(model: nn.Module, optimizers: Optimizers, saved: SavedTensors) -> No
 
 
 def _like(parameter: Tensor, key: str, saved: SavedTensors) -> Tensor:
-    """A tensor of the optimizer, held as its parameter is."""
+    """An optimizer tensor, sharded like its parameter."""
     if not is_sharded(parameter) or not saved.tensors[key]["shape"]:
-        # The step counter stays where fused AdamW keeps it: beside the parameter.
+        # The step counter stays on the parameter's device, as in fused AdamW.
         return saved.read(key).to(parameter.device)
     from torch.distributed.tensor import DTensor
 

@@ -1,10 +1,11 @@
-"""One optimizer step: what the loop runs, and what benchmarks and tests measure of it.
+"""One optimizer step, as the loop runs it and as benchmarks and tests measure it.
 
     step = Step(model, objective, exchange, optimizers, config, group, bfloat16, compile=True)
     sums, norm, stood_out = step(micro_batches, counts, learning_rate)
 
-Nothing in it waits for the device. Whether the step counts is decided there as well: one whose
-gradient is not finite, or that stands out, leaves weights, moments and states as they are.
+Nothing in it waits for the device, unless losses compare vectors (`together`). Whether the step
+counts is decided there as well: one whose gradient is not finite, or that stands out, leaves
+weights and moments unchanged; the former also leaves the states.
 
 P parts of the objective
 """
@@ -33,8 +34,8 @@ from rungwise.training.parallel import Exchange, Group, compiled
 if TYPE_CHECKING:  # a bare machine with PyTorch has no safetensors
     from rungwise.training.lanes import LaneStates
 
-# From the sums (3, P) of this worker and the norm (): the loss over all workers and whether the
-# step is to be left out, both ().
+# Takes the sums (3, P) of this worker and the norm (); returns the loss over all workers and
+# whether to skip the step, both ().
 Judge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -53,7 +54,7 @@ class Step:
         compile: bool = False,
         judge: Judge | None = None,
     ) -> None:
-        """`bfloat16`: matrix products are taken in it. Without `judge` no step stands out."""
+        """With `bfloat16`, matrix products use it. Without `judge`, no step stands out."""
         self.model = model
         self.objective = objective
         self._exchange = exchange
@@ -61,13 +62,13 @@ class Step:
         self._config = config
         self._group = group
         self._bfloat16 = bfloat16
-        # Of the host in forward and backward of the last step, before workers wait for each other.
+        # Host time in forward and backward of the last step, before waiting for other workers.
         self.computed_seconds = 0.0
         self._judge = judge or _never
         self._compiled = compiled(objective, model, group) if compile else None
 
     def losses(self, part: Batch) -> LossSum:
-        """The sums over a micro-batch; one forward pass."""
+        """The sums over a micro-batch, from one forward pass."""
         with self._autocast():
             if self._compiled is None:
                 return self.objective(self.model, part)
@@ -79,10 +80,8 @@ class Step:
         return torch.autocast(kind, dtype=torch.bfloat16, enabled=self._bfloat16)
 
     def together(self, parts: Iterable[Batch]) -> Iterable[Batch]:
-        """The micro-batches of a global batch, told its vectors if losses compare them.
-
-        Dropout draws the same in the passes that follow as it has here.
-        """
+        """The micro-batches of a global batch, with its vectors if losses compare them. Later
+        forward passes draw the same dropout as this one."""
         if not self.objective.compares:
             return parts
         parts, group = cast(list[PretrainingBatch], list(parts)), self._group
@@ -108,11 +107,10 @@ class Step:
         learning_rate: float,
         states: LaneStates | None = None,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """One step over micro-batches that are on the device.
+        """Take one step over micro-batches that are on the device.
 
-        `counts_P` are those of the whole global batch, by which losses are divided. Returns the
-        sums (3, P) of `LossSum.packed` on this worker, the norm () of the gradient, and what the
-        judge said.
+        Losses are divided by `counts_P`, those of the whole global batch. Returns the sums (3, P)
+        of `LossSum.packed` on this worker, the gradient norm (), and the judge's result.
         """
         device = self._group.device
         sums_3P = torch.zeros(3, len(self.objective.parts), dtype=torch.float64, device=device)

@@ -1,9 +1,9 @@
-"""Metrics of the steps: summed over the workers, kept in the progress, told by the leader.
+"""Metrics of the steps: summed over the workers, kept in the progress, reported by the leader.
 
-Before the forward pass one all-reduce adds up what depends on the batch alone: the counts that the
-loss is divided by, tokens, the hash of the rows. What depends on the forward pass stays on each
-device, a row a step, until somebody wants to know (a logged or a saved step): then one all-reduce
-adds up the rows since the last time. So no step waits for the host, and all workers know the same.
+Before the forward pass, one all-reduce sums what depends on the batch alone: the counts that divide
+the loss, tokens, the hash of the rows. What depends on the forward pass stays on each device, one
+row per step, until it is needed (at a logged or saved step); then one all-reduce sums the rows
+since the last time. So no step waits for the host, and all workers have the same values.
 
 P parts of the objective
 """
@@ -33,8 +33,8 @@ _TOLD = 4  # values at the end of a row: loss, norm, outlier, skipped
 class StepTotals:
     """Sums of one step over the workers that do not depend on the model.
 
-    `counts` (P,) stays on the device. The rest is copied to the host meanwhile, and reading it
-    waits for the device to begin with the step and not to finish it. `seconds` and `ask` are the
+    `counts` (P,) stays on the device. The rest is copied to the host asynchronously; reading it
+    waits until the device begins the step, not until it finishes. `seconds` and `ask` are the
     leader's.
     """
 
@@ -42,7 +42,7 @@ class StepTotals:
         self, counts_P: Tensor, batch: StepBatch, seconds: float, ask: bool, group: Group
     ) -> None:
         leader = (seconds, float(ask)) if group.leads else (0.0, 0.0)
-        # A hash in two halves: their sums over any number of workers are exact in float64.
+        # A hash in two halves, whose sums over any number of workers are exact in float64.
         halves = (batch.data_hash % _HALF, batch.data_hash // _HALF)
         on_gpu = group.device.type == "cuda"
         known = torch.tensor(
@@ -68,7 +68,7 @@ class StepTotals:
 
 
 class StepMetrics:
-    """Enters steps into a progress, with the rows that are still on the devices."""
+    """Adds steps to a progress; the rows of the latest are still on the devices."""
 
     def __init__(
         self,
@@ -85,12 +85,12 @@ class StepMetrics:
         self._spike_factor = spike_factor
         self._max_skipped_steps = max_skipped_steps
         self._outliers = outliers
-        # (3 P + 4,) each: sums, and of the step its loss, norm, and whether it was an outlier and
-        # whether it was not finite. The loss is known where outliers are skipped.
+        # (3 P + 4,) each: the sums, then the step's loss, norm, and flags for outlier and skipped.
+        # The loss is known only if outliers are skipped.
         self._rows: list[Tensor] = []
 
     def stands_out(self, sums_3P: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of the step over all workers, and whether the step, (), is to be left out."""
+        """The loss of the step over all workers, and whether to skip the step, both ()."""
         assert self._outliers is not None
         total_P, count_P, _ = self._group.sum(sums_3P.clone()).unbind(0)
         loss = (total_P / count_P.clamp(min=1)).sum()
@@ -104,12 +104,12 @@ class StepMetrics:
         stood_out: tuple[Tensor, Tensor],
         flops_per_token: float | None,
     ) -> bool:
-        """Count the step; True if it is time to ask for notices."""
+        """Count the step; returns True if it is time to ask for notices."""
         progress = self._progress
         loss, outlier = stood_out
         skipped = ~norm.isfinite()
         kept = torch.where(skipped, torch.zeros_like(sums_3P), sums_3P).flatten()
-        # These are the same on all workers, and the rows will be added up.
+        # These are the same on all workers, and rows will be summed, so only the leader's count.
         told = torch.stack([each.double() for each in (loss, norm, outlier, skipped)])
         told *= self._group.leads
         self._rows.append(torch.cat((kept, told.nan_to_num())))
@@ -123,10 +123,8 @@ class StepMetrics:
         return ask
 
     def gather(self, report: Reporter) -> None:
-        """Bring the rows of all workers to all; name what is wrong with them.
-
-        Raises UserError if too many steps were skipped.
-        """
+        """Sum the rows over all workers; report skipped steps, outliers and spikes. Raises
+        UserError if too many steps were skipped."""
         if not self._rows:
             return
         progress = self._progress
@@ -182,7 +180,7 @@ class StepMetrics:
 
     @staticmethod
     def metrics(sums_3P: Tensor, parts: tuple[str, ...]) -> dict[str, float]:
-        """Losses and accuracies of such sums."""
+        """Losses and accuracies from sums (3, P)."""
         return LossSum.unpacked(sums_3P, parts).metrics()
 
     def _sums(self, row: list[float]) -> Tensor:
@@ -257,8 +255,8 @@ def _report_row(report: Reporter, prefix: str, row: dict[str, float]) -> None:
 
 
 def report_again(progress: Progress, report: Reporter) -> None:
-    """Tell all that a checkpoint remembers: workers outlive a killed driver by some steps, and what
-    they reported then reached nobody. Points that arrived before are dropped (tracking.py)."""
+    """Report all that a checkpoint remembers: workers outlive a killed driver by some steps, whose
+    reports are lost. Points that arrived before are dropped (tracking.py)."""
     for prefix, rows in (
         ("train/", progress.history),
         ("system/", progress.timings),

@@ -16,14 +16,13 @@ MODEL = "model.safetensors"
 
 
 def save_tensors(folder: Folder, name: str, tensors: dict[str, Tensor]) -> None:
-    """Write named tensors as safetensors. Tensors that share memory are written once each."""
+    """Write named tensors as safetensors; tensors that share memory are each written in full."""
     plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
     with folder.staged(name) as path:
         write_file(plain, path)
 
 
 def load_tensors(folder: Folder, name: str) -> dict[str, Tensor]:
-    """Read what `save_tensors` wrote."""
     return safetensors.torch.load_file(folder.local(name))
 
 
@@ -32,7 +31,7 @@ def write_file(tensors: dict[str, Tensor], path: Path) -> None:
     try:
         safetensors.torch.save_file(tensors, path)
     except safetensors.SafetensorError as error:
-        # It hides the number of the operating system's error in a text.
+        # The operating system's error number is only in the text.
         if f"os error {errno.ENOSPC}" in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise

@@ -1,11 +1,11 @@
-"""Honest speed: real tokens a second, and the share of what the processor can multiply.
+"""Speed: tokens per second without padding, and the share of the processor's measured rate.
 
 MFU (model FLOPs utilisation, Chowdhery et al. 2022, arXiv:2204.02311, appendix B) is the operations
-that a step must do, over those that the processor could do in that time. Both are stated: the
-operations by the rule of `flops_per_token` (6 for each weight of a matrix a token meets, and
-attention; recomputation does not count), and what the processor can do as the rate of a large
-matrix product in the same precision, measured on every worker at once when the run starts. A data
-sheet's peak is reached by nothing; this is.
+that a step needs, divided by those that the processor could do in that time. The rule of
+`flops_per_token` counts the operations: 6 for each weight of a matrix a token meets, and attention;
+recomputation does not count. The processor's rate is that of a large matrix product in the same
+precision, measured on every worker at once when the run starts, because no processor reaches the
+peak of its data sheet.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _SIDE_OF_GPU = 8192
 def matmul_rate(
     device: torch.device, dtype: torch.dtype, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Floating-point operations a second of a square matrix product on `device`: the median of
-    five, after one to warm up. `clock` is the one that steps are timed with."""
+    """FLOPs per second of a square matrix product on `device`: the median of five runs, after one
+    to warm up, timed by `clock`."""
     side = _SIDE_OF_GPU if device.type == "cuda" else _SIDE_OF_CPU
-    # Of constants it is faster than of anything a model multiplies: fewer bits change.
+    # Random values: constants are multiplied faster than real data, because fewer bits change.
     generator = torch.Generator(device).manual_seed(0)
     one = torch.randn(side, side, generator=generator, device=device, dtype=dtype)
     rates = []
@@ -51,16 +51,16 @@ def matmul_rate(
 
 
 def device_name(device: torch.device) -> str:
-    """Its name for a person: that of the GPU, or a CPU with how many threads."""
+    """A readable name: that of the GPU, or CPU with its number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU, {torch.get_num_threads()} thread{'' if torch.get_num_threads() == 1 else 's'}"
 
 
 def group_matmul_rate(group: Group, dtype: torch.dtype) -> float:
-    """The rates of all workers together, measured at the same time."""
+    """The summed rates of all workers, measured at the same time."""
     group.count(0)
-    # A CPU may be shared with others: what it can do is counted in its own time.
+    # A CPU may be shared with others, so its rate is measured in the thread's own CPU time.
     clock = time.thread_time if group.device.type == "cpu" else time.perf_counter
     rate = torch.tensor([matmul_rate(group.device, dtype, clock)], dtype=torch.float64)
     return float(group.sum(rate.to(group.device)))
@@ -68,14 +68,14 @@ def group_matmul_rate(group: Group, dtype: torch.dtype) -> float:
 
 @dataclass(frozen=True)
 class Costs:
-    """The bounds that throughput is measured against. None: not known, and then not reported."""
+    """The references that throughput is measured against; None if unknown, and not reported."""
 
     matmul_flops_per_second: float | None = None  # of all workers together
     price_per_hour: float | None = None  # of all machines together
 
 
 class Clock:
-    """Wall time since the last logged step, and what of it was not training."""
+    """Wall time since the last logged step, and how much of it was not training."""
 
     def __init__(self, progress: Progress, costs: Costs) -> None:
         self._costs = costs
@@ -89,11 +89,11 @@ class Clock:
         self.waited = 0.0  # for data
         self.stalled = 0.0  # by checkpoints
         self.validated = 0.0
-        self.computed = 0.0  # by this worker on its own, before it waits for the others
+        self.computed = 0.0  # by this worker alone, before it waits for the others
 
     def straggler(self, group: Group) -> dict[str, float]:
-        """How far the slowest worker lags behind the median one, as a share of the time, and which
-        it is. All workers call it. On GPUs, where work is only queued, it sees waits for data."""
+        """How far the slowest worker lags behind the median, as a share of the time, and its rank.
+        All workers call it. On GPUs, where work is only queued, it sees only waits for data."""
         own = torch.zeros(group.world_size, dtype=torch.float64, device=group.device)
         own[group.rank] = self.waited + self.computed
         own = group.sum(own).cpu()
@@ -130,10 +130,10 @@ class Clock:
 
 
 def totals(progress: Progress, costs: Costs) -> dict[str, float]:
-    """The same over all attempts of a run, for its record."""
+    """Throughput, cost and saves over all attempts of a run."""
     rows = progress.timings
     seconds = sum(row["seconds"] for row in rows)
-    # Steps that a killed attempt did twice are counted once.
+    # Steps repeated after a kill are counted once.
     total = {
         "tokens_per_second": progress.tokens / seconds,
         "step_seconds": seconds / progress.step,
@@ -142,7 +142,7 @@ def totals(progress: Progress, costs: Costs) -> dict[str, float]:
     for name in ("data_wait_share", "checkpoint_stall_share"):
         total[name] = sum(row[name] * row["seconds"] for row in rows) / seconds
     if progress.flops and costs.matmul_flops_per_second:
-        # Attempts on other workers had another rate.
+        # Attempts on other workers had other rates.
         could = sum(row["matmul_flops_per_second"] * row["seconds"] for row in rows)
         total["matmul_flops_per_second"] = could / seconds
         total["mfu"] = progress.flops / could
