@@ -198,7 +198,9 @@ def memory_estimate(
     if sharded_over > 1:
         # A block is gathered while it is used, and the next one meanwhile.
         fixed += 2 * 4 * parameters / config.model.depth
-    words = 2 if uses_bfloat16(settings.precision, torch.device("cpu")) else 4
+    # A GPU of the plan need not be here; today's multiply bfloat16.
+    on_gpu = compute.gpus_per_worker > 0 and settings.precision == "auto"
+    words = 2 if on_gpu or uses_bfloat16(settings.precision, torch.device("cpu")) else 4
     rows_tokens = micro * measures.sequence_length
     a_unit = _RECOMPUTED_BYTES if compute.recompute_activations else _BYTES_A_TOKEN_AND_UNIT
     layers = config.model.depth + (1 if compute.recompute_activations else 0)

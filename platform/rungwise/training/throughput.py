@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rungwise.core.errors import UserError
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 
@@ -130,8 +131,16 @@ class Clock:
 
 
 def totals(progress: Progress, costs: Costs) -> dict[str, float]:
-    """Throughput, cost and saves over all attempts of a run."""
+    """Throughput, cost and saves over all attempts of a run.
+
+    Raises UserError if no step was timed because each was skipped.
+    """
     rows = progress.timings
+    if not rows:
+        raise UserError(
+            f"all {progress.step} steps were skipped, because their loss or gradient was not "
+            "finite; lower pretrain.optimizer.learning_rate"
+        )
     seconds = sum(row["seconds"] for row in rows)
     # Steps repeated after a kill are counted once.
     total = {
