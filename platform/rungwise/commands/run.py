@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from rungwise.pipeline.runner import Outcome
 
 
+_LOG_WIDTH = 160
+
+
 def add(commands: Commands) -> None:
     add_workflow(add_verb(commands, "run", run, "build what is missing"))
 
@@ -67,7 +70,9 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
             seconds if name in outcome.built else f"({seconds})",
             "/".join(artifact.folder.uri.rsplit("/", 2)[1:]),
         )
-    console.print(table)
+    # A log has room for whole names.
+    screen = console if console.is_terminal else Console(file=console.file, width=_LOG_WIDTH)
+    screen.print(table)
     built = f"{len(outcome.built)} of {len(outcome.artifacts)} stages built"
     console.print(f"\n{built} in {outcome.seconds:.0f} s\n", highlight=False)
     by_stage = {artifact.stage: artifact for artifact in outcome.artifacts.values()}
