@@ -1,7 +1,7 @@
-"""Verdicts, and the sentences on top of the page.
+"""Verdicts, and the sentences at the top of the page.
 
-A verdict follows from an interval and from nothing else: an interval that holds 0 resolves nothing,
-however large its middle.
+A verdict follows from intervals alone: if one over seeds contains 0, nothing is resolved, however
+large its mean.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from rungwise.report.formats import (
     with_article,
 )
 
-# A loss over some thousand masked tokens is known to about 0.03 nats; three times that is no noise.
+# A loss over some thousand masked tokens is accurate to about 0.03 nats; three times that is real.
 _HARDLY_NATS = 0.1
 _LABELS_NAMED = 4
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the first of two variants stands to the second, with the sentence that says by how much.
-    Every difference is the first minus the second, so that above 0 is good for the first.
+    """How the first of two variants compares with the second, and the sentence that says by how
+    much. Differences are first minus second, so above 0 is good for the first.
 
-    `over_seeds_only` says that other test examples might undo it: the interval that covers them as
-    well holds 0.
+    `over_seeds_only`: the interval that also covers the draw of test examples contains 0.
     """
 
     name: Literal["above", "below", "unresolved"]
@@ -46,12 +45,12 @@ class Verdict:
 
     @property
     def state(self) -> str:
-        """`above`, `above over seeds only`, or `unresolved`; and `below` as `above`."""
+        """`above`, `above over seeds only`, the same with `below`, or `unresolved`."""
         return f"{self.name} over seeds only" if self.over_seeds_only else self.name
 
 
 def verdict(difference: PairedDifference, metric: str) -> Verdict:
-    """From the difference of two variants over paired seeds, first minus second."""
+    """The verdict on the difference of two variants over paired seeds, first minus second."""
     first, second, over_seeds = difference.first, difference.second, difference.seeds
     measured = f"{points_with_interval(over_seeds)} points of test {metric_name(metric)}"
     if over_seeds.low <= 0 <= over_seeds.high:
@@ -92,7 +91,7 @@ def summed_up(verdicts: Sequence[Verdict], first: str, second: str) -> str:
 
 
 def use_of_context(loss: float, unigram_entropy: float) -> str:
-    """How the loss stands to a guess that knows the frequencies of tokens and no context."""
+    """Compare the loss with the unigram entropy, the loss of a guess without context."""
     gain = unigram_entropy - loss
     if gain < 0:
         return f"{-gain:.2f} nats above what a guess without context costs"
@@ -170,7 +169,7 @@ def _listed(names: Sequence[str]) -> str:
 def headline(
     inputs: Mapping[str, Artifact], objective: Objective, compared: Compared | None = None
 ) -> str:
-    """The line of the terminal: the verdict, or where there is none a score or the loss."""
+    """The line shown in the terminal: the verdict, or else a score, or else the loss."""
     if compared is None:
         pretrain, tokens = PretrainSummary.of(inputs["pretrain"]), objective.tokens
         loss = pretrain.final[tokens.loss_key]

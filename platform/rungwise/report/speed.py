@@ -1,7 +1,4 @@
-"""The speed section: how a run went, in words, and its attempts.
-
-All of it is in the summary of the pretrain stage; nothing is measured here.
-"""
+"""The speed section: how a run went, in words, and its attempts, from the pretrain summary."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ class Attempt:
 
 
 def attempts(run: GradientRun) -> list[Attempt]:
-    """Every start that a checkpoint remembers, in their order."""
+    """Every start recorded in a checkpoint, in order."""
     begins = [row.step for row in run.attempts] + [run.steps]
     return [
         Attempt(place + 1, row.step, row.workers, begins[place + 1] - row.step)
@@ -34,7 +31,7 @@ def attempts(run: GradientRun) -> list[Attempt]:
 
 
 def how(run: GradientRun) -> str:
-    """One sentence: on how many workers, shared how, in which precision."""
+    """One sentence: number of workers, parallelism and precision."""
     workers = run.attempts[-1].workers
     shared = {
         "ddp": "each with the whole model (DDP)",
@@ -48,8 +45,8 @@ def how(run: GradientRun) -> str:
 
 
 def mishaps(run: GradientRun) -> list[str]:
-    """Skipped steps and spikes, counted and named, said as well if there were none; and whether the
-    run took its beginning or its end from elsewhere."""
+    """Sentences on skipped steps and loss spikes (even if there were none), outlier steps, the runs
+    that this one continues, and early stopping."""
     sentences = [
         f"Steps skipped because their gradient was not finite: {_named(run.skipped_steps)}.",
         f"Steps whose loss stood out above the running median: {_named(run.spikes)}.",

@@ -1,4 +1,4 @@
-"""The card of a registered model: what it is for, what it was made of, its scores, in Markdown."""
+"""The card of a registered model in Markdown: intended use, scores, training text."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _RESAMPLES = 2000
 NAME = "card.md"
 
 
-Licences = Mapping[str, Sequence[str | None]]  # of the sources of each corpus, by fingerprint
+Licences = Mapping[str, Sequence[str | None]]  # of each corpus's sources, by its fingerprint
 
 
 def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
     """The card of the model that an evaluation kept.
 
-    Inputs: evaluate, its task, and the pretrain artifact that the model began with. Intervals are
-    of 95 %: of this model over the test examples, of a variant over its seeds.
+    Inputs: evaluate, its task, and the pretrain artifact that the model started from. 95 %
+    intervals are over test examples for this model, over seeds for a variant.
     """
     evaluated, task = EvaluateSummary.of(inputs["evaluate"]), TaskSummary.of(inputs["task"])
     chosen, metric, info = evaluated.chosen, evaluated.metric, task.info
@@ -61,7 +61,7 @@ def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> 
 
 
 def pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
-    """The card of a pretrained model, with the numbers of its last validation.
+    """The card of a pretrained model with its final validation metrics.
 
     Inputs: pretrain, and measure if the model was measured.
     """
@@ -89,8 +89,7 @@ def _card(
     made: Artifact,
     licences: Licences,
 ) -> str:
-    """Join what is told of a model, what its pretraining was asked and has read, and how `made`
-    is built again."""
+    """Join `lines`, the measurements and sources of its pretraining, and how to rebuild `made`."""
     again = shlex.quote(made.folder.uri)
     if measured := inputs.get("measure"):
         lines = [
@@ -113,7 +112,7 @@ def _card(
 
 
 def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
-    """A line and a licence for each source of each corpus that the weights have seen."""
+    """A line and a licence for each source of each corpus that the weights were trained on."""
     found = []
     for corpus in (each for each in chain(pretrain) if each.stage == "corpus"):
         amount = CorpusSummary.of(corpus).amount()
