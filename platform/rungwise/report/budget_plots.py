@@ -17,7 +17,7 @@ from rungwise.report.formats import metric_axis
 _COLUMNS = 3
 _APART = 0.022  # fraction of the axis between variants at one budget
 _TRIVIAL = "best trivial baseline"
-_ALIKE = "all layers alike"
+_ALIKE = "uniform weights"
 _LABEL = 0.13  # fraction of the axis that a tick label takes
 _GROUP = 0.8  # fraction of a layer's slot that its bars fill
 

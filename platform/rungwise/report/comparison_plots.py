@@ -60,7 +60,9 @@ def differences(task: TaskResult) -> bytes:
         gaps = [100 * (ours - theirs) for ours, theirs in zip(first, second, strict=True)]
         _dots(axes, place, gaps, look, "one seed" if not place else None)
         mean = row.seeds
-        _interval(axes, place, mean, style.INK, "mean, 95% over seeds" if not place else None)
+        _interval(
+            axes, place, mean, style.INK, "mean, 95% interval over seeds" if not place else None
+        )
         both = row.bootstrap
         axes.plot(
             [100 * both.low, 100 * both.high],
@@ -70,7 +72,7 @@ def differences(task: TaskResult) -> bytes:
             alpha=0.45,
             solid_capstyle="butt",
             zorder=2,
-            label="95% over seeds and test examples" if not place else None,
+            label="95% interval over seeds and test examples" if not place else None,
         )
         _label(axes, 100 * mean.mean, place, points_with_interval(mean), style.INK)
     style.legend_below(drawn, [axes], last=["one seed"])
@@ -88,7 +90,7 @@ def _scores_title(task: TaskResult) -> str:
         said = ", ".join(f"{name} {score(mean, task.metric)}" for name, mean in means.items())
         return f"{task.name}: {said}"
     best = max(means, key=lambda name: means[name])
-    return f"{task.name}: highest mean {score(means[best], task.metric)}, {best}"
+    return f"{task.name}: highest mean {score(means[best], task.metric)} ({best})"
 
 
 def _differences_title(task: TaskResult) -> str:
@@ -97,7 +99,7 @@ def _differences_title(task: TaskResult) -> str:
     if len(pairs) == 1:
         return f"{first} minus {pairs[0].second}, seed by seed"
     resolved = sum(not row.seeds.low <= 0 <= row.seeds.high for row in pairs)
-    return f"{first} minus each other: {resolved} of {len(pairs)} leave out 0"
+    return f"{first} minus each other variant: {resolved} of {len(pairs)} intervals exclude 0"
 
 
 def _dots(

@@ -74,8 +74,7 @@ def reliability(erring: Erring) -> bytes:
     axes.scatter(confidence, right, s=sizes, color=look.colour, alpha=0.75)
     axes.set_xlim(0, 103)
     axes.set_ylim(0, 103)
-    axes.set_ylabel("right, %")
-    style.dress(axes, f"{erring.task}: how sure, and how right", "confidence, %", grid="y")
+    style.dress(axes, f"{erring.task}: accuracy by confidence", "confidence (%)", "accuracy (%)")
     return style.png(drawn)
 
 

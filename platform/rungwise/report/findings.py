@@ -56,15 +56,15 @@ def verdict(difference: PairedDifference, metric: str) -> Verdict:
     if over_seeds.low <= 0 <= over_seeds.high:
         return Verdict(
             "unresolved",
-            f"Unresolved: {first} minus {second} is {measured}. The interval holds 0, so with "
+            f"Unresolved: {first} minus {second} is {measured}. The interval contains 0, so with "
             f"{over_seeds.count} seeds this run cannot tell the two apart.",
         )
     name = "above" if over_seeds.low > 0 else "below"
     drawn = difference.bootstrap
     seeds_only = drawn.low <= 0 <= drawn.high
     but = (
-        f" With other test examples drawn as well, the interval is {points_interval(drawn)} and "
-        "holds 0."
+        f" If test examples are resampled as well, the interval is {points_interval(drawn)} and "
+        "contains 0."
         if seeds_only
         else ""
     )
@@ -83,7 +83,7 @@ def summed_up(verdicts: Sequence[Verdict], first: str, second: str) -> str:
     if unresolved := sum(each.name == "unresolved" for each in verdicts):
         parts.append(f"{unresolved} of {len(verdicts)} unresolved")
     but = (
-        " Over seeds only: the interval that covers other test examples as well holds 0."
+        " Over seeds only: the interval that also covers the choice of test examples contains 0."
         if any(each.over_seeds_only for each in verdicts)
         else ""
     )
@@ -94,10 +94,9 @@ def use_of_context(loss: float, unigram_entropy: float) -> str:
     """Compare the loss with the unigram entropy, the loss of a guess without context."""
     gain = unigram_entropy - loss
     if gain < 0:
-        return f"{-gain:.2f} nats above what a guess without context costs"
-    if gain < _HARDLY_NATS:
-        return f"only {gain:.2f} nats below what a guess without context costs"
-    return f"{gain:.2f} nats below what a guess without context costs"
+        return f"{-gain:.2f} nats above the unigram entropy, the loss of a guess without context"
+    hardly = "only " if gain < _HARDLY_NATS else ""
+    return f"{hardly}{gain:.2f} nats below the unigram entropy, the loss of a guess without context"
 
 
 def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
@@ -107,7 +106,7 @@ def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
     name = model.page_name(model.objective(pretrain.objective))
     steps = f"pretrained for {number(run.steps)} steps" if run else "fitted"
     return (
-        f"{with_article(name)} of {compact(pretrain.parameters)} parameters "
+        f"{with_article(name)} with {compact(pretrain.parameters)} parameters "
         f"({model.describe()}) was {steps} on {compact(pretrain.tokens)} tokens, "
         f"{pretrain.epochs:.1f} passes over {what_text(inputs['corpus'])}."
     )
@@ -120,7 +119,7 @@ def what_text(corpus: Artifact) -> str:
     kinds = {source["kind"] for source in corpus.record["config"]["sources"]}
     named = ", ".join(labels[:_LABELS_NAMED])
     more = f" and {len(labels) - _LABELS_NAMED} more" if len(labels) > _LABELS_NAMED else ""
-    whence = "documentation of Python packages" if kinds == {"pydocs"} else "text"
+    whence = "Python package documentation" if kinds == {"pydocs"} else "text"
     return (
         f"{number(summary.documents.train)} documents "
         f"({summary.amount(compact)}) of {whence}: {named}{more}"
@@ -132,18 +131,18 @@ def what_was_compared(compared: Compared) -> str:
     (name, *others), tasks = compared.variants, compared.tasks
     seeds = len(tasks[0].evaluated.seeds)
     beside = f", next to {_listed(others)}" if others else ""
-    first = f"As the variant {name} it was then fine-tuned{beside}, with {seeds} seeds each, "
+    first = f"It was then fine-tuned as the variant {name}{beside}, with {seeds} seeds each, "
     if len(tasks) == 1:
         examples = number(tasks[0].evaluated.examples.train)
         asked = tasks[0].task.info.asked
         return (
-            f"{first}for the task {tasks[0].name}: {asked}, learnt from "
+            f"{first}on the task {tasks[0].name} ({asked}), with "
             f"{examples} labelled examples{_budgets(compared)}."
         )
     names = _listed([task.name for task in tasks])
     few = _budgets(compared)
     labels = f", each with all its labelled examples{few}" if few else ""
-    return f"{first}for {len(tasks)} tasks: {names}{labels}."
+    return f"{first}on {len(tasks)} tasks: {names}{labels}."
 
 
 def _budgets(compared: Compared) -> str:
@@ -157,7 +156,7 @@ def _budgets(compared: Compared) -> str:
     )
     if not counts:
         return ""
-    return f" and {_listed([number(count) for count in counts])} of them"
+    return f" and with {_listed([number(count) for count in counts])} of them"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -36,18 +36,18 @@ def uses(
     root = shlex.quote(root_of(inputs["pretrain"]))
     commands = [
         (
-            "Take the pretrained model along, in the format of others that it fits:",
+            "Export the pretrained model to the other formats that fit it:",
             f"rungwise export {shlex.quote(folder)} --to model",
         ),
         (
             "Load it in Python, with its tokenizer:",
             f"import rungwise\nmodel = rungwise.load({folder!r})",
         ),
-        ("See what it was made of:", f"rungwise why {shlex.quote(folder)}"),
+        ("Show what it was made from:", f"rungwise why {shlex.quote(folder)}"),
     ]
     for model, _ in registered:
         ask = f"rungwise predict {model.model_uri} --root {root} --input FILE"
-        commands.append((f"Ask the fine-tuned model {model.name}:", ask))
+        commands.append((f"Predict with the fine-tuned model {model.name}:", ask))
     return commands
 
 

@@ -66,10 +66,10 @@ def instance(shown: Specimen) -> bytes:
 def passage(seen: Passage) -> bytes:
     """Every token in a box, with its probability as colour and in small print."""
     below = [percent(least, 0 if least >= 0.01 else 1) for least in LEVELS]
-    names = [f"{below[0]} or more", *(f"to {share}" for share in below[1:]), "less"]
+    names = [f"{below[0]} or more", *(f"down to {share}" for share in below[1:]), "less"]
     return _boxes(
-        f"Held-out text, and the probability the model gave to each token: "
-        f"{seen.mean_surprise:.2f} nats a token",
+        f"Held-out text and the model's probability of each token: "
+        f"{seen.mean_surprise:.2f} nats per token",
         tuple(zip(names, _SURPRISE, strict=True)),
         [
             _Box(_cut(token.text), small_percent(token.probability), _SURPRISE[token.level])
@@ -110,8 +110,8 @@ def blanks(filled: Sequence[Filled]) -> bytes:
     right = sum(blank.rank == 1 for blank in filled)
     within = sum(blank.rank <= TOP for blank in filled)
     drawn.suptitle(
-        f"First guess right in {right} of {len(filled)} blanks, right word among the first {TOP} "
-        f"in {within}",
+        f"First guess correct in {right} of {len(filled)} blanks, answer among the top {TOP} in "
+        f"{within}",
         x=0.01,
         ha="left",
         fontsize=11,
@@ -128,7 +128,7 @@ def blanks(filled: Sequence[Filled]) -> bytes:
         axes.set_xlim(0, 1.05 * most)
         style.dress(axes, x="probability (%)", grid="x")
         axes.set_title(
-            f"{_sentence(blank)}\nright: {_cut(blank.blank.answer)}, guess {blank.rank:,} "
+            f"{_sentence(blank)}\nanswer: {_cut(blank.blank.answer)}, rank {blank.rank:,} "
             f"({percent(blank.probability, 2)})",
             loc="left",
             fontsize=9,

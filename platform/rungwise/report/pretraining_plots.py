@@ -29,15 +29,15 @@ def loss(pretrain: PretrainSummary, run: GradientRun, tokens: Part) -> bytes:
         color=style.PURPLE,
         linestyle=(0, (5, 3)),
         linewidth=1.5,
-        label=f"ln V = {uniform:.2f}: every token equally likely, where training starts",
+        label=f"ln V = {uniform:.2f}: all tokens equally likely (untrained model)",
     )
     _unigram(axes, unigram_entropy, ": the best guess without context")
-    _curves(axes, run, key, "training (mean since the point before)")
+    _curves(axes, run, key, "training (mean since the previous point)")
     first, last = run.validation[0][key], pretrain.final[key]
     style.dress(
         axes,
-        f"Validation {tokens.name} loss: from {first:.2f} to {last:.2f} nats; guessing without "
-        f"context costs {unigram_entropy:.2f}",
+        f"Validation {tokens.name} loss: from {first:.2f} to {last:.2f} nats; unigram entropy "
+        f"{unigram_entropy:.2f}",
         y=f"{tokens.name} loss (nats)",
     )
     axes.margins(x=0.02)
@@ -86,10 +86,10 @@ def context(reach: Sequence[Reach], unigram_entropy: float) -> bytes:
     axes.set_xticks(places, names, rotation=30 if len(reach) > 6 else 0)
     style.dress(
         axes,
-        f"A token costs {reach[0].nats:.2f} nats after {names[0]} token, "
+        f"Mean surprisal: {reach[0].nats:.2f} nats after {names[0]} token, "
         f"{reach[-1].nats:.2f} after {names[-1]}",
-        "tokens of the document read before it",
-        "mean surprise (nats)",
+        "preceding tokens in the document",
+        "mean surprisal (nats)",
     )
     style.legend(axes)
     return style.png(drawn)
@@ -107,7 +107,7 @@ def lengths(instances: InstancesSummary) -> bytes:
     style.dress(
         axes,
         f"{share[-1]:.0f}% of instances are {edges[-2]:.0f} to {longest} tokens long",
-        "tokens of an instance",
+        "instance length (tokens)",
         "instances (%)",
     )
     axes.set_xlim(0, longest)

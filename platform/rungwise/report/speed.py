@@ -35,8 +35,8 @@ def how(run: GradientRun) -> str:
     workers = run.attempts[-1].workers
     shared = {
         "ddp": "each with the whole model (DDP)",
-        "fsdp": "each with a part of the model (FSDP2)",
-        "hybrid": "in groups that hold one model together (hybrid sharding)",
+        "fsdp": "each with a shard of the model (FSDP2)",
+        "hybrid": "in groups that share one copy of the model (hybrid sharding)",
     }
     precision = "bfloat16 matrix products" if run.bfloat16 else "float32"
     if workers == 1:
@@ -49,19 +49,19 @@ def mishaps(run: GradientRun) -> list[str]:
     that this one continues, and early stopping."""
     sentences = [
         f"Steps skipped because their gradient was not finite: {_named(run.skipped_steps)}.",
-        f"Steps whose loss stood out above the running median: {_named(run.spikes)}.",
+        f"Steps with a loss spike above the running median: {_named(run.spikes)}.",
     ]
     if run.outlier_steps:
-        sentences.append(f"Steps left out because they stood out: {_named(run.outlier_steps)}.")
+        sentences.append(f"Steps left out as outliers: {_named(run.outlier_steps)}.")
     sentences += [
-        f"The run went on from step {number(before.step)} of {before.label}-{before.fingerprint}, "
-        "with which it has the steps up to there in common."
+        f"The run continued {before.label}-{before.fingerprint} from step {number(before.step)}; "
+        "both have the steps up to there in common."
         for before in run.prolonged
     ]
     if run.stopped_early:
         sentences.append(
-            f"The run ended at step {number(run.steps)}, before the last one of its "
-            "schedule: a budget was spent, or the validation loss no longer fell."
+            f"The run ended at step {number(run.steps)}, before the end of its schedule: a "
+            "budget was used up, or the validation loss stopped falling."
         )
     return sentences
 

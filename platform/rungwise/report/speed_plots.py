@@ -21,7 +21,7 @@ def tokens_per_second(run: GradientRun) -> bytes:
     axes.axhline(mean / 1e3, color=style.GREEN, linestyle=(0, (5, 3)), linewidth=1.4, label="mean")
     # From 0, so that noise looks as small as it is.
     axes.set_ylim(0, 1.12 * float(max(rates.max(), mean)) / 1e3)
-    style.dress(axes, f"{compact(mean)} tokens a second", "step", "thousand tokens a second")
+    style.dress(axes, f"{compact(mean)} tokens per second", "step", "thousand tokens per second")
     _changes(axes, run)
     style.legend(axes, "best")
     return style.png(drawn)
@@ -36,11 +36,11 @@ def shares(run: GradientRun) -> bytes:
     for key, label, colour, line in (
         ("mfu", "MFU", style.BLUE, "-"),
         ("data_wait_share", "waiting for data", style.VERMILLION, "--"),
-        ("checkpoint_stall_share", "standing still for checkpoints", style.PURPLE, ":"),
+        ("checkpoint_stall_share", "stalled on checkpoints", style.PURPLE, ":"),
     ):
         if key in total:
             values = [100 * row[key] for row in rows]
-            named = f"{label}, in all {percent(total[key])}"
+            named = f"{label}, overall {percent(total[key])}"
             axes.plot(steps, values, color=colour, linestyle=line, linewidth=1.6, label=named)
     title = f"Waiting for data: {percent(total['data_wait_share'])} of the time"
     if "mfu" in total:

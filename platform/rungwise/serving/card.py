@@ -44,13 +44,13 @@ def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> 
         f"{variant}{', from random weights' * (made.pretraining is None)}": made.estimates[metric]
         for variant, made in evaluated.variants.items()
     }
-    trivial = {f"{rule}, without a model": value for rule, value in evaluated.trivial().items()}
+    trivial = {f"{rule} (trivial baseline)": value for rule, value in evaluated.trivial().items()}
     examples = task.examples
     labels = f" ({', '.join(info.labels)})" if info.labels else ""
     lines = [
-        f"Says {info.asked}{labels}, as in the task {evaluated.task}: it learnt "
-        f"from {examples.train:,} examples and was chosen on {examples.validation:,}. "
-        "Intended use: text like that of the task; on other kinds nothing was measured.",
+        f"Task {evaluated.task}: {info.asked}{labels}. Fine-tuned on {examples.train:,} examples, "
+        f"selected on {examples.validation:,} validation examples. "
+        "Intended use: text like that of the task; nothing was measured on other text.",
         "",
         f"| {metric}, {examples.test:,} test examples | score | 95 % interval |",
         "|---|---|---|",
@@ -70,14 +70,14 @@ def pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences)
     objective = summary.model.objective(summary.objective)
     lines = [
         f"{summary.model.page_name(objective)} ({summary.model.describe()}), "
-        f"{summary.parameters:,} parameters, trained on the objective {summary.objective} over "
-        f"{summary.tokens:,} tokens. Intended use: text like that of its corpora, as it is or to "
-        "fine-tune; on other kinds nothing was measured.",
+        f"{summary.parameters:,} parameters, pretrained with the objective {summary.objective} on "
+        f"{summary.tokens:,} tokens. Intended use: text like that of its corpora, directly or for "
+        "fine-tuning; nothing was measured on other text.",
         "",
-        "| held-out text | |",
+        "| held-out text | value |",
         "|---|---|",
         *(f"| {key} | {value:,.4g} |" for key, value in summary.final.items()),
-        f"| unigram entropy, nats a token | {summary.unigram_entropy:.4g} |",
+        f"| unigram entropy (nats per token) | {summary.unigram_entropy:.4g} |",
     ]
     return _card(name, lines, inputs, pretrain, licences)
 
@@ -95,7 +95,7 @@ def _card(
         lines = [
             *lines,
             "",
-            "| of the pretraining | value | 95 % interval | items |",
+            "| pretrained model | value | 95 % interval | items |",
             "|---|---|---|---|",
             *(
                 f"| {' '.join(filter(None, (each.suite, each.part, each.metric)))} | "
@@ -106,7 +106,7 @@ def _card(
         ]
     found = sources(inputs["pretrain"], licences)
     read = [f"- {line}; licence: {licence}" for line, licence in found]
-    told = f"Built again, and compared byte by byte: `rungwise rebuild {again} --into FOLDER`"
+    told = f"Rebuild it and compare byte by byte: `rungwise rebuild {again} --into FOLDER`"
     text = [f"# {name}", "", *lines, "", "Pretrained on", "", *read, "", told, ""]
     return without_passwords("\n".join(text))
 
@@ -136,9 +136,9 @@ def uses(model: str, root: str) -> str:
     where = f"{model} --root {shlex.quote(root)}"
     return "\n".join(
         (
-            f"- a line a text: `rungwise predict {where} --input FILE`",
+            f"- predictions, one text per line: `rungwise predict {where} --input FILE`",
             f"- over HTTP: `rungwise serve {where}`",
-            f"- where it comes from: `rungwise why {where}`",
+            f"- provenance: `rungwise why {where}`",
         )
     )
 

@@ -169,9 +169,9 @@ def register_model(
     client.update_registered_model(
         config.name,
         f"{entry.about} `@{config.alias}` is the version to use: a new one gets it unless the "
-        f"holder's {entry.score_name} is better, any other by `rungwise promote`.\n\n"
-        f"The newest is [version {number}](#/models/{config.name}/versions/{number}), of the run "
-        f"with the page {page}.\n\n{uses(f'models:/{config.name}@{config.alias}', root)}",
+        f"holder's {entry.score_name} is better, any other through `rungwise promote`.\n\n"
+        f"The newest is [version {number}](#/models/{config.name}/versions/{number}); the page of "
+        f"its run: {page}\n\n{uses(f'models:/{config.name}@{config.alias}', root)}",
     )
     client.update_model_version(
         config.name,
@@ -244,7 +244,7 @@ def _of_pretraining(
         card=pretrain_card(config.name, inputs, config.licences),
         about=f"Pretrained models of the kind {summary.model.kind}.",
         score=-summary.final["loss"],
-        score_name="validation loss, of the same objective on the same text,",
+        score_name="validation loss with the same objective on the same text",
         compared_on=("rungwise.tokens", "rungwise.objective"),
         tags={"rungwise.objective": summary.objective},
     )

@@ -22,12 +22,12 @@ _WIDER = 1.15  # half a bar, relative to the farthest end of an interval
 
 
 def sentence(judged: Sequence[Judged]) -> str:
-    """`of 13 claims 7 tested: 4 supported, 1 contradicted, 2 unresolved`."""
+    """`7 of 13 claims tested: 4 supported, 1 contradicted, 2 unresolved`."""
     *tested, untested = VERDICTS
     counts = {each: sum(claim.verdict == each for claim in judged) for each in tested}
     words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     done = sum(claim.verdict != untested for claim in judged)
-    return f"of {len(judged)} claims {done} tested" + (f": {words}" if done else "")
+    return f"{done} of {len(judged)} claims tested" + (f": {words}" if done else "")
 
 
 @dataclass(frozen=True)

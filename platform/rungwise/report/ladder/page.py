@@ -131,7 +131,7 @@ def draw(content: Content) -> dict[str, bytes]:
         trained = {rung.name: rung.pretrain for rung in rungs}
         flops = {name: each.flops for name, each in trained.items() if each.flops}
         parameters = {name: each.parameters for name, each in trained.items()}
-        plots["operations"] = plots_history.by_size(rungs, drawn, "operations", flops)
+        plots["operations"] = plots_history.by_size(rungs, drawn, "operations (FLOP)", flops)
         plots["parameters"] = plots_history.by_size(rungs, drawn, "parameters", parameters)
     plots["while_learning"] = plots_history.while_learning(rungs)
     for word, maps in content.maps.items():
@@ -206,10 +206,10 @@ def _budget(content: Content, corpus: CorpusSummary) -> str:
     seconds = sum(artifact.record["seconds"] for artifact in content.inputs.values())
     return (
         f"{formats.number(corpus.documents.train)} documents "
-        f"({corpus.amount(formats.compact)}) to train on, "
+        f"({corpus.amount(formats.compact)}) for training, "
         f"{formats.number(corpus.documents.validation)} held out; vocabulary "
         f"{formats.number(sizes)}; {len(trained)} rungs, {tokens} tokens each; "
-        f"{formats.duration(seconds)} of work in all stages."
+        f"{formats.duration(seconds)} in all stages together."
     )
 
 

@@ -15,7 +15,7 @@ from rungwise.report.ladder.rungs import Rung
 _COLUMNS = 3
 _MAPS = 4  # per row
 _GROUP = 0.8  # fraction of a layer's slot that its bars fill
-_NO_SENSE = "sense that training lacks"
+_NO_SENSE = "sense not in training"
 _FREQUENT, _SAME_WORD = "most frequent", "same word"  # names from the suites
 
 
@@ -113,7 +113,7 @@ def senses(maps: Mapping[str, Mapping[str, Any]]) -> bytes:
                 label=name,
             )
         right = each["accuracy_in_folds_of_train"][each["layer"]]
-        style.dress(axes, rung, f"layer {each['layer']}, {right:.0%} told apart")
+        style.dress(axes, rung, f"layer {each['layer']}, accuracy {right:.0%}")
         axes.set_xticks([])
         axes.set_yticks([])
         axes.margins(0.08)
