@@ -118,7 +118,7 @@ def test_published_differences_have_columns_of_their_own_with_their_source(
     cells = section.count('<td class="n reference">')
     assert cells == len(table.differences) == 15
     # One header for each task says so above them, and no other cell has a mark.
-    assert section.count('<th class="n reference">seed<br>reference</th>') == 5
+    assert section.count('<th class="n reference">published</th>') == 5
     for sign in ("agrees", "disagrees", "unresolved"):
         expected = sum(row.sign == sign for row in table.differences)
         assert section.count(f'title="{sign}"') == expected
