@@ -207,7 +207,7 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
 
     card = client.get_model_version(NAME, "1").description
     assert "| **this model** (pretrained, seed 5) | 1.0000 | 1.0000 to 1.0000 |" in card
-    assert "| majority, without a model | 0.5500 | |" in card
+    assert "| majority (trivial baseline) | 0.5500 | |" in card
     assert card.count("| blimp accuracy | 0.5234 | 0.5075 to 0.539 | 4,020 |") == 1
     assert "Intended use: " in card
     assert "text: books/*.txt" in card

@@ -215,12 +215,12 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, ReportSummary, P
         "Relative error reduction",
         "Selected with one score, reported with another",
         "models:/small-rows/1",
-        "none: begins with random weights",
+        "none: starts from random weights",
         "6 trials in 2 sweeps",
         "2 were stopped early: 10 of 18 epochs were run",
-        "would have taken 54. 81% of that computing was saved.",
-        "On new seeds the winners score 23.3 points less",
-        "3 test and 0 validation examples stand in the training split as well",
+        "would have taken 54 epochs. 81% of that compute was saved.",
+        "With new seeds the winners score 23.3 points lower",
+        "3 test and 0 validation examples also occur in the training split",
     ):
         assert words in page.words, words
 

@@ -90,16 +90,16 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
         "base is above no_nsp on 2 of 5 tasks; base is above no_nsp over seeds only on 1 of 5 "
         "tasks; 2 of 5 unresolved",
         "5 tasks: sst-2, sts-b, conll-2003, squad and swag, each with all its labelled examples "
-        "and 10, 100 and 1,000 of them",
+        "and with 10, 100 and 1,000 of them",
         "where in a context the answer to a question stands",
         "accuracy of the unanswerable",
-        "Here and below, pretraining is that of the first variant, base",
+        "Here and below, pretraining refers to the first variant, base",
         f"All {len(made)} stages",
         "60 trials in 20 sweeps",
         "base train 128 0.0% 75.0% 33.3% 77",  # of 8 examples 6 are cut, of 90 words 30
         "base validation 128 37.5% nothing is cut",  # 3 of 8 are read in windows
-        "no_nsp: the weights of the best of 3 epochs on validation were kept and scored, of the "
-        "seeds in order those of epoch 1, 2, 3",
+        "no_nsp: the weights of the best of 3 epochs on validation were kept and scored; by seed, "
+        "these are epochs 1, 2, 3",
         "ltr_no_nsp_bilstm minus ltr_no_nsp",  # the places where a name may break are no letters
     ):
         assert words in page.words, words
@@ -112,13 +112,13 @@ def test_published_differences_have_columns_of_their_own_with_their_source(
 ) -> None:
     made, page, _, path = written
     table = TableSummary.of(made["table"])
-    assert "Seed reference: Devlin et al. 2019, table 5 (T7)" in page.words
+    assert "Published: Devlin et al. 2019, table 5 (T7)" in page.words
     text = (path / "report.html").read_text("utf-8")
     section = text[text.index('<section id="table">') : text.index('<section id="budgets">')]
     cells = section.count('<td class="n reference">')
     assert cells == len(table.differences) == 15
     # One header for each task says so above them, and no other cell has a mark.
-    assert section.count('<th class="n reference">seed<br>reference</th>') == 5
+    assert section.count('<th class="n reference">published</th>') == 5
     for sign in ("agrees", "disagrees", "unresolved"):
         expected = sum(row.sign == sign for row in table.differences)
         assert section.count(f'title="{sign}"') == expected

@@ -59,10 +59,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, ReportSumma
 def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]) -> None:
     page, summary, _ = written
     assert page.ids >= ALL
-    assert summary.headline == "of 5 claims 4 tested: 2 supported, 1 contradicted, 1 unresolved"
+    assert summary.headline == "4 of 5 claims tested: 2 supported, 1 contradicted, 1 unresolved"
     for words in (
-        "Of 5 claims 4 tested: 2 supported, 1 contradicted, 1 unresolved.",
-        "10 documents (10 words) to train on, 10 held out; vocabulary 300; 5 rungs",
+        "4 of 5 claims tested: 2 supported, 1 contradicted, 1 unresolved.",
+        "10 documents (10 words) for training, 10 held out; vocabulary 300; 5 rungs",
         "published, Warstadt et al. 2020",
         "Missing: rnn",
         "factor 1.65 [1.49, 1.82]",
@@ -70,8 +70,9 @@ def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]
         f"perplexity: gpt {MINUS} lstm",
         "rungwise run ladder recipe.yaml",
         "playing, game, games",
-        "ngram3, ngram2: without vectors of words, so not asked my_similarity, my_senses",
-        "bert_frozen: of the weights of bert, used in another way",
+        "ngram3, ngram2: not evaluated on my_similarity, my_senses",
+        "(requires vectors of words).",
+        "bert_frozen: same weights as bert, used in another way",
     ):
         assert words in page.words, words
 
@@ -94,7 +95,7 @@ def test_a_ladder_that_was_asked_little_has_no_empty_sections(tmp_path: Path) ->
     ladders.claims(made, {"K5": "not tested"})
     page, summary = _written(made, tmp_path / "page")
     assert page.ids & ALL == {"history", "claims", "published", "origin"}
-    assert summary.headline == "of 1 claims 0 tested"
+    assert summary.headline == "0 of 1 claims tested"
     assert set(summary.show) == {
         *("ladder.html", "year.png", "operations.png", "parameters.png", "while_learning.png"),
         "recipe.yaml",

@@ -108,16 +108,16 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
     )
     page, _ = written_page(made, tmp_path / "page")
     for words in (
-        "tokens a second 10,000",
-        "(MFU) 40.0% of 25.0 GFLOP a second",
+        "tokens per second 10,000",
+        "(MFU) 40.0% of 25.0 GFLOP per second",
         "waiting for data 1.23%",
-        "standing still for checkpoints 0.20%",
+        "stalled on checkpoints 0.20%",
         "saving a checkpoint 0.250 s",
-        "stood still for 0.005 s",
+        "stalled for 0.005 s",
         "checkpoints not written 2",
         "cost 0.025 2.5 s in the loop, validation included, at 36.00 an hour",
-        "cost of a million tokens 12.50",  # 0.025 over 2,000 tokens
-        "2 workers (CPU, 1 thread each), each with a part of the model (FSDP2), bfloat16",
+        "cost per million tokens 12.50",  # 0.025 over 2,000 tokens
+        "2 workers (CPU, 1 thread each), each with a shard of the model (FSDP2), bfloat16",
         "not finite: 1 (step 7)",
         "15 (step 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 3 more)",
         run.data_hash,

@@ -219,7 +219,7 @@ def markdown(scores: Sequence[Score], steps: Sequence[Step], config: TableConfig
         _line("best trivial baseline", *trivial),
     ]
     if steps:
-        reference = "; published: seed reference." if config.published else "."
+        reference = ", with the published ones." if config.published else "."
         lines += [
             "",
             f"Differences from the row above, in points, seed by seed{reference}",

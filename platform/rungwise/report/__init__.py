@@ -1,1 +1,1 @@
-"""One self-contained page about a run, with its plots."""
+"""A self-contained HTML report of a run, with its plots."""

@@ -1,4 +1,4 @@
-"""Plots over label budgets and over layers: what few labels give, and which layers a task reads."""
+"""Plots of scores by number of labelled examples, and of the layer weights that a task learnt."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rungwise.report.compared import Compared, TaskResult
 from rungwise.report.formats import metric_axis
 
 _COLUMNS = 3
-_APART = 0.022  # of the axis, between the variants at one budget
+_APART = 0.022  # fraction of the axis between variants at one budget
 _TRIVIAL = "best trivial baseline"
-_ALIKE = "all layers alike"
-_LABEL = 0.13  # of the axis, the room of a tick's label
-_GROUP = 0.8  # of the room of a layer, for all its bars
+_ALIKE = "uniform weights"
+_LABEL = 0.13  # fraction of the axis that a tick label takes
+_GROUP = 0.8  # fraction of a layer's slot that its bars fill
 
 
 def budgets(compared: Compared) -> bytes:
-    """Score against the number of labelled examples for every variant, one panel a task."""
+    """Score of every variant against the number of labelled examples, one panel per task."""
     tasks = [task for task in compared.tasks if len(task.by_budget) > 1]
     drawn, panels = style.panels(len(tasks), _COLUMNS, 3.2, 0.7)
     for axes, task in zip(panels, tasks, strict=True):
@@ -74,13 +74,13 @@ def _panel(axes: Axes, task: TaskResult, looks: Mapping[str, style.Series]) -> N
 
 
 def _short(count: int) -> str:
-    """10, 100, 1k, 67k: labels stand close on a logarithmic axis."""
+    """10, 100, 1k, 67k: tick labels are close together on a log axis."""
     return f"{count}" if count < 1000 else f"{count / 1000:.3g}k"
 
 
 def mixed(compared: Compared) -> list[tuple[TaskResult, dict[str, np.ndarray]]]:
-    """Tasks with the variants that learnt to mix layers: weights, a row a seed and a column a
-    layer, the embeddings first."""
+    """Tasks whose variants learnt to mix layers, each with {variant: weights (seeds, layers)},
+    embeddings first."""
     mixes = []
     for task in compared.tasks:
         rows: dict[str, list[tuple[float, ...]]] = {}
@@ -93,7 +93,7 @@ def mixed(compared: Compared) -> list[tuple[TaskResult, dict[str, np.ndarray]]]:
 
 
 def mix(compared: Compared) -> bytes:
-    """The weight of every layer, mean over seeds with their standard deviation, a panel a task."""
+    """Layer weights, one panel per task: means over seeds with the standard deviation."""
     tasks = mixed(compared)
     drawn, panels = style.panels(len(tasks), 2, 3.0, 0.7)
     for axes, (task, variants) in zip(panels, tasks, strict=True):

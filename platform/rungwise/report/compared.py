@@ -1,7 +1,7 @@
-"""The comparison of a run: its variants, and what was evaluated of each task at which label budget.
+"""The comparison of a run: its variants, and the evaluations of each task at each label budget.
 
-Stages are found by what they are and by fingerprints, never by their titles: two tasks or variants
-that share a stage share its artifact, which then stands under the title of the first.
+Stages are found by kind and fingerprint, never by title: tasks or variants that share a stage share
+its artifact, which is listed only under the title of the first.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rungwise.tasks.examples import TaskSummary
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task. `task` and `evaluated` are the summaries of its stages with all labelled examples;
-    `by_budget` holds those of every number of examples, from few to all."""
+    """One task. `task` and `evaluated` summarise its stages with all labelled examples;
+    `by_budget` has the evaluation at every number of examples, ascending."""
 
     name: str
     task: TaskSummary
@@ -31,20 +31,20 @@ class TaskResult:
 
     @property
     def metric(self) -> str:
-        """The metric that a variant is judged by; higher is better."""
+        """The metric that variants are judged by; higher is better."""
         return self.evaluated.metric
 
     @property
     def against_first(self) -> list[PairedDifference]:
-        """The differences of the first variant from each other one."""
+        """The first variant minus each other one."""
         first = next(iter(self.evaluated.variants))
         return [row for row in self.evaluated.differences if row.first == first]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Everything that was evaluated. The first variant is the one in focus; `looks` are how plots
-    and tables mark each."""
+    """Everything that was evaluated. The first variant is the one in focus; `looks` has the colour,
+    marker and line of each."""
 
     variants: tuple[str, ...]
     tasks: tuple[TaskResult, ...]
@@ -52,8 +52,8 @@ class Compared:
 
     @property
     def p_holm(self) -> dict[str, dict[str, float]]:
-        """The bootstrap's p of the first variant against each other one, {task: {variant: p}}, all
-        of them corrected as one family."""
+        """Bootstrap p-values of the first variant against each other one, {task: {variant: p}},
+        Holm-corrected as one family over all tasks."""
         rows = [(task.name, row) for task in self.tasks for row in task.against_first]
         ps: dict[str, dict[str, float]] = {}
         for (task, row), p in zip(rows, holm([row.bootstrap.p for _, row in rows]), strict=True):
@@ -66,7 +66,7 @@ class Compared:
 
 
 def gather(inputs: Mapping[str, Artifact]) -> Compared | None:
-    """From the stages of a run; None if it evaluated nothing."""
+    """Collect the evaluations of a run; None if there are none."""
     artifacts = of_stage(inputs, "evaluate").values()
     evaluated = [EvaluateSummary.of(artifact) for artifact in artifacts]
     if not evaluated:
@@ -80,7 +80,7 @@ def gather(inputs: Mapping[str, Artifact]) -> Compared | None:
         data = input_of(artifact, "task", inputs)
         assert data is not None, f"the task {whole.task} is not among the stages"
         tasks.append(TaskResult(whole.task, TaskSummary.of(data), whole, tuple(same)))
-    # A task may try some of them alone.
+    # A task may use only some of the variants.
     variants = tuple(dict.fromkeys(name for task in tasks for name in task.evaluated.variants))
     looks = {name: series(place) for place, name in enumerate(variants)}
     return Compared(variants, tuple(tasks), looks)
@@ -88,8 +88,8 @@ def gather(inputs: Mapping[str, Artifact]) -> Compared | None:
 
 @dataclass(frozen=True)
 class Swept:
-    """The sweep of one variant on one task. `settings` are the sweep block, `look` is that of the
-    variant in every plot."""
+    """The sweep of one variant on one task. `settings` is the sweep block of the recipe, `look` how
+    plots draw the variant."""
 
     task: str
     variant: str
@@ -99,7 +99,7 @@ class Swept:
 
 
 def sweeps_of(inputs: Mapping[str, Artifact]) -> list[Swept]:
-    """Every sweep of a run, tasks and variants in their order."""
+    """Every sweep of a run, in the order of tasks and variants."""
     sweeps = []
     for artifact in of_stage(inputs, "evaluate").values():
         evaluated = EvaluateSummary.of(artifact)
@@ -112,12 +112,12 @@ def sweeps_of(inputs: Mapping[str, Artifact]) -> list[Swept]:
 
 
 def of_stage(inputs: Mapping[str, Artifact], stage: str) -> dict[str, Artifact]:
-    """The stages of one kind by their titles."""
+    """The artifacts of one kind of stage, by title."""
     return {title: artifact for title, artifact in inputs.items() if artifact.stage == stage}
 
 
 def input_of(artifact: Artifact, name: str, inputs: Mapping[str, Artifact]) -> Artifact | None:
-    """The input `name` of `artifact` among the stages of the run; None if it is not there."""
+    """The stage of the run that is the input `name` of `artifact`; None if there is none."""
     read = artifact.record["inputs"].get(name)
     if read is None:
         return None

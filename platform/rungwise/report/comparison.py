@@ -1,4 +1,4 @@
-"""The rows of the page's tables on variants and tasks: verdicts, scores, settings, costs."""
+"""Rows of the page's tables of variants and tasks: verdicts, scores, settings, costs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _RowT = TypeVar("_RowT", Score, Step)
 
 @dataclass(frozen=True)
 class Board:
-    """The result on one page: a line a task, and one sentence for all. Empty and "" where there is
-    one variant and so nothing to decide."""
+    """The result at a glance: a verdict per task, and one sentence for all. Empty if there is only
+    one variant."""
 
     verdicts: dict[str, Verdict]
     sentence: str
-    name: str  # of the sentence: above, below, unresolved, or "" where tasks differ
+    name: str  # above, below or unresolved; "" if tasks differ
 
 
 def board(compared: Compared) -> Board:
-    """The first variant against the second on every task."""
+    """Judge the first variant against the second on every task."""
     if len(compared.variants) == 1:
         return Board({}, "", "")
     verdicts = {
@@ -45,7 +45,7 @@ def board(compared: Compared) -> Board:
 
 
 def settings(task: TaskResult) -> list[dict[str, Any]]:
-    """Every key of fine-tuning with the value of each variant, and whether they differ."""
+    """Every fine-tuning key with each variant's value, and whether the values differ."""
     variants = task.evaluated.variants.values()
     blocks = [variant.finetune.model_dump(mode="json") for variant in variants]
     rows = []
@@ -56,8 +56,8 @@ def settings(task: TaskResult) -> list[dict[str, Any]]:
 
 
 def selections(task: TaskResult) -> list[dict[str, Any]]:
-    """The score that selected the settings of each variant that was swept, and on new seeds the
-    same split and the test split."""
+    """For each swept variant, the validation score that selected its settings, and its validation
+    and test scores with new seeds."""
     rows = []
     for name, variant in task.evaluated.variants.items():
         selection = variant.selection
@@ -79,7 +79,7 @@ def selections(task: TaskResult) -> list[dict[str, Any]]:
 
 
 def kept(task: TaskResult) -> dict[str, list[int]]:
-    """The epoch of the kept weights of each seed, of variants that keep the best one."""
+    """The epoch whose weights each seed kept, for variants that keep their best epoch."""
     return {
         name: [row.epoch for row in task.evaluated.rows if row.variant == name]
         for name, variant in task.evaluated.variants.items()
@@ -88,7 +88,7 @@ def kept(task: TaskResult) -> dict[str, list[int]]:
 
 
 def cuts(task: TaskResult) -> list[dict[str, Any]]:
-    """The text that `sequence_length` cuts off, by variant and split, where there is any."""
+    """Text beyond `sequence_length` by variant and split, where examples are cut or windowed."""
     return [
         {"variant": name, "split": split, "share": share, "of": variant.finetune.sequence_length}
         for name, variant in task.evaluated.variants.items()
@@ -103,9 +103,9 @@ def chosen(compared: Compared) -> list[dict[str, Any]]:
 
 
 def costs(compared: Compared) -> list[dict[str, Any]]:
-    """The cost of the weights that each variant began with, as a share of the first one's.
+    """The pretraining cost of each variant, and its ratio to the first one's.
 
-    One row for a variant whose weights are the same on every task, else one a task.
+    One row for a variant with the same weights on every task, else one per task.
     """
     rows = []
     for name in compared.variants:

@@ -11,14 +11,14 @@ from rungwise.report import style
 from rungwise.report.compared import TaskResult
 from rungwise.report.formats import metric_axis, metric_name, points_with_interval, score
 
-_SPREAD = 0.3  # over which the seeds of one variant lie, so that equal scores stay visible
-_BELOW = 0.22  # from the mean down to them
+_SPREAD = 0.3  # vertical, of a variant's seeds, so that equal scores stay visible
+_BELOW = 0.22  # from the mean down to the seeds
 _ROW_INCHES = 0.72
 _BASELINE_LINES = (style.DASHED, (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 
 
 def scores(task: TaskResult) -> bytes:
-    """The test score of every seed, with means and 95 % intervals, beside the baselines."""
+    """The test score of every seed, with means, 95 % intervals and trivial baselines."""
     variants, metric = task.evaluated.variants, task.metric
     drawn = style.figure((style.HALF[0], max(style.HALF[1], 1.7 + _ROW_INCHES * len(variants))))
     axes = drawn.subplots()
@@ -48,7 +48,7 @@ def scores(task: TaskResult) -> bytes:
 
 
 def differences(task: TaskResult) -> bytes:
-    """The first variant minus each other one, seed by seed, with both intervals, beside 0."""
+    """The first variant minus each other one, seed by seed, with both intervals."""
     pairs = task.against_first
     drawn = style.figure((style.HALF[0], max(style.HALF[1], 1.9 + _ROW_INCHES * len(pairs))))
     axes = drawn.subplots()
@@ -60,7 +60,9 @@ def differences(task: TaskResult) -> bytes:
         gaps = [100 * (ours - theirs) for ours, theirs in zip(first, second, strict=True)]
         _dots(axes, place, gaps, look, "one seed" if not place else None)
         mean = row.seeds
-        _interval(axes, place, mean, style.INK, "mean, 95% over seeds" if not place else None)
+        _interval(
+            axes, place, mean, style.INK, "mean, 95% interval over seeds" if not place else None
+        )
         both = row.bootstrap
         axes.plot(
             [100 * both.low, 100 * both.high],
@@ -70,7 +72,7 @@ def differences(task: TaskResult) -> bytes:
             alpha=0.45,
             solid_capstyle="butt",
             zorder=2,
-            label="95% over seeds and test examples" if not place else None,
+            label="95% interval over seeds and test examples" if not place else None,
         )
         _label(axes, 100 * mean.mean, place, points_with_interval(mean), style.INK)
     style.legend_below(drawn, [axes], last=["one seed"])
@@ -88,7 +90,7 @@ def _scores_title(task: TaskResult) -> str:
         said = ", ".join(f"{name} {score(mean, task.metric)}" for name, mean in means.items())
         return f"{task.name}: {said}"
     best = max(means, key=lambda name: means[name])
-    return f"{task.name}: highest mean {score(means[best], task.metric)}, {best}"
+    return f"{task.name}: highest mean {score(means[best], task.metric)} ({best})"
 
 
 def _differences_title(task: TaskResult) -> str:
@@ -97,13 +99,12 @@ def _differences_title(task: TaskResult) -> str:
     if len(pairs) == 1:
         return f"{first} minus {pairs[0].second}, seed by seed"
     resolved = sum(not row.seeds.low <= 0 <= row.seeds.high for row in pairs)
-    return f"{first} minus each other: {resolved} of {len(pairs)} leave out 0"
+    return f"{first} minus each other variant: {resolved} of {len(pairs)} intervals exclude 0"
 
 
 def _dots(
     axes: Axes, place: int, values: Sequence[float], look: style.Series, label: str | None = None
 ) -> None:
-    """One mark a seed, below the mean."""
     most = max(len(values) - 1, 1)
     axes.scatter(
         values,
@@ -119,7 +120,7 @@ def _dots(
 
 
 def _rows(axes: Axes, names: Sequence[str]) -> None:
-    """A row for each variant, named at the axis; to be called when the axis is dressed."""
+    """One labelled row per variant; call it after `style.dress`."""
     axes.set_yticks(range(len(names)), [style.wrapped(name) for name in names], parse_math=False)
     axes.set_ylim(len(names) - 0.45, -0.6)
     axes.tick_params(axis="y", labelsize=10, labelcolor=style.INK, length=0)

@@ -1,4 +1,4 @@
-"""The templates of all pages, with the filters that they have in common."""
+"""The Jinja environment of all pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rungwise.report import formats
 
 
 def environment() -> jinja2.Environment:
-    """Every text is escaped, and a name that nothing defines is an error."""
+    """Templates with autoescaping and the filters of formats.py; undefined names are errors."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("rungwise.report"),
         autoescape=True,

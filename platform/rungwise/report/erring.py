@@ -1,4 +1,4 @@
-"""Where the first variant errs on each task, for the page: from the predictions, and drawn."""
+"""Error analysis of the first variant on each task, from its predictions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rungwise.report import style
 from rungwise.report.compared import input_of, of_stage
 from rungwise.tasks.examples import TaskSummary
 
-_CLASSES = 30  # most rows of the table of classes
-_CONFUSED = 12  # pairs of labels that are taken for one another
+_CLASSES = 30  # at most, in the table of classes
+_CONFUSED = 12  # at most, pairs of labels
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Erring:
 
     @property
     def confused(self) -> list[tuple[str, str, int]]:
-        """(gold, said, count) of the labels most often taken for others."""
+        """(gold, predicted, count) of the most frequent confusions."""
         return [each for each in self.errors.confusion if each[0] != each[1]][:_CONFUSED]
 
     @property
@@ -41,7 +41,7 @@ class Erring:
 
 
 def gather(inputs: Mapping[str, Artifact]) -> list[Erring]:
-    """The errors in every task that was evaluated on all of its labels."""
+    """The errors on every task, from the evaluation with all labelled examples."""
     found = []
     for artifact in of_stage(inputs, "evaluate").values():
         evaluated = EvaluateSummary.of(artifact)
@@ -61,7 +61,7 @@ def gather(inputs: Mapping[str, Artifact]) -> list[Erring]:
 
 
 def reliability(erring: Erring) -> bytes:
-    """The share that is right at each confidence; on the diagonal both are the same."""
+    """Reliability diagram: accuracy against confidence; the diagonal is perfect calibration."""
     bins = erring.errors.reliability
     drawn = style.figure(style.HALF)
     axes = drawn.subplots()
@@ -74,13 +74,12 @@ def reliability(erring: Erring) -> bytes:
     axes.scatter(confidence, right, s=sizes, color=look.colour, alpha=0.75)
     axes.set_xlim(0, 103)
     axes.set_ylim(0, 103)
-    axes.set_ylabel("right, %")
-    style.dress(axes, f"{erring.task}: how sure, and how right", "confidence, %", grid="y")
+    style.dress(axes, f"{erring.task}: accuracy by confidence", "confidence (%)", "accuracy (%)")
     return style.png(drawn)
 
 
 def rows(all_: Sequence[Erring]) -> dict[str, list[dict[str, Any]]]:
-    """The tables in full, by the names of their files."""
+    """The full tables by file name, without `.csv`."""
     tables: dict[str, list[dict[str, Any]]] = {"errors_classes": [], "errors_confusion": []}
     tables |= {"errors_reliability": [], "errors_lengths": []}
     for each in all_:

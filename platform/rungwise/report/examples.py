@@ -1,9 +1,9 @@
-"""The model at work on held-out text, for the page: gathered once, drawn and rendered later.
+"""Examples of the model on held-out text, gathered once for the page and its plots.
 
-What was fitted on tokens has no rows to show anything on; if its objective predicts no text either,
-words are shown with those nearest to them. An objective that masks gets a masked instance. The rest
-goes by capability: a passage with its surprise at each token, words to fill in, and for a model of
-next tokens the use of context and text that it makes up.
+A model fitted on tokens without instances has none, except nearest neighbours of words if its
+objective predicts no text. A masking objective has one masked instance. The rest depends on the
+model's capabilities: a passage with the surprisal of each token, blanks to fill in and, for
+next-token models, the loss by length of the context and continuations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rungwise.pretraining.pretrained import config_of, load_model
 from rungwise.report.specimen import Specimen, specimen
 from rungwise.training.config import GradientConfig
 
-_NEAREST = 6  # words shown beside a word
+_NEAREST = 6  # neighbours shown per word
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples of a model; those that it cannot give are None, or empty."""
+    """Examples of a model; None or empty for those it does not have."""
 
     baseline: Baseline | None = None
     shown: Specimen | None = None
@@ -63,7 +63,7 @@ def gather(
     words: int,
     seed: int,
 ) -> Examples:
-    """Examples of a pretrained model; `seed` draws them, in numbers that are asked for."""
+    """Draw `blanks`, `prompts` and `words` examples of a pretrained model with `seed`."""
     config = config_of(pretrain)
     if instances is None:
         if config.objective.predicts_text:

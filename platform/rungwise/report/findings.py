@@ -1,7 +1,7 @@
-"""Verdicts, and the sentences on top of the page.
+"""Verdicts, and the sentences at the top of the page.
 
-A verdict follows from an interval and from nothing else: an interval that holds 0 resolves nothing,
-however large its middle.
+A verdict follows from intervals alone: if one over seeds contains 0, nothing is resolved, however
+large its mean.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from rungwise.report.formats import (
     with_article,
 )
 
-# A loss over some thousand masked tokens is known to about 0.03 nats; three times that is no noise.
+# A loss over some thousand masked tokens is accurate to about 0.03 nats; three times that is real.
 _HARDLY_NATS = 0.1
 _LABELS_NAMED = 4
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the first of two variants stands to the second, with the sentence that says by how much.
-    Every difference is the first minus the second, so that above 0 is good for the first.
+    """How the first of two variants compares with the second, and the sentence that says by how
+    much. Differences are first minus second, so above 0 is good for the first.
 
-    `over_seeds_only` says that other test examples might undo it: the interval that covers them as
-    well holds 0.
+    `over_seeds_only`: the interval that also covers the draw of test examples contains 0.
     """
 
     name: Literal["above", "below", "unresolved"]
@@ -46,26 +45,26 @@ class Verdict:
 
     @property
     def state(self) -> str:
-        """`above`, `above over seeds only`, or `unresolved`; and `below` as `above`."""
+        """`above`, `above over seeds only`, the same with `below`, or `unresolved`."""
         return f"{self.name} over seeds only" if self.over_seeds_only else self.name
 
 
 def verdict(difference: PairedDifference, metric: str) -> Verdict:
-    """From the difference of two variants over paired seeds, first minus second."""
+    """The verdict on the difference of two variants over paired seeds, first minus second."""
     first, second, over_seeds = difference.first, difference.second, difference.seeds
     measured = f"{points_with_interval(over_seeds)} points of test {metric_name(metric)}"
     if over_seeds.low <= 0 <= over_seeds.high:
         return Verdict(
             "unresolved",
-            f"Unresolved: {first} minus {second} is {measured}. The interval holds 0, so with "
+            f"Unresolved: {first} minus {second} is {measured}. The interval contains 0, so with "
             f"{over_seeds.count} seeds this run cannot tell the two apart.",
         )
     name = "above" if over_seeds.low > 0 else "below"
     drawn = difference.bootstrap
     seeds_only = drawn.low <= 0 <= drawn.high
     but = (
-        f" With other test examples drawn as well, the interval is {points_interval(drawn)} and "
-        "holds 0."
+        f" If test examples are resampled as well, the interval is {points_interval(drawn)} and "
+        "contains 0."
         if seeds_only
         else ""
     )
@@ -84,7 +83,7 @@ def summed_up(verdicts: Sequence[Verdict], first: str, second: str) -> str:
     if unresolved := sum(each.name == "unresolved" for each in verdicts):
         parts.append(f"{unresolved} of {len(verdicts)} unresolved")
     but = (
-        " Over seeds only: the interval that covers other test examples as well holds 0."
+        " Over seeds only: the interval that also covers the choice of test examples contains 0."
         if any(each.over_seeds_only for each in verdicts)
         else ""
     )
@@ -92,13 +91,12 @@ def summed_up(verdicts: Sequence[Verdict], first: str, second: str) -> str:
 
 
 def use_of_context(loss: float, unigram_entropy: float) -> str:
-    """How the loss stands to a guess that knows the frequencies of tokens and no context."""
+    """Compare the loss with the unigram entropy, the loss of a guess without context."""
     gain = unigram_entropy - loss
     if gain < 0:
-        return f"{-gain:.2f} nats above what a guess without context costs"
-    if gain < _HARDLY_NATS:
-        return f"only {gain:.2f} nats below what a guess without context costs"
-    return f"{gain:.2f} nats below what a guess without context costs"
+        return f"{-gain:.2f} nats above the unigram entropy, the loss of a guess without context"
+    hardly = "only " if gain < _HARDLY_NATS else ""
+    return f"{hardly}{gain:.2f} nats below the unigram entropy, the loss of a guess without context"
 
 
 def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
@@ -108,7 +106,7 @@ def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
     name = model.page_name(model.objective(pretrain.objective))
     steps = f"pretrained for {number(run.steps)} steps" if run else "fitted"
     return (
-        f"{with_article(name)} of {compact(pretrain.parameters)} parameters "
+        f"{with_article(name)} with {compact(pretrain.parameters)} parameters "
         f"({model.describe()}) was {steps} on {compact(pretrain.tokens)} tokens, "
         f"{pretrain.epochs:.1f} passes over {what_text(inputs['corpus'])}."
     )
@@ -121,7 +119,7 @@ def what_text(corpus: Artifact) -> str:
     kinds = {source["kind"] for source in corpus.record["config"]["sources"]}
     named = ", ".join(labels[:_LABELS_NAMED])
     more = f" and {len(labels) - _LABELS_NAMED} more" if len(labels) > _LABELS_NAMED else ""
-    whence = "documentation of Python packages" if kinds == {"pydocs"} else "text"
+    whence = "Python package documentation" if kinds == {"pydocs"} else "text"
     return (
         f"{number(summary.documents.train)} documents "
         f"({summary.amount(compact)}) of {whence}: {named}{more}"
@@ -133,18 +131,18 @@ def what_was_compared(compared: Compared) -> str:
     (name, *others), tasks = compared.variants, compared.tasks
     seeds = len(tasks[0].evaluated.seeds)
     beside = f", next to {_listed(others)}" if others else ""
-    first = f"As the variant {name} it was then fine-tuned{beside}, with {seeds} seeds each, "
+    first = f"It was then fine-tuned as the variant {name}{beside}, with {seeds} seeds each, "
     if len(tasks) == 1:
         examples = number(tasks[0].evaluated.examples.train)
         asked = tasks[0].task.info.asked
         return (
-            f"{first}for the task {tasks[0].name}: {asked}, learnt from "
+            f"{first}on the task {tasks[0].name} ({asked}), with "
             f"{examples} labelled examples{_budgets(compared)}."
         )
     names = _listed([task.name for task in tasks])
     few = _budgets(compared)
     labels = f", each with all its labelled examples{few}" if few else ""
-    return f"{first}for {len(tasks)} tasks: {names}{labels}."
+    return f"{first}on {len(tasks)} tasks: {names}{labels}."
 
 
 def _budgets(compared: Compared) -> str:
@@ -158,7 +156,7 @@ def _budgets(compared: Compared) -> str:
     )
     if not counts:
         return ""
-    return f" and {_listed([number(count) for count in counts])} of them"
+    return f" and with {_listed([number(count) for count in counts])} of them"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -170,7 +168,7 @@ def _listed(names: Sequence[str]) -> str:
 def headline(
     inputs: Mapping[str, Artifact], objective: Objective, compared: Compared | None = None
 ) -> str:
-    """The line of the terminal: the verdict, or where there is none a score or the loss."""
+    """The line shown in the terminal: the verdict, or else a score, or else the loss."""
     if compared is None:
         pretrain, tokens = PretrainSummary.of(inputs["pretrain"]), objective.tokens
         loss = pretrain.final[tokens.loss_key]

@@ -1,6 +1,6 @@
-"""Numbers and names as people read them, the same on the page and in the plots.
+"""Numbers and names formatted for readers, alike on the page and in plots.
 
-Every function here is a filter of the templates.
+Every function here is a template filter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _METRICS = {
     "unanswerable_accuracy": "accuracy of the unanswerable",
 }
 _CORRELATIONS = ("matthews", "pearson", "spearman", "correlation")
-# Digits of those in units of their own.
+# Decimal digits of metrics that are no shares.
 _OWN_UNITS = {
     "mean_squared_error": 3,
     "loss": 3,
@@ -48,7 +48,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def small_percent(share: float) -> str:
-    """Few letters for a probability: `62%`, `3.1%`, `0.04%`, `<0.01%`."""
+    """A short probability: `62%`, `3.1%`, `0.04%`, `<0.01%`."""
     if share >= 0.0995:
         return f"{100 * share:.0f}%"
     if share >= 0.0001:
@@ -80,7 +80,7 @@ def compact(value: float) -> str:
 
 
 def duration(seconds: float, digits: int = 1) -> str:
-    """2.37 -> `2.4 s`, 155.5 -> `2 min 36 s`, 8000 -> `2 h 13 min`. `digits` are of seconds."""
+    """2.37 -> `2.4 s`, 155.5 -> `2 min 36 s`, 8000 -> `2 h 13 min`. `digits` applies below 60 s."""
     if round(seconds, 1) < 60:
         return f"{seconds:.{digits}f} s"
     whole = round(seconds)
@@ -90,7 +90,7 @@ def duration(seconds: float, digits: int = 1) -> str:
 
 
 def money(value: float) -> str:
-    """Below one with two significant digits. There is no currency, for the price had none."""
+    """Below one with two significant digits. No currency, since the price has none."""
     return f"{value:.2g}" if 0 < value < 0.995 else f"{value:,.2f}"
 
 
@@ -105,7 +105,7 @@ def metric_name(metric: str) -> str:
 
 
 def with_article(name: str) -> str:
-    """`A BERT`, `An LSTM`, which is read letter by letter, `A Llama`, which is a word."""
+    """`A BERT`, `An LSTM` (spelled out), `A Llama` (a word)."""
     by_letter = name[0] in "FHLMNRSX" and not name[1].islower()
     return f"{'An' if by_letter or name[0] in 'AEIO8' else 'A'} {name}"
 
@@ -145,8 +145,8 @@ def p_value(p: float) -> str:
 
 
 def setting(value: object) -> str:
-    """A hyperparameter: learning rates in scientific notation, a block as `kind key=value`, all
-    else as it is."""
+    """A hyperparameter: floats below 0.01 in scientific notation, a block as `kind key=value`,
+    anything else as it is."""
     if isinstance(value, Mapping):
         kind = [str(value["kind"])] if "kind" in value else []
         rest = [f"{key}={setting(each)}" for key, each in value.items() if key != "kind"]
@@ -157,16 +157,16 @@ def setting(value: object) -> str:
 
 
 def breakable(name: str) -> Markup:
-    """A name that may go on in the next line after `_`, `-` and `.`."""
+    """A name that may wrap after `_`, `-` and `.`."""
     return Markup(re.sub(r"([_.-])", r"\1<wbr>", str(escape(name))))
 
 
 def data_uri(data: bytes) -> str:
-    """A PNG as it stands in a page."""
+    """A PNG to inline in a page."""
     return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def css_width(data: bytes) -> int:
-    """How wide a PNG of style.py is shown where there is room, in pixels of CSS: at a hundred an
-    inch of all of them, so that their letters have one size."""
+    """The full width of a PNG of style.py in CSS pixels: 100 per inch, so that text has the same
+    size in all plots."""
     return round(int.from_bytes(data[16:20]) / 1.6)

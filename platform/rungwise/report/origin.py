@@ -1,4 +1,4 @@
-"""Where it all comes from: text and what was dropped, versions, the command to build it again."""
+"""Provenance: the text and what was dropped, versions, commands to rebuild and use the models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recipe_text(recipe: Mapping[str, Any]) -> str:
 
 
 def workflow(inputs: Mapping[str, Artifact]) -> str:
-    """The workflow that has these stages."""
+    """The name of the workflow that has these stages."""
     if of_stage(inputs, "claims"):
         return "ladder"
     return "finetune" if of_stage(inputs, "evaluate") else "pretrain"
@@ -31,33 +31,33 @@ def workflow(inputs: Mapping[str, Artifact]) -> str:
 def uses(
     inputs: Mapping[str, Artifact], registered: Sequence[tuple[RegisterSummary, object]]
 ) -> list[tuple[str, str]]:
-    """The uses of a run's models, each with the command or the lines of Python."""
+    """What a run's models can be used for, each with its command or Python code."""
     folder = inputs["pretrain"].folder.uri
     root = shlex.quote(root_of(inputs["pretrain"]))
     commands = [
         (
-            "Take the pretrained model along, in the format of others that it fits:",
+            "Export the pretrained model to the other formats that fit it:",
             f"rungwise export {shlex.quote(folder)} --to model",
         ),
         (
             "Load it in Python, with its tokenizer:",
             f"import rungwise\nmodel = rungwise.load({folder!r})",
         ),
-        ("See what it was made of:", f"rungwise why {shlex.quote(folder)}"),
+        ("Show what it was made from:", f"rungwise why {shlex.quote(folder)}"),
     ]
     for model, _ in registered:
         ask = f"rungwise predict {model.model_uri} --root {root} --input FILE"
-        commands.append((f"Ask the fine-tuned model {model.name}:", ask))
+        commands.append((f"Predict with the fine-tuned model {model.name}:", ask))
     return commands
 
 
 def root_of(artifact: Artifact) -> str:
-    """The root that an artifact lies below: {root}/{stage}/{label-fingerprint}."""
+    """The root of an artifact's folder {root}/{stage}/{label-fingerprint}."""
     return artifact.folder.uri.rsplit("/", 2)[0]
 
 
 def dropped(corpus: Artifact) -> list[dict[str, Any]]:
-    """Texts that became no document: why, how many, and a few by name."""
+    """Dropped texts: the reason, how many, and some names."""
     summary = CorpusSummary.of(corpus)
     return [
         {"reason": reason, "count": count, "examples": summary.dropped_examples.get(reason, [])}
@@ -66,7 +66,7 @@ def dropped(corpus: Artifact) -> list[dict[str, Any]]:
 
 
 def made_by(inputs: Mapping[str, Artifact]) -> dict[str, list[str]]:
-    """Commits, Python, packages and machines, each with all values that occur over the stages."""
+    """Commits, Python, packages and machines, each with every value that occurs in the stages."""
     versions: dict[str, list[str]] = {}
     for artifact in inputs.values():
         by = artifact.record["made_by"]

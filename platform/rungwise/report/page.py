@@ -4,9 +4,9 @@
     instances, model ──> examples ─┼──> templates/page.html.j2 ──> report.html, *.png, *.csv
     records ──> plots ─────────────┘
 
-Everything on the page comes from the records and files of the stages before it; nothing is measured
-anew but the examples. Pictures are inlined, so the page can be mailed. Sections of stages that the
-workflow does not have are left out. Every text is escaped: documents hold HTML now and then.
+Everything on the page comes from records and files of earlier stages; only the examples are
+computed here. Plots are inlined, so the page can be mailed. Sections of stages that the workflow
+lacks are left out. All text is escaped, since documents may contain HTML.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from rungwise.tokenizer import TokenizerSummary
 from rungwise.tokenizer import load as load_tokenizer
 
 PAGE = "report.html"
-_STAGES_DRAWN = 20  # more are drawn by kind
+_STAGES_DRAWN = 20  # at most; more are drawn by kind
 
 
 class ReportConfig(Config):
@@ -79,7 +79,7 @@ class ReportSummary(Summary):
 
 @dataclass(frozen=True)
 class Content:
-    """All that a page shows, read from the stages of a run once."""
+    """Everything the page shows, read from the stages of a run once."""
 
     inputs: Mapping[str, Artifact]
     pretrain: PretrainSummary
@@ -130,7 +130,7 @@ REPORT = StageType("report", 5, write_report, ReportSummary)
 
 
 def draw(content: Content) -> dict[str, bytes]:
-    """Every plot that the stages at hand allow, as PNG, by the name of its file."""
+    """Every plot that these stages allow, as PNG, by file name."""
     pretrain, shown, sweeps = content.pretrain, content.examples, content.sweeps
     plots = {}
     if run := pretrain.gradient:
@@ -173,11 +173,11 @@ def draw(content: Content) -> dict[str, bytes]:
 
 
 def render(content: Content, title: str | None, plots: Mapping[str, bytes], recipe: str) -> str:
-    """The page as HTML; its title is the label of the run if None."""
+    """The page as HTML; `title` defaults to the label of the run."""
     inputs, instances = content.inputs, content.inputs.get("instances")
     read = config_of(instances) if instances else None
     last = list(inputs.values())[-1]
-    # What the templates call for themselves.
+    # Modules whose functions the templates call.
     modules = (comparison, findings, origin, speed, style, tables)
     return (
         environment()
@@ -214,7 +214,7 @@ def render(content: Content, title: str | None, plots: Mapping[str, bytes], reci
 
 
 def _registered(inputs: Mapping[str, Artifact]) -> list[tuple[RegisterSummary, EvaluateSummary]]:
-    """Every registered model with the evaluation that it is from."""
+    """Every registered model with its evaluation."""
     registered = []
     for artifact in of_stage(inputs, "register").values():
         evaluate = input_of(artifact, "evaluate", inputs)
@@ -224,7 +224,7 @@ def _registered(inputs: Mapping[str, Artifact]) -> list[tuple[RegisterSummary, E
 
 
 def _tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """The rows of every table that the stages at hand allow."""
+    """The rows of every table that these stages allow."""
     examples, compared, table = content.examples, content.compared, content.table
     rows: dict[str, Sequence[Mapping[str, Any]]] = {"stages": tables.stages(content.inputs)}
     if run := content.pretrain.gradient:

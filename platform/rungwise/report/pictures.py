@@ -1,6 +1,6 @@
 """The masked instance, the passage and the blanks as PNG files; the page has the same as text.
 
-Tokens are text of somebody else's, so no `$` in them is taken for mathematics.
+Tokens come from arbitrary text, so `$` must not start matplotlib's math mode.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ class _Box:
     colour: str
 
     @property
-    def width(self) -> float:
-        """In letters."""
+    def width(self) -> float:  # in letters
         return max(len(self.text), 0.9 * len(self.below)) + 1.8
 
 
 def instance(shown: Specimen) -> bytes:
-    """Every token in a box: colours say segment and what masking did, the small print what was."""
+    """Every token in a box, coloured by segment and masking, with the original in small print."""
     return _boxes(
         "Held-out text as the model reads it" + (f": {shown.answer}" if shown.answer else ""),
         (
@@ -65,12 +64,12 @@ def instance(shown: Specimen) -> bytes:
 
 
 def passage(seen: Passage) -> bytes:
-    """Every token in a box: the colour says how likely the model held it, and so does the print."""
+    """Every token in a box, with its probability as colour and in small print."""
     below = [percent(least, 0 if least >= 0.01 else 1) for least in LEVELS]
-    names = [f"{below[0]} or more", *(f"to {share}" for share in below[1:]), "less"]
+    names = [f"{below[0]} or more", *(f"down to {share}" for share in below[1:]), "less"]
     return _boxes(
-        f"Held-out text, and the probability the model gave to each token: "
-        f"{seen.mean_surprise:.2f} nats a token",
+        f"Held-out text and the model's probability of each token: "
+        f"{seen.mean_surprise:.2f} nats per token",
         tuple(zip(names, _SURPRISE, strict=True)),
         [
             _Box(_cut(token.text), small_percent(token.probability), _SURPRISE[token.level])
@@ -106,13 +105,13 @@ def _boxes(title: str, key: Sequence[tuple[str, str]], boxes: Sequence[_Box]) ->
 
 
 def blanks(filled: Sequence[Filled]) -> bytes:
-    """Each sentence with its blank, and small bars of the best guesses, the right word marked."""
+    """Each sentence with its blank, and bars of the best guesses, the right word marked."""
     drawn, panels = style.panels(len(filled), _COLUMNS, 2.35, 0.4)
     right = sum(blank.rank == 1 for blank in filled)
     within = sum(blank.rank <= TOP for blank in filled)
     drawn.suptitle(
-        f"First guess right in {right} of {len(filled)} blanks, right word among the first {TOP} "
-        f"in {within}",
+        f"First guess correct in {right} of {len(filled)} blanks, answer among the top {TOP} in "
+        f"{within}",
         x=0.01,
         ha="left",
         fontsize=11,
@@ -129,7 +128,7 @@ def blanks(filled: Sequence[Filled]) -> bytes:
         axes.set_xlim(0, 1.05 * most)
         style.dress(axes, x="probability (%)", grid="x")
         axes.set_title(
-            f"{_sentence(blank)}\nright: {_cut(blank.blank.answer)}, guess {blank.rank:,} "
+            f"{_sentence(blank)}\nanswer: {_cut(blank.blank.answer)}, rank {blank.rank:,} "
             f"({percent(blank.probability, 2)})",
             loc="left",
             fontsize=9,
@@ -140,7 +139,7 @@ def blanks(filled: Sequence[Filled]) -> bytes:
 
 
 def _sentence(blank: Filled) -> str:
-    """The words next to the blank, on two lines."""
+    """The words around the blank, on at most two lines."""
     before, after = blank.blank.before, blank.blank.after
     if len(before) > _CONTEXT_LETTERS:
         before = "… " + before[-_CONTEXT_LETTERS:].partition(" ")[2]
@@ -150,7 +149,7 @@ def _sentence(blank: Filled) -> str:
 
 
 def _lines(boxes: Sequence[_Box]) -> list[list[tuple[float, _Box]]]:
-    """Boxes with the place where each begins, in letters, broken into lines."""
+    """Boxes broken into lines, each with its left edge in letters."""
     lines: list[list[tuple[float, _Box]]] = [[]]
     x = 0.0
     for box in boxes:

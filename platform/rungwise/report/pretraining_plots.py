@@ -1,4 +1,4 @@
-"""Plots of pretraining: losses against tokens, what context is worth, lengths, time by stage."""
+"""Plots of pretraining: losses by tokens, loss by context, instance lengths, time by stage."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rungwise.report.formats import duration, percent
 
 
 def loss(pretrain: PretrainSummary, run: GradientRun, tokens: Part) -> bytes:
-    """Loss of training and validation against tokens, between ln V and the unigram entropy, and
-    below it the learning rate."""
+    """Training and validation loss against tokens, with lines at ln V and the unigram entropy, and
+    the learning rate below."""
     key, unigram_entropy = tokens.loss_key, pretrain.unigram_entropy
     uniform = math.log(pretrain.vocab_size)
     drawn = style.figure((style.WIDE[0], 5.2))
@@ -29,19 +29,19 @@ def loss(pretrain: PretrainSummary, run: GradientRun, tokens: Part) -> bytes:
         color=style.PURPLE,
         linestyle=(0, (5, 3)),
         linewidth=1.5,
-        label=f"ln V = {uniform:.2f}: every token equally likely, where training starts",
+        label=f"ln V = {uniform:.2f}: all tokens equally likely (untrained model)",
     )
     _unigram(axes, unigram_entropy, ": the best guess without context")
-    _curves(axes, run, key, "training (mean since the point before)")
+    _curves(axes, run, key, "training (mean since the previous point)")
     first, last = run.validation[0][key], pretrain.final[key]
     style.dress(
         axes,
-        f"Validation {tokens.name} loss: from {first:.2f} to {last:.2f} nats; guessing without "
-        f"context costs {unigram_entropy:.2f}",
+        f"Validation {tokens.name} loss: from {first:.2f} to {last:.2f} nats; unigram entropy "
+        f"{unigram_entropy:.2f}",
         y=f"{tokens.name} loss (nats)",
     )
     axes.margins(x=0.02)
-    # Between the two lines, where the curves pass only at the left.
+    # Between the two lines, where the curves are only at the left.
     lowest, highest = axes.get_ylim()
     below_uniform = (uniform - lowest) / (highest - lowest) - 0.02
     style.legend(axes, "upper right", bbox_to_anchor=(1, below_uniform))
@@ -57,7 +57,7 @@ def loss(pretrain: PretrainSummary, run: GradientRun, tokens: Part) -> bytes:
 
 
 def pair(run: GradientRun, task: Part) -> bytes:
-    """Loss and accuracy of the pair task against tokens, with the lines of chance."""
+    """Loss and accuracy of the pair task against tokens, with chance level."""
     drawn = style.figure(style.HALF)
     upper, lower = drawn.subplots(2, 1, sharex=True)
     for axes, key, scale, chance, bounds, label in (
@@ -66,7 +66,7 @@ def pair(run: GradientRun, task: Part) -> bytes:
     ):
         drawn_values = _curves(axes, run, key, "training", scale)
         axes.axhline(chance, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
-        # A range that always holds the same bounds: noise about chance must not look like news.
+        # A fixed minimum range, so that noise around chance does not look like learning.
         axes.set_ylim(min(*bounds, *drawn_values), max(*bounds, *drawn_values))
     accuracy = percent(run.validation[-1][task.accuracy_key])
     style.dress(upper, f"{task.name} accuracy ends at {accuracy}; chance is 50%", y="loss (nats)")
@@ -76,7 +76,7 @@ def pair(run: GradientRun, task: Part) -> bytes:
 
 
 def context(reach: Sequence[Reach], unigram_entropy: float) -> bytes:
-    """Mean surprise of held-out tokens by how many tokens of their document were read before."""
+    """Mean surprisal of held-out tokens by number of tokens of their document read before."""
     drawn = style.figure(style.HALF)
     axes = drawn.subplots()
     _unigram(axes, unigram_entropy)
@@ -86,17 +86,17 @@ def context(reach: Sequence[Reach], unigram_entropy: float) -> bytes:
     axes.set_xticks(places, names, rotation=30 if len(reach) > 6 else 0)
     style.dress(
         axes,
-        f"A token costs {reach[0].nats:.2f} nats after {names[0]} token, "
+        f"Mean surprisal: {reach[0].nats:.2f} nats after {names[0]} token, "
         f"{reach[-1].nats:.2f} after {names[-1]}",
-        "tokens of the document read before it",
-        "mean surprise (nats)",
+        "preceding tokens in the document",
+        "mean surprisal (nats)",
     )
     style.legend(axes)
     return style.png(drawn)
 
 
 def lengths(instances: InstancesSummary) -> bytes:
-    """How long instances are, in tokens."""
+    """Histogram of instance lengths in tokens."""
     counts, longest = np.array(instances.length_histogram), instances.sequence_length
     assert longest is not None, f"{instances.kind} have no rows"
     edges = np.linspace(0, longest, len(counts) + 1)
@@ -107,7 +107,7 @@ def lengths(instances: InstancesSummary) -> bytes:
     style.dress(
         axes,
         f"{share[-1]:.0f}% of instances are {edges[-2]:.0f} to {longest} tokens long",
-        "tokens of an instance",
+        "instance length (tokens)",
         "instances (%)",
     )
     axes.set_xlim(0, longest)
@@ -147,7 +147,7 @@ def stages(seconds: Mapping[str, float]) -> bytes:
 
 
 def _tokens_at(run: GradientRun, step: int) -> float:
-    """Millions of tokens that were read when a step was done, between rows in proportion."""
+    """Millions of tokens read after a step, interpolated between logged rows."""
     rows = sorted([*run.history, *run.validation], key=lambda row: row["step"])
     return float(np.interp(step, [row["step"] for row in rows], _millions(rows)))
 
@@ -165,7 +165,7 @@ def _unigram(axes: Axes, entropy: float, meaning: str = "") -> None:
 def _curves(
     axes: Axes, run: GradientRun, key: str, training: str, scale: float = 1.0
 ) -> list[float]:
-    """Draw training, under the name `training`, and validation; the values that were drawn."""
+    """Draw the training curve, labelled `training`, and validation; returns all drawn values."""
     history = [scale * row[key] for row in run.history]
     axes.plot(_millions(run.history), history, color=style.SKY, linewidth=1.4, label=training)
     validation = [scale * row[key] for row in run.validation]
@@ -175,5 +175,5 @@ def _curves(
 
 
 def _millions(rows: Sequence[Row]) -> list[float]:
-    """Millions of tokens that were read by each row."""
+    """Millions of tokens read by each row."""
     return [row["tokens"] / 1e6 for row in rows]

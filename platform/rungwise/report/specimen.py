@@ -1,7 +1,7 @@
-"""One held-out pair as the model reads it: every token with its segment and what masking did to it.
+"""One held-out instance as the model reads it: every token with its segment and masking.
 
-The rule that picks it: the first held-out instance whose draw has all three fates, [MASK], a random
-token, and kept, so that a reader sees each once; without such a one, the first.
+It is the first one whose masking has all three outcomes ([MASK], a random token, kept), or the
+first of all if the first 256 have none such.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOKED_AT = 256
 
 @dataclass(frozen=True)
 class Piece:
-    """One position. `original` is set where the model must predict."""
+    """One position. `original` is the token to predict, None if there is none."""
 
     text: str
     kind: Kind
@@ -35,7 +35,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Specimen:
-    """One instance. `answer` is what its label says in words, empty where it has none."""
+    """One instance. `answer` is its pair label in words, empty without one."""
 
     instance: int
     pieces: tuple[Piece, ...]
@@ -46,7 +46,7 @@ class Specimen:
 
 
 def specimen(reader: MaskedReader, tokenizer: Tokenizer, seed: int) -> Specimen:
-    """The instance that the rule picks, masked as validation masks it."""
+    """The instance to show, masked as in validation."""
     count = min(_LOOKED_AT, len(reader))
     batch = rows(reader, np.arange(count), seed)
     before = originals(batch)

@@ -1,7 +1,4 @@
-"""The speed section: how a run went, in words, and its attempts.
-
-All of it is in the summary of the pretrain stage; nothing is measured here.
-"""
+"""The speed section: how a run went, in words, and its attempts, from the pretrain summary."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ class Attempt:
 
 
 def attempts(run: GradientRun) -> list[Attempt]:
-    """Every start that a checkpoint remembers, in their order."""
+    """Every start recorded in a checkpoint, in order."""
     begins = [row.step for row in run.attempts] + [run.steps]
     return [
         Attempt(place + 1, row.step, row.workers, begins[place + 1] - row.step)
@@ -34,12 +31,12 @@ def attempts(run: GradientRun) -> list[Attempt]:
 
 
 def how(run: GradientRun) -> str:
-    """One sentence: on how many workers, shared how, in which precision."""
+    """One sentence: number of workers, parallelism and precision."""
     workers = run.attempts[-1].workers
     shared = {
         "ddp": "each with the whole model (DDP)",
-        "fsdp": "each with a part of the model (FSDP2)",
-        "hybrid": "in groups that hold one model together (hybrid sharding)",
+        "fsdp": "each with a shard of the model (FSDP2)",
+        "hybrid": "in groups that share one copy of the model (hybrid sharding)",
     }
     precision = "bfloat16 matrix products" if run.bfloat16 else "float32"
     if workers == 1:
@@ -48,23 +45,23 @@ def how(run: GradientRun) -> str:
 
 
 def mishaps(run: GradientRun) -> list[str]:
-    """Skipped steps and spikes, counted and named, said as well if there were none; and whether the
-    run took its beginning or its end from elsewhere."""
+    """Sentences on skipped steps and loss spikes (even if there were none), outlier steps, the runs
+    that this one continues, and early stopping."""
     sentences = [
         f"Steps skipped because their gradient was not finite: {_named(run.skipped_steps)}.",
-        f"Steps whose loss stood out above the running median: {_named(run.spikes)}.",
+        f"Steps with a loss spike above the running median: {_named(run.spikes)}.",
     ]
     if run.outlier_steps:
-        sentences.append(f"Steps left out because they stood out: {_named(run.outlier_steps)}.")
+        sentences.append(f"Steps left out as outliers: {_named(run.outlier_steps)}.")
     sentences += [
-        f"The run went on from step {number(before.step)} of {before.label}-{before.fingerprint}, "
-        "with which it has the steps up to there in common."
+        f"The run continued {before.label}-{before.fingerprint} from step {number(before.step)}; "
+        "both have the steps up to there in common."
         for before in run.prolonged
     ]
     if run.stopped_early:
         sentences.append(
-            f"The run ended at step {number(run.steps)}, before the last one of its "
-            "schedule: a budget was spent, or the validation loss no longer fell."
+            f"The run ended at step {number(run.steps)}, before the end of its schedule: a "
+            "budget was used up, or the validation loss stopped falling."
         )
     return sentences
 

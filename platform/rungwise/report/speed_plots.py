@@ -1,4 +1,4 @@
-"""Plots of speed: real tokens a second, and the shares of time and of the processor."""
+"""Plots of speed: tokens per second, MFU, and shares of the time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rungwise.report.speed import attempts
 
 
 def tokens_per_second(run: GradientRun) -> bytes:
-    """Real tokens a second between logged steps; lines where workers started again."""
+    """Non-padding tokens per second between logged steps; vertical lines at worker restarts."""
     rates = np.array([row["tokens_per_second"] for row in run.timings])
     mean = run.throughput["tokens_per_second"]
     drawn = style.figure(style.HALF)
@@ -21,14 +21,14 @@ def tokens_per_second(run: GradientRun) -> bytes:
     axes.axhline(mean / 1e3, color=style.GREEN, linestyle=(0, (5, 3)), linewidth=1.4, label="mean")
     # From 0, so that noise looks as small as it is.
     axes.set_ylim(0, 1.12 * float(max(rates.max(), mean)) / 1e3)
-    style.dress(axes, f"{compact(mean)} tokens a second", "step", "thousand tokens a second")
+    style.dress(axes, f"{compact(mean)} tokens per second", "step", "thousand tokens per second")
     _changes(axes, run)
     style.legend(axes, "best")
     return style.png(drawn)
 
 
 def shares(run: GradientRun) -> bytes:
-    """MFU, and the shares of time spent waiting for data and standing still for checkpoints."""
+    """MFU, and the shares of time spent waiting for data and stalled on checkpoints."""
     rows, total = run.timings, run.throughput
     steps = [row["step"] for row in rows]
     drawn = style.figure(style.HALF)
@@ -36,16 +36,16 @@ def shares(run: GradientRun) -> bytes:
     for key, label, colour, line in (
         ("mfu", "MFU", style.BLUE, "-"),
         ("data_wait_share", "waiting for data", style.VERMILLION, "--"),
-        ("checkpoint_stall_share", "standing still for checkpoints", style.PURPLE, ":"),
+        ("checkpoint_stall_share", "stalled on checkpoints", style.PURPLE, ":"),
     ):
         if key in total:
             values = [100 * row[key] for row in rows]
-            named = f"{label}, in all {percent(total[key])}"
+            named = f"{label}, overall {percent(total[key])}"
             axes.plot(steps, values, color=colour, linestyle=line, linewidth=1.6, label=named)
     title = f"Waiting for data: {percent(total['data_wait_share'])} of the time"
     if "mfu" in total:
         title = f"MFU {percent(total['mfu'])}; waiting for data {percent(total['data_wait_share'])}"
-    # Room for the legend, and never so little that a share of nothing fills the picture.
+    # Room for the legend, and at least 1 % so that tiny shares do not fill the plot.
     axes.set_ylim(0, max(1.35 * axes.get_ylim()[1], 1.0))
     style.dress(axes, title, "step", "percent")
     _changes(axes, run)

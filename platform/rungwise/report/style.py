@@ -1,8 +1,8 @@
-"""How plots look: one palette, one way to set up an axis, one way to become a PNG.
+"""The look of plots: palette, axes and PNG output.
 
-Colours are those of Okabe and Ito 2008 ("Color universal design"), which people with any kind of
-colour vision tell apart; where two meet, marker or line differ as well. Figures are made with
-matplotlib's objects and its Agg canvas, never through pyplot, which keeps global state.
+Colours are from Okabe and Ito 2008 ("Color universal design"), distinguishable with any kind of
+colour vision; series differ in marker or line as well. Figures use matplotlib's objects and the Agg
+canvas, never pyplot, which keeps global state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
 ORANGE, VERMILLION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
 INK, MUTED, FAINT = "#1f2430", "#5b6472", "#d9dde3"
 
-# What the variants of an experiment are drawn in, by their position: names are free.
+# Looks of variants go by position, since their names are free.
 _COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7b8494")
 _MARKERS = ("o", "^", "s", "v", "P", "X", "p", "*")
 _LINES = ("-", "--", "-.", ":")
@@ -32,19 +32,19 @@ _LINES = ("-", "--", "-.", ":")
 DASHED = (0, (4, 3))
 DOTTED = (0, (2, 2))
 
-WIDE = (9.6, 4.2)  # inches: the width of the page, or half of it
+WIDE = (9.6, 4.2)  # inches: the page's width; HALF fits twice
 MIDDLE = (6.8, 4.0)
 HALF = (5.2, 3.9)
-_NAME_LETTERS = 16  # of a variant beside an axis, before it goes on in a second line
+_NAME_LETTERS = 16  # of a variant beside an axis, before it wraps
 _DOTS_PER_INCH = 160
-_LETTERS_PER_INCH = 11.2  # of a title, which begins where the axis does
+_LETTERS_PER_INCH = 11.2  # of a title, which starts at the axis
 _AXIS_INCHES = 0.9
 _PAD_INCHES = 0.12
 
 
 @dataclass(frozen=True)
 class Series:
-    """How one of several things is drawn, the same in every plot and on the page."""
+    """How a variant or rung is drawn, the same in every plot and on the page."""
 
     colour: str
     marker: str
@@ -52,10 +52,7 @@ class Series:
 
 
 def series(position: int) -> Series:
-    """Colour, marker and line of the variant at a position, the first at 0.
-
-    Colours come again after seven, then with another marker and line.
-    """
+    """The look at a position from 0. Colours repeat after seven, with another marker and line."""
     return Series(
         _COLOURS[position % len(_COLOURS)],
         _MARKERS[position % len(_MARKERS)],
@@ -64,9 +61,9 @@ def series(position: int) -> Series:
 
 
 def figure(size: tuple[float, float]) -> Figure:
-    """An empty white figure that lays itself out."""
+    """An empty white figure with constrained layout."""
     made = Figure(figsize=size, dpi=_DOTS_PER_INCH, facecolor="white")
-    # Room at the edges, for on a dark page the picture is a white card.
+    # Padding, since on a dark page the plot is a white card.
     made.set_layout_engine("constrained", w_pad=_PAD_INCHES, h_pad=_PAD_INCHES)
     FigureCanvasAgg(made)
     return made
@@ -76,7 +73,7 @@ def panels(
     count: int, most_columns: int, row_inches: float, rest_inches: float
 ) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels in rows of at most `most_columns`; `rest_inches` is the height
-    of what is above and below them."""
+    above and below them."""
     columns = min(count, most_columns)
     rows = -(-count // columns)
     width = WIDE[0] if columns > 1 else MIDDLE[0]
@@ -90,7 +87,7 @@ def panels(
 def dress(
     axes: Axes, title: str = "", x: str = "", y: str = "", grid: Literal["x", "y"] = "y"
 ) -> None:
-    """Title (what there is to see), labels with units, a light grid, no box."""
+    """Set the title (the finding), labels with units and a light grid, and remove the box."""
     if title:
         drawn = axes.get_figure(root=True)
         assert drawn is not None
@@ -125,8 +122,8 @@ def legend(axes: Axes, place: Place = "best", **options: Any) -> None:
 def legend_below(
     drawn: Figure, panels: Sequence[Axes], title: str = "", last: Sequence[str] = ()
 ) -> None:
-    """One legend for all panels, below them, where nothing is covered: each name once, and those
-    of `last` behind the others, in that order."""
+    """One legend below all panels, each name once, those in `last` after the others in that
+    order."""
     named: dict[str, Any] = {}
     for axes in panels:
         handles, names = axes.get_legend_handles_labels()
@@ -136,7 +133,7 @@ def legend_below(
 
 
 def key_below(drawn: Figure, named: Mapping[str, Any], title: str = "") -> None:
-    """A legend of things by name below all panels, in as many columns as the figure is wide."""
+    """A legend of {name: handle} below all panels, in as many columns as fit."""
     names = list(named)
     if title:
         names[0] = f"{title}: {names[0]}"
@@ -156,7 +153,7 @@ def key_below(drawn: Figure, named: Mapping[str, Any], title: str = "") -> None:
 
 
 def wrapped(name: str) -> str:
-    """The name of a variant on several lines where it is long."""
+    """A variant's name, wrapped if long."""
     return (
         textwrap.fill(name.replace("_", "_ ").replace("-", "- "), _NAME_LETTERS)
         .replace("_ ", "_")
@@ -165,7 +162,7 @@ def wrapped(name: str) -> str:
 
 
 def mark(axes: Axes, x: float, text: str, named: bool = True) -> None:
-    """A thin vertical line where something changed, with what it was beside it."""
+    """Mark a change with a thin vertical line and `text` beside it."""
     axes.axvline(x, color=INK, linestyle=(0, (1, 2)), linewidth=1.1, zorder=1)
     if named:
         axes.annotate(
@@ -182,10 +179,10 @@ def mark(axes: Axes, x: float, text: str, named: bool = True) -> None:
 
 
 def png(drawn: Figure) -> bytes:
-    """The figure as a PNG, the same bytes for the same numbers."""
+    """The figure as a PNG; the same numbers give the same bytes."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # Scripts that the font lacks become boxes in the picture; the page itself has the text.
+        # Glyphs that the font lacks become boxes; the page has the same as text.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         drawn.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()

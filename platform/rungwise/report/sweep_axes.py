@@ -1,4 +1,4 @@
-"""Shared by the plots of sweeps: the sweeps of each task, and where the values of a key lie."""
+"""Helpers of the sweep plots: sweeps by task, and the axis of a setting."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rungwise.report.formats import setting
 from rungwise.sweep.config import HalvingScheduler
 from rungwise.sweep.record import ScoredTrial, Trial
 
-_WIDE_RANGE = 0.5  # powers of ten from which an axis is logarithmic
-_GROUPS = 4  # that the values of a range are cut into, to see how much they tell
+_WIDE_RANGE = 0.5  # powers of ten above which an axis is logarithmic
+_GROUPS = 4  # quantile groups of a range, to see how much variance it explains
 
 
 def by_task(sweeps: Sequence[Swept]) -> dict[str, list[Swept]]:
@@ -30,7 +30,7 @@ def by_task(sweeps: Sequence[Swept]) -> dict[str, list[Swept]]:
 
 
 def keys_of(sweeps: Sequence[Swept]) -> list[str]:
-    """The keys that any of these sweeps varied, that of the learning rate first."""
+    """The keys that any of these sweeps varied, learning rates first."""
     keys = dict.fromkeys(key for sweep in sweeps for key in sorted(sweep.settings["space"]))
     return sorted(keys, key=lambda key: not key.endswith("learning_rate"))
 
@@ -44,10 +44,10 @@ def rungs(settings: Mapping[str, Any], trials: Sequence[Trial]) -> list[int]:
 
 
 def most_telling(trials: Sequence[ScoredTrial], keys: Sequence[str]) -> str:
-    """The key whose values explain most of the variance of the scores, adjusted for how many groups
-    of values there are; the first of equals, and a learning rate before all others, for readers ask
-    for it first. What was stopped early scores low for that, and counts only where all else cannot
-    be told apart."""
+    """The key whose values explain most of the variance of the scores, adjusted for the number of
+    groups; the first of equals, and a learning rate before all others, since readers look for it
+    first. Trials that stopped early score low for that reason, so they count only if the others
+    decide nothing."""
     keys = [key for key in keys if key.endswith("learning_rate")] or keys
     whole = [trial for trial in trials if not trial.stopped_early]
     explained = {key: _explained(whole, key) for key in keys}
@@ -58,8 +58,8 @@ def most_telling(trials: Sequence[ScoredTrial], keys: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """The places of the values of a key. `values` are all that are listed, or the two bounds of a
-    range if `listed` is None."""
+    """Where the values of a key lie. `values` are all listed ones, with labels `listed`, or the two
+    bounds of a range if `listed` is None."""
 
     key: str
     values: list[Any]
@@ -74,11 +74,11 @@ class Axis:
         return self.key != "score" and self._numeric and is_wide(self.values)
 
     def place(self, value: Any) -> float:
-        """On an axis of its own: numbers as they are, all else by its position in the list."""
+        """Coordinate on an axis of its own: numbers as they are, others by position in the list."""
         return float(value) if self._numeric else float(self._position(value))
 
     def height(self, value: Any) -> float:
-        """Between 0 and 1, for an axis beside others."""
+        """Coordinate between 0 and 1, for parallel axes."""
         if not self._numeric:
             return (self._position(value) + 0.5) / len(self.values)
         low, high = min(self.values), max(self.values)
@@ -89,7 +89,7 @@ class Axis:
         return (value - low) / (high - low)
 
     def marks(self) -> list[Any]:
-        """The values that are written at an axis beside others."""
+        """The values labelled on a parallel axis."""
         if self.listed or self.values[0] == self.values[-1]:
             return self.values if self.listed else self.values[:1]
         low, high = self.values
@@ -114,7 +114,7 @@ class Axis:
 
 
 def axis_of(key: str, sweeps: Sequence[Swept]) -> Axis:
-    """The axis of a key over the sweeps of a task: its space, and what populations made of it."""
+    """The axis of a key over a task's sweeps: its search space and the values populations used."""
     spaces = [s.settings["space"][key] for s in sweeps if key in s.settings["space"]]
     used = [t.values[key] for s in sweeps for t in s.summary.scored if key in t.values]
     if all("values" in space for space in spaces):
@@ -129,7 +129,7 @@ def axis_of(key: str, sweeps: Sequence[Swept]) -> Axis:
 
 
 def readable(key: str) -> str:
-    """`finetune.learning_rate` -> `learning rate`; of other blocks with the block."""
+    """`finetune.learning_rate` -> `learning rate`; other blocks keep their name."""
     return key.removeprefix("finetune.").replace("_", " ").replace(".", " ")
 
 

@@ -1,7 +1,7 @@
 """Plots of sweeps: where the good settings lie, and how trials went epoch by epoch.
 
-A task has a panel of its own, for its scores compare with no other's, and a variant its colour,
-marker and line.
+Each task has its own panel, since scores of different tasks do not compare; each variant has its
+own colour, marker and line.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from rungwise.report.sweep_axes import (
 )
 
 _PANEL_INCHES = 3.7
-_ROW_INCHES = 3.4  # of a panel over the whole width
+_ROW_INCHES = 3.4  # of a full-width panel
 _MOST_COLUMNS = 2
-_LAST = ("took over a better one", "stopped early", "other trials", "winner")  # in a legend
+_LAST = ("copied a better trial", "stopped early", "other trials", "winner")  # in a legend
 _SHIFT = 0.012  # between lines through the same value
 
 
 def scatter(sweeps: Sequence[Swept]) -> bytes:
-    """The validation score of every trial against the learning rate, or else the setting that tells
-    most of it."""
+    """The validation score of every trial against the learning rate, or else the setting that
+    explains most of it."""
     tasks = by_task(sweeps)
     drawn, panels = _panels(len(tasks))
     for axes, (task, of_task) in zip(panels, tasks.items(), strict=True):
@@ -79,7 +79,7 @@ def scatter(sweeps: Sequence[Swept]) -> bytes:
 
 
 def parallel(sweeps: Sequence[Swept]) -> bytes:
-    """Every trial as a line through its settings to its validation score, coloured by the score."""
+    """Parallel coordinates: every trial as a line through its settings, coloured by its score."""
     tasks = by_task(sweeps)
     drawn = style.figure((style.WIDE[0], 0.5 + _ROW_INCHES * len(tasks)))
     panels = drawn.subplots(len(tasks), 1, squeeze=False)[:, 0]
@@ -160,8 +160,8 @@ def parallel(sweeps: Sequence[Swept]) -> bytes:
 
 
 def curves(sweeps: Sequence[Swept]) -> bytes:
-    """The validation score of every trial by epoch; a cross where it was stopped, and the rungs at
-    which that is decided."""
+    """The validation score of every trial by epoch, with a cross where it was stopped and dotted
+    lines at the rungs of successive halving."""
     tasks = by_task(sweeps)
     drawn, panels = _panels(len(tasks))
     for axes, (task, of_task) in zip(panels, tasks.items(), strict=True):
@@ -189,7 +189,7 @@ def curves(sweeps: Sequence[Swept]) -> bytes:
                 point: Any = {"color": sweep.look.colour, "zorder": 4}
                 for row in (taken["rows"] for taken in trial.taken_over):
                     if row < len(epochs):
-                        label = "took over a better one"
+                        label = "copied a better trial"
                         axes.scatter(epochs[row], values[row], 22, marker="D", label=label, **point)
                 if trial.stopped_early:
                     point |= {"marker": "x", "linewidth": 1.8, "label": "stopped early"}
@@ -233,7 +233,7 @@ def schedules(sweeps: Sequence[Swept]) -> bytes | None:
             )
         if is_wide(everything):
             axes.set_yscale("log")
-        title = _title(task, f"{sweep.variant}: {readable(key)} of a population")
+        title = _title(task, f"{sweep.variant}: {readable(key)} in the population")
         style.dress(axes, title, "epoch", readable(key))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.legend_below(drawn, panels, last=_LAST)
@@ -256,7 +256,7 @@ def _winners(sweeps: Sequence[Swept], keys: Sequence[str]) -> str:
     values = [sweep.summary.best.values for sweep in sweeps]
     same = [key for key in keys if len({text_of(one.get(key)) for one in values}) == 1]
     if not same:
-        return "winners (thick) share no setting"
+        return "winners (thick) have no setting in common"
     shared = ", ".join(f"{readable(key)} {setting(values[0].get(key))}" for key in same)
     return f"winners (thick) share {shared}" if len(values) > 1 else f"winner (thick): {shared}"
 

@@ -1,4 +1,4 @@
-"""The numbers behind the page as CSV files, in full precision, one row a thing."""
+"""The numbers behind the page as rows of CSV files, in full precision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_A_TRIAL = (
 
 
 def stages(inputs: Mapping[str, Artifact]) -> list[Row]:
-    """Every stage: its headline, how long it took, where it lies, who made it."""
+    """Every stage: its duration, headline, folder, MLflow run and commit."""
     return [
         {
             "stage": name,
@@ -40,7 +40,7 @@ def stages(inputs: Mapping[str, Artifact]) -> list[Row]:
 
 
 def noise(compared: Compared) -> list[Row]:
-    """The judged metric of each variant with typing errors, by their rate."""
+    """The judged metric of each variant by rate of typing errors."""
     return [
         {"task": task.name, "variant": name, "metric": task.metric, "rate": rate, **vars(each)}
         for task in compared.tasks
@@ -50,8 +50,7 @@ def noise(compared: Compared) -> list[Row]:
 
 
 def seconds(inputs: Mapping[str, Artifact], most: int) -> dict[str, float]:
-    """Seconds of every stage by title; where there are more than `most`, of every kind of stage
-    with how many there are."""
+    """Seconds by stage title; with more than `most` stages, by kind with the number of stages."""
     if len(inputs) <= most:
         return {title: artifact.record["seconds"] for title, artifact in inputs.items()}
     kinds: dict[str, list[float]] = {}
@@ -79,13 +78,13 @@ def trials(sweeps: Sequence[Swept]) -> list[Row]:
 
 
 def swept_columns(trials: Sequence[Row]) -> list[str]:
-    """The columns of the trials that are settings and stand under their own names."""
+    """The columns of `trials` that are settings with a name of their own."""
     names = dict.fromkeys(key for trial in trials for key in trial)
     return [name for name in names if name not in _OF_A_TRIAL and "/" not in name]
 
 
 def seeds(compared: Compared) -> list[Row]:
-    """Scores of every task, budget, variant and seed on validation and test."""
+    """Validation and test scores of every task, budget, variant and seed."""
     return [
         {
             **_where(evaluated),
@@ -102,7 +101,7 @@ def seeds(compared: Compared) -> list[Row]:
 
 def differences(compared: Compared) -> list[Row]:
     """Every pair of variants at every task and budget, with both intervals. `bootstrap_p_holm` is
-    p corrected for all rows."""
+    corrected over all rows."""
     pairs = [(evaluated, row) for evaluated in _all(compared) for row in evaluated.differences]
     corrected = holm([row.bootstrap.p for _, row in pairs])
     return [
@@ -137,7 +136,7 @@ def budgets(compared: Compared) -> list[Row]:
 
 
 def mixes(compared: Compared) -> list[Row]:
-    """The weight of every layer, 0 the embeddings, of every variant and seed that learnt to mix."""
+    """Layer weights of every variant and seed that learnt to mix; layer 0 is the embeddings."""
     return [
         {**_where(evaluated), "variant": row.variant, "seed": row.seed, "layer": layer}
         | {"weight": weight}
@@ -181,7 +180,7 @@ def fill_in(filled: Sequence[Filled]) -> list[Row]:
 
 
 def continuations(continued: Sequence[Continued]) -> list[Row]:
-    """Every prompt with what follows it in the text and what the model adds."""
+    """Every prompt with its true and generated continuations."""
     return [
         {
             "instance": row.prompt.instance,
@@ -195,7 +194,7 @@ def continuations(continued: Sequence[Continued]) -> list[Row]:
 
 
 def neighbours(shown: Sequence[Neighbours]) -> list[Row]:
-    """Every word with each of its nearest, a row a pair."""
+    """One row per word and neighbour."""
     return [
         {"word": row.word, "near": each.word, "cosine": each.cosine}
         for row in shown

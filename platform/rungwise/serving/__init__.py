@@ -1,1 +1,1 @@
-"""Trained models in use: predictions, the MLflow registry, models in Hugging Face's format."""
+"""Trained models in use: predictions, the MLflow registry, export to Hugging Face's format."""

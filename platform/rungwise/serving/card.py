@@ -1,4 +1,4 @@
-"""The card of a registered model: what it is for, what it was made of, its scores, in Markdown."""
+"""The card of a registered model in Markdown: intended use, scores, training text."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _RESAMPLES = 2000
 NAME = "card.md"
 
 
-Licences = Mapping[str, Sequence[str | None]]  # of the sources of each corpus, by fingerprint
+Licences = Mapping[str, Sequence[str | None]]  # of each corpus's sources, by its fingerprint
 
 
 def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
     """The card of the model that an evaluation kept.
 
-    Inputs: evaluate, its task, and the pretrain artifact that the model began with. Intervals are
-    of 95 %: of this model over the test examples, of a variant over its seeds.
+    Inputs: evaluate, its task, and the pretrain artifact that the model started from. 95 %
+    intervals are over test examples for this model, over seeds for a variant.
     """
     evaluated, task = EvaluateSummary.of(inputs["evaluate"]), TaskSummary.of(inputs["task"])
     chosen, metric, info = evaluated.chosen, evaluated.metric, task.info
@@ -44,13 +44,13 @@ def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> 
         f"{variant}{', from random weights' * (made.pretraining is None)}": made.estimates[metric]
         for variant, made in evaluated.variants.items()
     }
-    trivial = {f"{rule}, without a model": value for rule, value in evaluated.trivial().items()}
+    trivial = {f"{rule} (trivial baseline)": value for rule, value in evaluated.trivial().items()}
     examples = task.examples
     labels = f" ({', '.join(info.labels)})" if info.labels else ""
     lines = [
-        f"Says {info.asked}{labels}, as in the task {evaluated.task}: it learnt "
-        f"from {examples.train:,} examples and was chosen on {examples.validation:,}. "
-        "Intended use: text like that of the task; on other kinds nothing was measured.",
+        f"Task {evaluated.task}: {info.asked}{labels}. Fine-tuned on {examples.train:,} examples, "
+        f"selected on {examples.validation:,} validation examples. "
+        "Intended use: text like that of the task; nothing was measured on other text.",
         "",
         f"| {metric}, {examples.test:,} test examples | score | 95 % interval |",
         "|---|---|---|",
@@ -61,7 +61,7 @@ def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> 
 
 
 def pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
-    """The card of a pretrained model, with the numbers of its last validation.
+    """The card of a pretrained model with its final validation metrics.
 
     Inputs: pretrain, and measure if the model was measured.
     """
@@ -70,14 +70,14 @@ def pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences)
     objective = summary.model.objective(summary.objective)
     lines = [
         f"{summary.model.page_name(objective)} ({summary.model.describe()}), "
-        f"{summary.parameters:,} parameters, trained on the objective {summary.objective} over "
-        f"{summary.tokens:,} tokens. Intended use: text like that of its corpora, as it is or to "
-        "fine-tune; on other kinds nothing was measured.",
+        f"{summary.parameters:,} parameters, pretrained with the objective {summary.objective} on "
+        f"{summary.tokens:,} tokens. Intended use: text like that of its corpora, directly or for "
+        "fine-tuning; nothing was measured on other text.",
         "",
-        "| held-out text | |",
+        "| held-out text | value |",
         "|---|---|",
         *(f"| {key} | {value:,.4g} |" for key, value in summary.final.items()),
-        f"| unigram entropy, nats a token | {summary.unigram_entropy:.4g} |",
+        f"| unigram entropy (nats per token) | {summary.unigram_entropy:.4g} |",
     ]
     return _card(name, lines, inputs, pretrain, licences)
 
@@ -89,14 +89,13 @@ def _card(
     made: Artifact,
     licences: Licences,
 ) -> str:
-    """Join what is told of a model, what its pretraining was asked and has read, and how `made`
-    is built again."""
+    """Join `lines`, the measurements and sources of its pretraining, and how to rebuild `made`."""
     again = shlex.quote(made.folder.uri)
     if measured := inputs.get("measure"):
         lines = [
             *lines,
             "",
-            "| of the pretraining | value | 95 % interval | items |",
+            "| pretrained model | value | 95 % interval | items |",
             "|---|---|---|---|",
             *(
                 f"| {' '.join(filter(None, (each.suite, each.part, each.metric)))} | "
@@ -107,13 +106,13 @@ def _card(
         ]
     found = sources(inputs["pretrain"], licences)
     read = [f"- {line}; licence: {licence}" for line, licence in found]
-    told = f"Built again, and compared byte by byte: `rungwise rebuild {again} --into FOLDER`"
+    told = f"Rebuild it and compare byte by byte: `rungwise rebuild {again} --into FOLDER`"
     text = [f"# {name}", "", *lines, "", "Pretrained on", "", *read, "", told, ""]
     return without_passwords("\n".join(text))
 
 
 def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
-    """A line and a licence for each source of each corpus that the weights have seen."""
+    """A line and a licence for each source of each corpus that the weights were trained on."""
     found = []
     for corpus in (each for each in chain(pretrain) if each.stage == "corpus"):
         amount = CorpusSummary.of(corpus).amount()
@@ -137,9 +136,9 @@ def uses(model: str, root: str) -> str:
     where = f"{model} --root {shlex.quote(root)}"
     return "\n".join(
         (
-            f"- a line a text: `rungwise predict {where} --input FILE`",
+            f"- predictions, one text per line: `rungwise predict {where} --input FILE`",
             f"- over HTTP: `rungwise serve {where}`",
-            f"- where it comes from: `rungwise why {where}`",
+            f"- provenance: `rungwise why {where}`",
         )
     )
 

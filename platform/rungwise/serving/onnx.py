@@ -1,18 +1,18 @@
-"""Out: an encoder, or a model for a task, as ONNX, which onnxruntime runs without PyTorch.
+"""Export of an encoder or a fine-tuned model to ONNX, which onnxruntime runs without PyTorch.
 
     input_ids, token_type_ids, attention_mask (R, T) int64, padding at the end of a
-    row, where what comes out means nothing
+    row; outputs at padding are meaningless
 
     a pretrained model           last_hidden_state (R, T, E)
     labels, regression           logits (B, C), C = 1 for a number
-    tagging                      logits (R, T, C) of each token, the word's being that of its first,
-                                 or of its last where the model reads from left to right alone
+    tagging                      logits (R, T, C) per token; a word's are those of its first token,
+                                 or of its last in a left-to-right model
     span                         start_logits, end_logits (R, T)
     choice                       logits (R, 1), the score of a row, which is an option
 
-B is R, but R / 2 where finetune.both_orders gives an item two rows, one behind the other. The
-tokenizer beside it frames texts and pairs as in training. Windows over a long text, the mean of
-their logits and legal sequences of tags (finetune.windows, finetune.legal_tags) are the caller's.
+B is R, or R / 2 with finetune.both_orders, which gives an item two consecutive rows. The tokenizer
+beside it frames texts and pairs as in training. Windows over a long text, the mean of their logits
+and legal tag sequences (finetune.windows, finetune.legal_tags) are left to the caller.
 
 Shapes: R rows, B items, T sequence, E width of a state, C classes.
 """
@@ -41,15 +41,15 @@ from rungwise.tokenizer import FILE as TOKENIZER
 
 MODEL = "model.onnx"
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
-_TRACED = 16  # the longest row that is traced; the graph takes any
+_TRACED = 16  # the longest row that is traced; the graph takes any length
 
 
 def export(
     model: LayeredEncoder | TaskModel, tokenizer: Tokenizer, frame: Frame | None, folder: Path
 ) -> None:
-    """Write the graph, the tokenizer, and of a model for a task its description.
+    """Write the graph, the tokenizer and, for a fine-tuned model, its description.
 
-    Raises ConfigError for a model that cannot be written so, UserError without the packages.
+    Raises ConfigError for a model that ONNX cannot express, UserError without the packages.
     """
     task = model if isinstance(model, TaskModel) else None
     if not any(isinstance(part, Transformer) for part in model.modules()):
@@ -65,7 +65,7 @@ def export(
             "of another kind, or the model before fine-tuning"
         )
     longest: Any = model.max_length if task is None else task.config.sequence_length
-    # Three tensors, for what is given twice becomes one input.
+    # Three tensors, since one given twice would become a single input.
     given = [torch.ones((4, min(longest or _TRACED, _TRACED)), dtype=torch.int64) for _ in INPUTS]
     rows: Any = 2 * Dim("items") if _has_both_orders(model) else Dim("rows")
     sizes = {0: rows, 1: Dim("length", max=longest)}
@@ -96,7 +96,7 @@ def export(
 
 
 class _Graph(nn.Module):
-    """The model with the inputs that Hugging Face's tokenizers give."""
+    """The model with the inputs that Hugging Face's tokenizers produce."""
 
     def __init__(self, model: LayeredEncoder | TaskModel) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def _outputs(model: LayeredEncoder | TaskModel) -> tuple[str, ...]:
 
 
 def _frame(tokenizer: Tokenizer, frame: Frame) -> None:
-    """Make it frame as in fine-tuning; marks that are new have no place in the vocabulary."""
+    """Frame texts as in fine-tuning; marks that fine-tuning added are not in the vocabulary."""
     known = {role: tokenizer.id_to_token(getattr(frame, role)) for role in ("start", "end")}
     start, end = (known[role] or f"[{role.upper()}]" for role in ("start", "end"))
     between = tokenizer.id_to_token(frame.between) or "[BETWEEN]"

@@ -1,10 +1,10 @@
-"""A fine-tuned model as one thing that answers: examples in, predictions out.
+"""A fine-tuned model for inference: examples in, predictions out.
 
     model.json         what the model is and how it was fine-tuned
     model.safetensors  its weights
     tokenizer.json     its tokenizer
 
-These three files are all of it. It needs neither Ray nor the artifacts it was made of.
+It needs only these three files, neither Ray nor the artifacts it was made from.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILES = (DESCRIPTION, WEIGHTS, TOKENIZER)
 
 
 class Predictor:
-    """Answers for examples of the task that the model was fine-tuned on."""
+    """Predictions for examples of the task that the model was fine-tuned on."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: Folder, quiet: bool = False) -> Predictor:
-        """The model in a folder with the three files; `quiet` ones do not say what they cut.
+        """Load from a folder with the three files; `quiet` models do not warn about cut texts.
 
-        Raises DataError naming the file that is missing.
+        Raises DataError naming a missing file.
         """
         for name in FILES:
             if not folder.exists(name):
@@ -75,12 +75,12 @@ class Predictor:
 
     @property
     def example(self) -> dict[str, Any]:
-        """Named values that it answers."""
+        """An example input by column."""
         made_up: dict[str, Any] = dict.fromkeys(columns(self.info), "some text")
         return made_up | ({"options": ["one", "another"]} if self.info.kind == "choice" else {})
 
     def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """One prediction an example, in their order; see tasks/kinds.py for the keys."""
+        """One prediction per example, in order; see tasks/kinds.py for the keys."""
         if not examples:
             return []
         config = self.model.config
@@ -97,7 +97,7 @@ class Predictor:
         )
 
     def _say_cut(self, examples: Sequence[Example], items: Sequence[Item]) -> None:
-        """Say once, on standard error, that a text is longer than what the model reads."""
+        """Warn once, on standard error, that a text is longer than the model reads."""
         cut = next((item for item in items if item.cut), None)
         if cut is None or self._said_cut:
             return

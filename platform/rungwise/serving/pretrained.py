@@ -1,11 +1,11 @@
-"""A pretrained model as one thing that answers, as predictor.py has it for a fine-tuned one.
+"""A pretrained model for inference, as predictor.py is for a fine-tuned one.
 
 model                         answer to a text
-n-gram, or reads from left    log_probability of the text and its end, in nats, and the number
-to right alone                of its tokens
-reads both sides              vector: the mean of the last states of its row, its marks included,
-                              as sentence-transformers has it of an export; a long text is cut
-a table of words              of a word its vector, and the nearest words with their cosines
+n-gram or left-to-right       log_probability of the text and its end token, in nats, and the number
+                              of tokens
+bidirectional                 vector: the mean of the last states, special tokens included, as
+                              sentence-transformers computes it from an export; long text is cut
+table of word vectors         of a word its vector, and the nearest words with their cosines
 
 model.json         what the model is and how it was pretrained
 model.safetensors  its weights
@@ -37,11 +37,11 @@ from rungwise.tokenizer import special_ids
 
 _NEAREST = 10
 _KEPT = ("fingerprint", "label", "config", "summary")  # of the record, for the description
-_PRETRAIN = "pretrain"  # the key that sets this description apart from that of a fine-tuned model
+_PRETRAIN = "pretrain"  # the key that only the description of a pretrained model has
 
 
 class PretrainedPredictor:
-    """Answers for texts; `words` are those of a table, and of other models none."""
+    """Answers for texts; `words` are those of a table of word vectors, empty for other models."""
 
     info = TaskInfo("regression", (), pair=False, metric="")  # an example is a text
 
@@ -65,11 +65,11 @@ class PretrainedPredictor:
 
     @property
     def example(self) -> dict[str, Any]:
-        """Named values that it answers."""
+        """An example input by column."""
         return {"text": self.words[0] if self.words else "some text"}
 
     def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """One answer an example, in their order. Raises DataError for a word that a table lacks."""
+        """One answer per example, in order. Raises DataError for a word that a table lacks."""
         return self._answer([example.text for example in examples if isinstance(example, Text)])
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -83,7 +83,7 @@ def _log_probabilities(model: LanguageModel, texts: list[list[int]], end: int) -
 
 @torch.no_grad()
 def _vectors(encoder: LayeredEncoder, texts: list[list[int]], marks: tuple[int, ...]) -> Any:
-    """One by one, so that what else is asked changes no bit."""
+    """One text at a time, so that results do not depend on the batch, not even in the last bit."""
     room = None if encoder.max_length is None else encoder.max_length - len(marks)
     rows = (torch.tensor([[marks[0], *ids[:room], marks[1]]]) for ids in texts)
     return [{"vector": encoder(ids_1T)[0].float().mean(dim=0).tolist()} for ids_1T in rows]
@@ -99,7 +99,7 @@ def _of_word(near: Neighbourhood, word: str) -> dict[str, Any]:
 
 
 def describe(pretrain: Artifact) -> dict[str, Any]:
-    """All of the model but its tensors, as JSON holds it; `load` reads it."""
+    """The JSON description of the model without its tensors; `load` reads it."""
     return {_PRETRAIN: {name: pretrain.record[name] for name in _KEPT}}
 
 
@@ -109,13 +109,13 @@ Model = Predictor | PretrainedPredictor
 def load(folder: Folder) -> Model:
     """The model in the folder of an artifact, or in one with the files of a registered model.
 
-    Raises DataError naming the file that is missing.
+    Raises DataError naming a missing file.
     """
     artifact = artifacts.load(folder)
     if artifact is not None:
         if artifact.stage == _PRETRAIN:
             return PretrainedPredictor(artifact, load_tokenizer(tokenizer_of(artifact).folder))
-        folder = artifact.folder  # which compares what is read with the record
+        folder = artifact.folder  # which checks what is read against the record
     described = json.loads(folder.read_bytes(DESCRIPTION)) if folder.exists(DESCRIPTION) else {}
     if record := described.get(_PRETRAIN):
         copy = Artifact(_PRETRAIN, record["fingerprint"], folder, record)

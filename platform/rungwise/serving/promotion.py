@@ -1,9 +1,9 @@
-"""Who has an alias: through a gate, and back.
+"""Promotion of a registered version to an alias: the checks before it, and the way back.
 
-A version gets the alias if what it rests on is as it was written, what is served is the file that
-was evaluated or pretrained and answers as it did, and it is not worse than the holder on the same
-test examples, or held-out documents: the 95 % interval of the difference must reach 0. Who had the
-alias before is a tag of the version.
+A version gets the alias if the artifacts behind it are unchanged, the served files are those that
+were evaluated or pretrained and give the same answers, and it is not worse than the holder on the
+same test examples or held-out documents: the 95 % interval of the difference must reach 0 or
+above. A tag of the version names the previous holder.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from rungwise.tasks.examples import TaskSummary, Text, read
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.training.tensor_files import MODEL
 
-_ASKED = 64  # test examples, of the served model; held-out documents, of both
-_TOLERANCE = 1e-4  # of a number that it says, in other batches than before
+_ASKED = 64  # test examples for the served model; held-out documents for both
+_TOLERANCE = 1e-4  # of predicted numbers, computed in other batches than before
 
 
 def faults(made: Artifact, served: Folder) -> list[str]:
-    """List what speaks against a version whose files are in `served`, a line each. `made` is the
-    evaluation or the pretraining that it comes from."""
+    """Reasons against a version whose files are in `served`, one line each; `made` is the
+    evaluation or pretraining that it comes from."""
     found = [fault for artifact in chain(made) for fault in _named(artifact.verify)]
     found += copied_otherwise(made, served)
     return found or _other_answers(made, served)
 
 
 def copied_otherwise(made: Artifact, served: Folder) -> list[str]:
-    """How the registry's copy in `served` is not what was evaluated or pretrained, a line each."""
+    """Where the registry's copy in `served` differs from `made`, one line each."""
     names = dict.fromkeys(FILES, made)
     if made.stage == "pretrain":
         names = {MODEL: made, TOKENIZER: tokenizer_of(made)}
@@ -55,7 +55,7 @@ def copied_otherwise(made: Artifact, served: Folder) -> list[str]:
         for name, artifact in names.items()
         if served.sha256(name) != artifact.record["files"][name]["sha256"]
     ]
-    # Versions of before have no record.
+    # Older versions have no record.
     copy = None if found else load_artifact(served)
     return found if copy is None else _named(copy.verify)
 
@@ -96,11 +96,11 @@ def _same(said: Any, before: Any) -> bool:
 
 
 def compared(first: Artifact, second: Artifact) -> Estimate | None:
-    """How much better the first model is than the second: evaluations in the metric over the same
-    test examples, pretrainings in bits a byte over the same held-out documents; None where a
+    """How much better the first model is than the second: evaluations by their metric on the same
+    test examples, pretrainings in bits per byte on the same held-out documents; None if a
     pretraining gives texts no probability.
 
-    Raises DataError if they were not asked the same.
+    Raises DataError if their tasks or corpora differ, or only one has pseudo-likelihoods.
     """
     both = (first, second)
     if first.stage == "evaluate":
@@ -133,7 +133,7 @@ def _common(what: str, asked: list[Artifact]) -> list[Artifact]:
 
 
 def _bits(pretrain: Artifact) -> Items | None:
-    """Its bits a byte of held-out documents; None if it gives texts no probability."""
+    """Its bits per byte of held-out documents; None if it gives texts no probability."""
     tokens = tokens_of(pretrain)
     tokenizer, corpus = (find_input(tokens, name) for name in ("tokenizer", "corpus"))
     rung = Rung(pretrain, tokens, tokenizer, corpus, SilentReporter())
@@ -144,7 +144,7 @@ def _bits(pretrain: Artifact) -> Items | None:
 
 
 def holder(client: Any, name: str, alias: str) -> str | None:
-    """The version that has the alias."""
+    """The version that has the alias, None if there is none."""
     aliases: Mapping[str, Any] = client.get_registered_model(name).aliases
     return None if (number := aliases.get(alias)) is None else str(number)
 
@@ -158,8 +158,8 @@ def give(client: Any, name: str, alias: str, number: str) -> None:
 
 
 def give_back(client: Any, name: str, alias: str) -> str:
-    """Give the alias to the version that had it before, and say which. Raises UserError where none
-    had it."""
+    """Give the alias back to its previous holder, and return that version. Raises UserError if
+    there is none."""
     now = holder(client, name, alias)
     tags = {} if now is None else client.get_model_version(name, now).tags
     if (before := tags.get(_before(alias))) is None:

@@ -1,5 +1,4 @@
-"""The service on Ray Serve: one replica, whose examples meet in batches whichever request they are
-of."""
+"""The service on Ray Serve: one replica that batches examples across requests."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from rungwise.tasks.examples import Example
 
 _NAME = "rungwise"
 _BATCH_EXAMPLES = 64
-_WAIT_SECONDS = 0.005  # of the first example of a batch, for others
+_WAIT_SECONDS = 0.005  # how long the first example of a batch waits for others
 _REQUESTS = 1024  # at once; more wait in the proxy
 
 
@@ -35,7 +34,7 @@ def imported() -> Any:
 
 @contextlib.contextmanager
 def serving(model: Folder, host: str, port: int) -> Iterator[None]:
-    """Serve the model of a folder, in the Ray that runs, for the duration of the block."""
+    """Serve the model in a folder on the running Ray for the duration of the block."""
     serve = imported()
 
     @serve.deployment(max_ongoing_requests=_REQUESTS)
@@ -45,7 +44,7 @@ def serving(model: Folder, host: str, port: int) -> Iterator[None]:
 
         @serve.batch(max_batch_size=_BATCH_EXAMPLES, batch_wait_timeout_s=_WAIT_SECONDS)
         async def _ask(self, examples: list[Example]) -> list[Answer]:
-            # In a thread, so that requests come in while the model computes.
+            # In a thread, so that requests are accepted while the model computes.
             return await asyncio.to_thread(self._service.answers, examples)
 
         async def __call__(self, request: Any) -> Any:
@@ -56,10 +55,10 @@ def serving(model: Folder, host: str, port: int) -> Iterator[None]:
             return Response(reply.body, reply.status, media_type=reply.media_type)
 
     serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
-    cpus = ray.cluster_resources()["CPU"]  # all, which PyTorch uses as threads
+    cpus = ray.cluster_resources()["CPU"]  # all, since PyTorch uses them as threads
     application = Model.options(ray_actor_options={"num_cpus": cpus}).bind(model.uri)
     try:
         serve.run(application, name=_NAME)
         yield
     finally:
-        serve.delete(_NAME)  # requests are answered first; Serve itself ends with Ray
+        serve.delete(_NAME)  # pending requests are answered first; Serve itself ends with Ray

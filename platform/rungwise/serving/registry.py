@@ -1,9 +1,9 @@
-"""Register stage: a fine-tuned or pretrained model in MLflow's registry, that loads anywhere.
+"""Register stage: a fine-tuned or pretrained model in MLflow's registry, loadable anywhere.
 
-What is registered is data and this package's code (an MLflow "model from code"): safetensors, the
-tokenizer, a JSON file; nothing is unpickled. Its tags name the fingerprint of every artifact it
-comes from. The alias goes to the new version unless one with a better score on the same task's
-validation split, or of the same objective on the same text, holds it.
+A registered model is data (safetensors, the tokenizer, a JSON file) and this package's code (an
+MLflow "model from code"); nothing is unpickled. Its tags have the fingerprint of every artifact it
+comes from. The new version gets the alias unless the holder scores better on the same task's
+validation split, or with the same objective on the same text.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RegisterConfig(RegistryConfig):
 
 
 class RegisterSummary(Summary):
-    """A version in the registry. `alias` is None where another version has kept it."""
+    """A version in the registry. `alias` is None if another version keeps it."""
 
     name: str
     version: str
@@ -92,8 +92,8 @@ class RegisterSummary(Summary):
 
 @dataclass(frozen=True)
 class _Entry:
-    """A model as the registry takes it. `shown` are inputs as a caller gives them, `said` answers
-    to them. Of two with the same tags `compared_on` the one with the higher `score` is better."""
+    """A model to register. `shown` are example inputs as a caller gives them, `said` the answers.
+    Versions with the same tags `compared_on` compare by `score`; higher is better."""
 
     files: dict[str, str]
     shown: list[str] | pd.DataFrame
@@ -122,7 +122,7 @@ def register_model(
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
     info: ModelInfo | None = None
-    # MLflow prints what it registered; the display says it already.
+    # MLflow prints what it registered, which the display already shows.
     with (
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stderr(nowhere),
@@ -132,7 +132,7 @@ def register_model(
         entry.files["card"] = str(output.local(CARD))
         for path in map(Path, entry.files.values()):
             (Path(scratch) / path.name).symlink_to(path)
-        # With a record the copy is compared wherever it is loaded.
+        # With a record the copy is verified wherever it is loaded.
         made = {"stage": "served", "fingerprint": inputs["pretrain"].fingerprint}
         artifacts.finish(Folder.at(scratch), made, {})
         entry.files["record"] = f"{scratch}/{artifacts.RECORD}"
@@ -141,8 +141,8 @@ def register_model(
             python_model=str(Path(__file__).with_name("served_model.py")),
             artifacts=entry.files,
             code_paths=[str(Path(__file__).parents[1])],
-            # A schema of inputs would refuse what else is understood: lists, `text` for words,
-            # option0 and so on; what is not understood is refused with a message of our own.
+            # An input schema would refuse other accepted forms (lists, `text` for words, option0
+            # and so on); anything else is refused with a message of our own.
             signature=ModelSignature(
                 outputs=infer_signature(entry.shown, pd.DataFrame(entry.said)).outputs
             ),
@@ -169,9 +169,9 @@ def register_model(
     client.update_registered_model(
         config.name,
         f"{entry.about} `@{config.alias}` is the version to use: a new one gets it unless the "
-        f"holder's {entry.score_name} is better, any other by `rungwise promote`.\n\n"
-        f"The newest is [version {number}](#/models/{config.name}/versions/{number}), of the run "
-        f"with the page {page}.\n\n{uses(f'models:/{config.name}@{config.alias}', root)}",
+        f"holder's {entry.score_name} is better, any other through `rungwise promote`.\n\n"
+        f"The newest is [version {number}](#/models/{config.name}/versions/{number}); the page of "
+        f"its run: {page}\n\n{uses(f'models:/{config.name}@{config.alias}', root)}",
     )
     client.update_model_version(
         config.name,
@@ -198,7 +198,7 @@ def register_model(
 
 
 def _page(client: Any, tracking: TrackingRun) -> str:
-    """A link to the page of the whole run that this stage's run is part of."""
+    """A link to the page of the run that this stage belongs to."""
     run = client.get_run(tracking.run_id)
     whole = run.data.tags.get(PARENT_TAG, tracking.run_id)
     return page_link(run.info.experiment_id, whole, tracking.page)
@@ -234,7 +234,7 @@ def _of_pretraining(
     assert isinstance(predictor, PretrainedPredictor), "it is the folder of a pretraining"
     texts = predictor.words[:_EXAMPLES] or _held_out(inputs["corpus"])
     said = predictor([Text(text, text) for text in texts])
-    answered = {"answered": [texts, said]}  # `rungwise promote` asks again
+    answered = {"answered": [texts, said]}  # `rungwise promote` checks these again
     output.write_bytes(DESCRIPTION, json.dumps(describe(pretrain) | answered).encode("utf-8"))
     summary = PretrainSummary.of(pretrain)
     return _Entry(
@@ -244,7 +244,7 @@ def _of_pretraining(
         card=pretrain_card(config.name, inputs, config.licences),
         about=f"Pretrained models of the kind {summary.model.kind}.",
         score=-summary.final["loss"],
-        score_name="validation loss, of the same objective on the same text,",
+        score_name="validation loss with the same objective on the same text",
         compared_on=("rungwise.tokens", "rungwise.objective"),
         tags={"rungwise.objective": summary.objective},
     )
@@ -294,8 +294,8 @@ def _record(example: Example) -> dict[str, Any]:
 def _better_holder(
     client: Any, config: RegisterConfig, compared_on: tuple[str, ...], tags: Mapping[str, str]
 ) -> Any:
-    """The version that has the alias, if its score is comparable and better; else None. Both
-    scores are as the tags round them, so that the same model built again is not worse."""
+    """The alias holder if its score is comparable and better, else None. Both scores are rounded
+    as in the tags, so that the same model rebuilt is not worse."""
     number = promotion.holder(client, config.name, config.alias)
     if number is None:
         return None

@@ -1,7 +1,7 @@
 """A registered model as MLflow serves it: texts or records in, predictions out.
 
 MLflow copies this file into the model and runs it there ("models from code"). It needs torch and
-tokenizers, neither Ray nor a checkout of this project.
+tokenizers, but neither Ray nor a checkout of this project.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Served(PythonModel):
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         context: PythonModelContext,
-        model_input,  # without a type, of which MLflow would make a schema
+        model_input,  # untyped, or MLflow would derive a schema
         params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """A row an example. Bare texts are enough where an example is one text."""
+        """One row per example. Bare texts are enough if an example is one text."""
         examples = examples_in(_plain(model_input), self._predictor.info)
         return pd.DataFrame(self._predictor(examples))
 
 
 def _plain(model_input: Any) -> Any:
-    """Texts or records, of what MLflow hands over: a list or a frame, depending on who calls."""
+    """Texts or records from MLflow's input: a list or a data frame, depending on the caller."""
     if isinstance(model_input, pd.DataFrame):
         rows = model_input.to_dict("records")
         if any(isinstance(name, int) for name in model_input.columns):

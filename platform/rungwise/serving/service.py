@@ -1,9 +1,9 @@
-"""A model behind HTTP: requests in, replies out, whatever server carries them.
+"""A model behind HTTP, independent of the server.
 
 POST /predict   a text, an object with named values, or a list of these, as JSON
-                200: the prediction, or a list of them; 400: {"error": what `predict` says}
+                200: the prediction, or a list of them; 400: {"error": as `rungwise predict`}
 GET  /health    200 once the model is loaded
-GET  /metrics   what Prometheus reads
+GET  /metrics   metrics for Prometheus
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Reply(NamedTuple):
 
 
 class Service:
-    """Asks a model, and counts what it was asked."""
+    """Answers requests with a model and counts them."""
 
     def __init__(self, predictor: Model) -> None:
         self._predictor = predictor
@@ -52,8 +52,8 @@ class Service:
         )
 
     def answers(self, examples: Sequence[Example]) -> list[Answer]:
-        """One answer an example; for one that the model refuses its error, as that of others, whose
-        requests share the batch, is none of its."""
+        """One answer per example, or its own error if the model refuses it: one bad example must
+        not fail other requests in the batch."""
         self._batches.observe(len(examples))
         try:
             return list(self._predictor(examples))
@@ -65,7 +65,7 @@ class Service:
     async def handle(
         self, ask: Callable[[Example], Awaitable[Answer]], method: str, path: str, body: bytes
     ) -> Reply:
-        """The reply to a request; `ask` brings an example to `answers`, with those of others."""
+        """The reply to a request; `ask` passes an example to `answers`, batched with others."""
         if path not in _METHODS:
             return _error(404, f"there is no {path}; expected {', '.join(_METHODS)}")
         if method != _METHODS[path]:
@@ -74,7 +74,7 @@ class Service:
             return Reply(200, b'{"status": "ok"}\n')
         if path == "/metrics":
             return Reply(200, generate_latest(self._registry), "text/plain; version=0.0.4")
-        status = 500  # of an error that is not the caller's, which the server reports
+        status = 500  # for an error that is not the caller's, which the server reports
         try:
             with self._seconds.time():
                 reply = await self._predicted(ask, body)

@@ -1,12 +1,12 @@
-"""Vectors of tokens in the two formats of word2vec.c, which gensim and others load.
+"""Token vectors in the two formats of word2vec.c, which gensim and others load.
 
-    vectors.txt    `V D`, then a token and its numbers a line
+    vectors.txt    `V D`, then a token and its numbers per line
     vectors.bin    the same with numbers as little-endian float32
 
-Tokens are spelled as the vocabulary has them, blanks in them made visible. Those without a vector
-are left out.
+Tokens are spelled as in the vocabulary, white space as ␣. Special tokens and all-zero vectors are
+left out.
 
-V tokens, D size of a vector
+Shapes: V tokens written, D vector size.
 """
 
 from __future__ import annotations

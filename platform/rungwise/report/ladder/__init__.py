@@ -1,1 +1,1 @@
-"""The page of a ladder: its rungs side by side, and what became of the claims about them."""
+"""The page of a ladder: its rungs side by side, and verdicts on the claims about them."""

@@ -1,4 +1,4 @@
-"""The board of claims: verdicts in words and marks, comparisons as bars, and the one sentence."""
+"""The claims section: verdict marks, comparisons as bars, and the summary sentence."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ MARKS: dict[Verdict, str] = {
     "unresolved": "?",
     "not tested": "\N{EN DASH}",
 }
-_WIDER = 1.15  # than the farthest end of an interval: half a bar
+_WIDER = 1.15  # half a bar, relative to the farthest end of an interval
 
 
 def sentence(judged: Sequence[Judged]) -> str:
-    """`of 13 claims 7 tested: 4 supported, 1 contradicted, 2 unresolved`."""
+    """`7 of 13 claims tested: 4 supported, 1 contradicted, 2 unresolved`."""
     *tested, untested = VERDICTS
     counts = {each: sum(claim.verdict == each for claim in judged) for each in tested}
     words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     done = sum(claim.verdict != untested for claim in judged)
-    return f"of {len(judged)} claims {done} tested" + (f": {words}" if done else "")
+    return f"{done} of {len(judged)} claims tested" + (f": {words}" if done else "")
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A comparison in words, and where its value and its interval lie on a bar from 0 to 100 with
-    the threshold at 50; right of it is as claimed."""
+    """A comparison in words, and its value and interval on a bar from 0 to 100 with the threshold
+    at 50; right of it is as claimed."""
 
     value: str
     interval: str
@@ -43,7 +43,7 @@ class Effect:
 
 
 def effect(row: Compared) -> Effect:
-    """How a comparison that was made is drawn, on a line around its threshold."""
+    """The bar of a comparison that was made."""
     assert row.value is not None
     low = row.value if row.low is None else row.low
     high = row.value if row.high is None else row.high
@@ -67,7 +67,7 @@ def asked(row: Compared) -> str:
     """`perplexity: gpt - lstm`."""
     metric = metric_name(row.metric or "accuracy")
     what = row.of if row.of in (claims.TASKS, metric) else f"{row.of}, {metric}"
-    terms = sorted(row.terms.items(), key=lambda term: -term[1])  # what gains comes first
+    terms = sorted(row.terms.items(), key=lambda term: -term[1])  # positive terms first
     words = [_term(name, weight, first=not place) for place, (name, weight) in enumerate(terms)]
     return f"{what}: {' '.join(words)}"
 
@@ -79,5 +79,5 @@ def _term(name: str, weight: float, first: bool) -> str:
 
 
 def missing(claim: Judged) -> list[str]:
-    """The reasons why comparisons of a claim were not made, each once."""
+    """What the untested comparisons of a claim lack, each once."""
     return list(dict.fromkeys(name for row in claim.comparisons for name in row.missing))

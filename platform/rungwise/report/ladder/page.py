@@ -4,8 +4,8 @@
     claims ──> claims.py ─────────────────────────┼──> templates/ladder.html.j2 ──> ladder.html
     evaluate, table ──> compared.py ──────────────┘                                *.png, *.csv
 
-Everything on it comes from records and files of the stages before; nothing is measured anew. What
-a ladder was not asked has no section. Published numbers stand in columns of their own.
+Everything comes from records and files of earlier stages; nothing is measured here. What a ladder
+did not measure has no section. Published numbers are in separate columns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rungwise.report.page import ReportSummary
 from rungwise.tokenizer import TokenizerSummary
 
 PAGE = "ladder.html"
-_WORDS = 4  # whose senses are drawn
+_WORDS = 4  # at most, whose senses are drawn
 _STAGES_SHOWN = 20
 
 
@@ -56,7 +56,7 @@ class LadderConfig(Config):
 
 @dataclass(frozen=True)
 class Content:
-    """All that the page shows, read from the stages once."""
+    """Everything the page shows, read from the stages once."""
 
     inputs: Mapping[str, Artifact]
     rungs: Sequence[Rung]
@@ -97,7 +97,7 @@ LADDER = StageType("ladder", 1, write_ladder, ReportSummary)
 
 
 def read(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Content:
-    """Everything from the records and files of the stages."""
+    """Collect the content from the records and files of the stages."""
     rungs, compared = rungs_of(inputs, config.measured), gather(inputs)
     if compared is not None:
         compared = replace(compared, looks=looks_of(rungs, compared.variants))
@@ -122,7 +122,7 @@ def read(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Content:
 
 
 def draw(content: Content) -> dict[str, bytes]:
-    """Every plot that there is something for, as PNG, by the name of its file."""
+    """Every plot that has data, as PNG, by file name."""
     rungs, compared = content.rungs, content.compared
     plots: dict[str, bytes | None] = {}
     # Perplexity is bits per byte in another unit.
@@ -131,7 +131,7 @@ def draw(content: Content) -> dict[str, bytes]:
         trained = {rung.name: rung.pretrain for rung in rungs}
         flops = {name: each.flops for name, each in trained.items() if each.flops}
         parameters = {name: each.parameters for name, each in trained.items()}
-        plots["operations"] = plots_history.by_size(rungs, drawn, "operations", flops)
+        plots["operations"] = plots_history.by_size(rungs, drawn, "operations (FLOP)", flops)
         plots["parameters"] = plots_history.by_size(rungs, drawn, "parameters", parameters)
     plots["while_learning"] = plots_history.while_learning(rungs)
     for word, maps in content.maps.items():
@@ -198,7 +198,7 @@ def render(
 
 
 def _budget(content: Content, corpus: CorpusSummary) -> str:
-    """The corpus and what was spent, in one line."""
+    """The corpus and the training budget in one line."""
     trained = [rung.pretrain for rung in content.rungs]
     sizes = TokenizerSummary.of(content.inputs["tokenizer"]).vocab_size
     read = sorted({each.tokens for each in trained})
@@ -206,15 +206,15 @@ def _budget(content: Content, corpus: CorpusSummary) -> str:
     seconds = sum(artifact.record["seconds"] for artifact in content.inputs.values())
     return (
         f"{formats.number(corpus.documents.train)} documents "
-        f"({corpus.amount(formats.compact)}) to train on, "
+        f"({corpus.amount(formats.compact)}) for training, "
         f"{formats.number(corpus.documents.validation)} held out; vocabulary "
         f"{formats.number(sizes)}; {len(trained)} rungs, {tokens} tokens each; "
-        f"{formats.duration(seconds)} of work in all stages."
+        f"{formats.duration(seconds)} in all stages together."
     )
 
 
 def _pairs(rungs: Sequence[Rung]) -> list[dict[str, Any]]:
-    """The tables of minimal pairs: by phenomenon and over all, ours and the published."""
+    """The tables of minimal pairs: by phenomenon and overall, ours and published."""
     made = []
     for suite in suites_of(rungs, PAIRS):
         asked = [rung for rung in rungs if suite in rung.suites(PAIRS)]
@@ -240,7 +240,7 @@ def _pairs(rungs: Sequence[Rung]) -> list[dict[str, Any]]:
 
 
 def _by_sentence(found: Sequence[rows.Row]) -> list[dict[str, rows.Row]]:
-    """A row a sentence, by rung."""
+    """One {rung: row} per sentence."""
     cells: dict[tuple[str, int], dict[str, rows.Row]] = {}
     for row in found:
         cells.setdefault((row["word"], row["number"]), {})[row["rung"]] = row
@@ -248,7 +248,6 @@ def _by_sentence(found: Sequence[rows.Row]) -> list[dict[str, rows.Row]]:
 
 
 def _by_score(found: Sequence[rows.Row]) -> dict[tuple[str, str, str], dict[str, rows.Row]]:
-    """A row a value, by rung."""
     cells: dict[tuple[str, str, str], dict[str, rows.Row]] = {}
     for row in found:
         key = (row["suite"], row["part"], row["metric"])
@@ -262,7 +261,7 @@ def _with_rows(rungs: Sequence[Rung], found: Sequence[rows.Row]) -> list[Rung]:
 
 
 def _tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """The rows of every table that is on the page."""
+    """The rows of every table on the page."""
     judged, compared, table = content.judged.claims, content.compared, content.table
     made: dict[str, Sequence[Mapping[str, Any]]] = {
         "ladder": list(history(content.rungs, content.columns)),

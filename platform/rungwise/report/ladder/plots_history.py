@@ -1,5 +1,5 @@
-"""Plots of the whole ladder: every score against the year of a rung, its operations and its
-parameters, and what rungs had learnt after equal tokens and after equal operations."""
+"""Plots of the whole ladder: scores by year, operations (FLOP) and parameters of the rungs, and
+validation curves by tokens and by operations."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rungwise.report.ladder.rungs import Cell, Column, Rung
 
 _COLUMNS = 3
 _DECADE = 10
-_APART = 0.45  # years between rungs of one year
-_POINTS = ("accuracy", "correlation")  # are shown times 100
+_APART = 0.45  # years between rungs of the same year
+_POINTS = ("accuracy", "correlation")  # shown times 100
 
 
 def by_year(rungs: Sequence[Rung], columns: Sequence[Column]) -> bytes:
-    """A panel a score, rungs by the year of their papers."""
+    """One panel per score, rungs by the year of their papers."""
     years = [rung.pretrain.model.year for rung in rungs]
     places = {}
     for index, rung in enumerate(rungs):
         year = years[index]
-        # Those of one year side by side, in their order.
+        # Rungs of the same year stand side by side.
         place = years[:index].count(year) - (years.count(year) - 1) / 2
         places[rung.name] = year + _APART * place
 
@@ -37,7 +37,7 @@ def by_year(rungs: Sequence[Rung], columns: Sequence[Column]) -> bytes:
 def by_size(
     rungs: Sequence[Rung], columns: Sequence[Column], axis: str, sizes: Mapping[str, float]
 ) -> bytes | None:
-    """The same by a size of each rung, such as its operations; None where none has the size."""
+    """One panel per score, rungs by a size such as operations; None if no rung has the size."""
     shown = [column for column in columns if column.cells.keys() & sizes.keys()]
     if not shown:
         return None
@@ -46,8 +46,8 @@ def by_size(
 
 
 def while_learning(rungs: Sequence[Rung]) -> bytes | None:
-    """Bits per byte of held-out text at each validation, by tokens read and by operations; None
-    where fewer than two rungs have such a curve."""
+    """Bits per byte of held-out text at each validation, by tokens read and by operations; None if
+    fewer than two rungs have such a curve."""
     curves = {
         rung.name: [row for row in run.validation if row["tokens"] and "bits_per_byte" in row]
         for rung in rungs
@@ -77,12 +77,12 @@ def while_learning(rungs: Sequence[Rung]) -> bytes | None:
 
 
 def _by_factors(axes: Axes) -> None:
-    """Sizes on a logarithmic axis, if they differ by enough to have ticks there."""
+    """Use a logarithmic axis if the sizes span at least a power of ten."""
     low, high = axes.get_xlim()
     if low > 0 and high / low < _DECADE:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.xaxis.set_major_formatter(EngFormatter())
-    else:  # the margin of a wide range begins below 0
+    else:  # the margin of a wide range starts below 0
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
 
@@ -109,7 +109,7 @@ def _panels(
                 color=rung.look.colour,
                 marker=rung.look.marker,
                 markersize=7,
-                # Hollow, for it is of another kind.
+                # Hollow: a pseudo-likelihood.
                 markerfacecolor=rung.look.colour if cell.exact else "white",
                 markeredgewidth=1.6,
                 linestyle="none",
@@ -125,7 +125,7 @@ def _panels(
 
 
 def _label(rung: Rung, cell: Cell, columns: Sequence[Column]) -> str:
-    """Its name once: hollow marks are named where it has no other."""
+    """The rung's name; hollow marks are in the legend only if the rung has no filled one."""
     others = [column.cells[rung.name] for column in columns if rung.name in column.cells]
     if cell.exact or not any(other.exact for other in others):
         return rung.name

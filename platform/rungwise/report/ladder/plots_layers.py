@@ -1,4 +1,4 @@
-"""Plots of what is inside a rung: shares by layer, learned mixes of layers, maps of senses."""
+"""Plots of a rung's layers: accuracy by layer, learned mixes of layers, maps of word senses."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rungwise.report import style
 from rungwise.report.ladder.rungs import Rung
 
 _COLUMNS = 3
-_MAPS = 4  # a row
-_GROUP = 0.8  # of the room of a layer, for all its bars
-_NO_SENSE = "sense that training lacks"
-_FREQUENT, _SAME_WORD = "most frequent", "same word"  # as suites call them
+_MAPS = 4  # per row
+_GROUP = 0.8  # fraction of a layer's slot that its bars fill
+_NO_SENSE = "sense not in training"
+_FREQUENT, _SAME_WORD = "most frequent", "same word"  # names from the suites
 
 
 def layers(rows: Sequence[Mapping[str, Any]], rungs: Sequence[Rung]) -> bytes:
-    """Share right against the layer for every rung, a panel a rule of a suite; dashed is the answer
-    that knows no layer."""
+    """Accuracy by layer for every rung, one panel per suite and rule; the dashed line is the most
+    frequent answer."""
     rules = [(row["suite"], row["rule"]) for row in rows if row["layer"] is not None]
     rules = list(dict.fromkeys(rules))
     drawn, panels = style.panels(len(rules), _COLUMNS, 3.0, 0.8)
@@ -31,7 +31,7 @@ def layers(rows: Sequence[Mapping[str, Any]], rungs: Sequence[Rung]) -> bytes:
             own = [row for row in of_suite if (row["rung"], row["rule"]) == (rung.name, rule)]
             if own:
                 _line(axes, rung, own)
-        # The same items and no states: alike for all rungs.
+        # It reads no states, so it is the same for all rungs.
         known = [row["mean"] for row in of_suite if row["rule"] == _baseline(rule)]
         if known:
             axes.axhline(
@@ -70,7 +70,7 @@ def _line(axes: Axes, rung: Rung, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def mixes(rows: Sequence[Mapping[str, Any]], rungs: Sequence[Rung]) -> bytes:
-    """The share of every layer, a panel a suite; 0 are the vectors of tokens."""
+    """The share of every layer, one panel per suite; layer 0 is the token embeddings."""
     suites = list(dict.fromkeys(row["suite"] for row in rows))
     drawn, panels = style.panels(len(suites), 2, 3.0, 0.8)
     for axes, suite in zip(panels, suites, strict=True):
@@ -93,7 +93,7 @@ def mixes(rows: Sequence[Mapping[str, Any]], rungs: Sequence[Rung]) -> bytes:
 
 
 def senses(maps: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """The sentences of one word in the plane, a panel a rung, a mark and colour a sense."""
+    """Sentences with one word in the plane, one panel per rung, one mark and colour per sense."""
     drawn, panels = style.panels(len(maps), _MAPS, 2.5, 0.7)
     for axes, (rung, each) in zip(panels, maps.items(), strict=True):
         points = each["points"]
@@ -113,7 +113,7 @@ def senses(maps: Mapping[str, Mapping[str, Any]]) -> bytes:
                 label=name,
             )
         right = each["accuracy_in_folds_of_train"][each["layer"]]
-        style.dress(axes, rung, f"layer {each['layer']}, {right:.0%} told apart")
+        style.dress(axes, rung, f"layer {each['layer']}, accuracy {right:.0%}")
         axes.set_xticks([])
         axes.set_yticks([])
         axes.margins(0.08)

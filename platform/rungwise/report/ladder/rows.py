@@ -1,4 +1,4 @@
-"""The rows of the page's tables on minimal pairs, published results, layers and senses."""
+"""Rows of the page's tables of minimal pairs, published results, layers and senses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rungwise.tasks.metrics import range_of
 
 Row = dict[str, Any]
 HALF, TO_GOOD, TIES = "", "ties_to_good", "ties"  # the parts of minimal pairs
-SAME = 1e-6  # cosines as near as that are equal: those of one vector with itself are
+SAME = 1e-6  # cosines closer than this count as equal, as with identical vectors
 
 
 def minimal_pairs(rungs: Sequence[Rung]) -> list[Row]:
@@ -47,8 +47,8 @@ def minimal_pairs(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def published_pairs(rungs: Sequence[Rung], suite: str) -> dict[str, dict[str, float]]:
-    """Published shares: {model: {phenomenon: mean over its paradigms}}, people last; {} if the
-    suite was given none."""
+    """Published accuracies: {model: {phenomenon: mean over its paradigms}}, humans last; {} if the
+    suite has none."""
     rows = next((file for rung in rungs if (file := rung.file(suite, "published.json"))), [])
     if not rows:
         return {}
@@ -65,8 +65,8 @@ def published_pairs(rungs: Sequence[Rung], suite: str) -> dict[str, dict[str, fl
 
 
 def orders(rungs: Sequence[Rung]) -> list[Row]:
-    """T1 beside ours: n-gram models by order, and whether more context lowers the perplexity as
-    published. Empty where there are fewer than two orders."""
+    """n-gram models by order, ours and published (T1), and whether each step in perplexity agrees
+    in sign. Empty with fewer than two orders of ours."""
     ours = {}
     for rung in rungs:
         order = getattr(rung.pretrain.model, "order", None)
@@ -107,8 +107,8 @@ def orders(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def gains(compared: Compared | None) -> list[Row]:
-    """The gain of each variant over random weights on every task, and the share of errors that is
-    gone, as in the column "relative" of T2."""
+    """The gain of each variant over random weights on every task, and its relative error
+    reduction, as in the column "relative" of T2."""
     rows: list[Row] = []
     for task in compared.tasks if compared else ():
         variants = task.evaluated.variants
@@ -136,7 +136,7 @@ def gains(compared: Compared | None) -> list[Row]:
 
 
 def published_gains() -> list[Row]:
-    """T2 with its columns "absolute" and "relative" by their formulas."""
+    """T2 with its columns "absolute" and "relative" recomputed by their formulas."""
     table = published.TABLES["T2"]
     rows = []
     for task in table.columns:
@@ -149,7 +149,7 @@ def published_gains() -> list[Row]:
 
 
 def layers(rungs: Sequence[Rung]) -> list[Row]:
-    """Shares by layer: {suite, rule, rung, layer}. What is not of a layer has none, such as the
+    """Scores by suite, rule, rung and layer; `layer` is None for rules without one, such as the
     most frequent answer and a learned mix."""
     rows = []
     for suite in suites_of(rungs, SENSES, PROBE, POLYSEMY):
@@ -170,7 +170,7 @@ def layers(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def mixes(rungs: Sequence[Rung]) -> list[Row]:
-    """The share of every layer in the mix that a suite has learned."""
+    """The share of every layer in the mix that a suite learned."""
     return [
         {"suite": suite, "rung": rung.name, "layer": layer, "share": share}
         for suite in suites_of(rungs, SENSES, PROBE)
@@ -181,7 +181,7 @@ def mixes(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def maps(rungs: Sequence[Rung]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """The maps of senses: {word: {rung: map}}, words whose senses are most even first."""
+    """Maps of senses, {word: {rung: map}}, words with the most balanced senses first."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for suite in suites_of(rungs, SENSES):
         for rung in rungs:
@@ -193,14 +193,14 @@ def maps(rungs: Sequence[Rung]) -> dict[str, dict[str, Mapping[str, Any]]]:
 
 
 def _most_frequent(drawn: Mapping[str, Any]) -> float:
-    """The share of a map's points that have its most frequent sense."""
+    """The share of the most frequent sense among a map's points."""
     counts = Counter(point["sense"] for point in drawn["points"])
     return max(counts.values()) / counts.total()
 
 
 def sentences(rungs: Sequence[Rung]) -> list[Row]:
-    """The textbook's sentences: for each and every rung the nearest other one of the word in the
-    last layer. `credit` is 1 where that has the same sense, a share where several are as near."""
+    """The textbook's sentences: for each sentence and rung, the one whose word is nearest in the
+    last layer. `credit` is 1 if it has the same sense, a fraction if several are equally near."""
     rows = []
     for suite in suites_of(rungs, POLYSEMY):
         for rung in rungs:
@@ -230,8 +230,8 @@ def sentences(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def neighbours(rungs: Sequence[Rung]) -> list[Row]:
-    """The nearest words by static vectors, and in the last layer the nearest held-out occurrence of
-    each sentence's word."""
+    """The nearest words by static vectors, and the nearest held-out occurrence of each sentence's
+    word in the last layer."""
     rows: list[Row] = []
     for suite in suites_of(rungs, POLYSEMY):
         for rung in rungs:
@@ -250,7 +250,7 @@ def neighbours(rungs: Sequence[Rung]) -> list[Row]:
 
 
 def others(rungs: Sequence[Rung]) -> list[Row]:
-    """Every value that no other section has: vectors of words and of sentences, and so on."""
+    """Every value without a section of its own: word vectors, sentence vectors and so on."""
     elsewhere = (PERPLEXITY, PAIRS, SENSES, POLYSEMY, PROBE)
     return [
         {"rung": rung.name} | score.model_dump(exclude={"group"})

@@ -1,10 +1,10 @@
-"""The rungs of a ladder in order of history, and the scores that the page compares them by.
+"""The rungs of a ladder in chronological order, and the scores that the page compares them by.
 
     pretrain, measure of each rung ──> Rung ──┐
-    evaluate of each task ────────────────────┴──> columns ──> a cell a rung and column
+    evaluate of each task ────────────────────┴──> columns ──> a cell per rung and column
 
-Suites are found by their kind, whatever a recipe calls them. Pseudo-likelihoods of models that read
-both sides are cells that are not exact: they are never ranked with the others.
+Suites are found by kind, whatever a recipe calls them. Pseudo-likelihoods of bidirectional models
+are cells that are not exact and are never ranked with the others.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from rungwise.tasks.metrics import range_of
 
 PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"
 SENSES, POLYSEMY, PROBE = "senses", "polysemy", "probe"
-MIXED = "linear mix"  # the part of senses and probes that needs no choice of a layer
+MIXED = "linear mix"  # the part of senses and probes that needs no choice of layer
 TASKS = "mean of tasks"
 _PSEUDO = "pseudo"
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A rung with its summaries. `also` are other uses of the same weights, `look` is how plots
-    draw it, `tokenizer` a fingerprint, and `kinds` are those of its suites by name."""
+    """A rung with its summaries. `also` names other uses of the same weights, `tokenizer` is a
+    fingerprint, `kinds` maps the names of its suites to their kinds."""
 
     name: str
     also: tuple[str, ...]
@@ -48,7 +48,7 @@ class Rung:
         return MeasureSummary.of(self.measured)
 
     def suites(self, *kinds: str) -> list[str]:
-        """The names of the suites of these kinds that it answered."""
+        """Names of the suites of these kinds that it answered."""
         return [
             name
             for name, kind in self.kinds.items()
@@ -60,15 +60,15 @@ class Rung:
         return [row for row in self.measure.scores if row.suite == suite and row.group is None]
 
     def file(self, suite: str, name: str) -> Any:
-        """Read the file that a suite has left for the page; None if it left none."""
+        """The JSON file that a suite wrote for the page; None if there is none."""
         path = f"{suite}/{name}"
         folder = self.measured.folder
         return json.loads(folder.read_bytes(path)) if folder.exists(path) else None
 
 
 def rungs_of(inputs: Mapping[str, Artifact], measured: Mapping[str, str]) -> list[Rung]:
-    """The rungs by year, those of one year in the order of the recipe; `measured` are the titles of
-    what each was asked. Names of the same weights are one rung, called by the first."""
+    """The rungs by year, then in the order of the recipe. `measured` maps names to titles of
+    measure stages; names with the same title are one rung under the first name."""
     names: dict[str, list[str]] = {}
     for name, title in measured.items():
         names.setdefault(title, []).append(name)
@@ -94,7 +94,7 @@ def _rung(inputs: Mapping[str, Artifact], names: Sequence[str], title: str) -> R
 
 
 def looks_of(rungs: Sequence[Rung], variants: Sequence[str]) -> dict[str, Series]:
-    """The look of each variant: that of its rung, and one of its own for another use of it."""
+    """The look of each variant: that of the rung of this name, else a new one."""
     looks = {rung.name: rung.look for rung in rungs}
     for name in variants:
         looks.setdefault(name, series(len(looks)))
@@ -102,7 +102,7 @@ def looks_of(rungs: Sequence[Rung], variants: Sequence[str]) -> dict[str, Series
 
 
 def passed_over(rungs: Sequence[Rung]) -> dict[tuple[str, str], list[str]]:
-    """Rungs that could not be asked all: suites by the names of rungs and what is needed."""
+    """Suites that rungs could not answer: {(names of rungs, what they lack): suites}."""
     names: dict[tuple[str, str], list[str]] = {}
     for rung in rungs:
         for suite, needs in rung.measure.passed_over.items():
@@ -120,7 +120,7 @@ def suites_of(rungs: Sequence[Rung], *kinds: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value with its interval; `exact` unless it is of a pseudo-likelihood."""
+    """A value with its interval; `exact` unless it is a pseudo-likelihood."""
 
     value: Estimate
     exact: bool = True
@@ -128,11 +128,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A score that rungs are compared by. `best` are the rungs with the best exact value, none
-    where not all values can be compared."""
+    """A score that rungs are compared by. `best` are the rungs with the best exact value; empty if
+    the values do not compare."""
 
     name: str
-    under: str  # a second line of its head
+    under: str  # second line of the column head
     metric: str
     cells: Mapping[str, Cell]
     best: frozenset[str]
@@ -150,7 +150,7 @@ def columns(rungs: Sequence[Rung], compared: Compared | None) -> list[Column]:
     for suite in likelihoods:
         of = f" ({suite})" if len(likelihoods) > 1 else ""
         made.append(_column(rungs, suite, "", "bits_per_byte", f"bits per byte{of}"))
-        # Perplexities of other tokens are of other questions.
+        # Perplexities over different tokenizers do not compare.
         made.append(_column(rungs, suite, "", "perplexity", f"perplexity{of}", alike))
     for suite in suites_of(rungs, PAIRS):
         made.append(_column(rungs, suite, "", "accuracy", suite))
@@ -183,7 +183,7 @@ def estimate_of(score: Score) -> Estimate:
 
 
 def _largest(rungs: Sequence[Rung], suite: str) -> str:
-    """The set with the most pairs, the first of equals."""
+    """The part with the most pairs, the first of equals."""
     sizes: dict[str, int] = {}
     for rung in rungs:
         for row in rung.scores(suite):
@@ -193,7 +193,7 @@ def _largest(rungs: Sequence[Rung], suite: str) -> str:
 
 
 def _of_tasks(compared: Compared | None) -> Column | None:
-    """The judged score as a mean over tasks, seed by seed, of what was tried on all of them."""
+    """The judged score averaged over tasks, seed by seed, for variants tried on all of them."""
     if compared is None:
         return None
     cells = {}
@@ -217,7 +217,7 @@ def _best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
 
 
 def history(rungs: Sequence[Rung], shown: Sequence[Column]) -> Iterator[dict[str, Any]]:
-    """The table of the ladder, a row a rung."""
+    """The table of the ladder, one row per rung."""
     for rung in rungs:
         trained, model = rung.pretrain, rung.pretrain.model
         row: dict[str, Any] = {

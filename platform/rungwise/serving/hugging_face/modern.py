@@ -1,8 +1,7 @@
-"""The keys of config.json that are peculiar to ModernBERT, Llama and Qwen3: positions and layers.
+"""The keys of config.json specific to ModernBERT, Llama and Qwen3: positions and layers.
 
-Since version 5 of transformers a config says how each layer attends and at which base its positions
-turn; before, it had a key for each number. Both are read; written is the new form, and of
-ModernBERT the old one too, which says the same.
+Since transformers 5 a config lists the attention type of each layer and the rotary base of each
+type; before, it had a key for each number. Both forms are read and written.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def modern_bert_keys(config: ModernBertConfig) -> dict[str, Any]:
-    """The keys of theirs for `config`."""
+    """Their keys for `config`."""
     bases = {_FULL: config.global_rotary_base, _SLIDING: config.local_rotary_base}
     return {
         "global_attn_every_n_layers": config.global_every,
@@ -33,7 +32,7 @@ def modern_bert_keys(config: ModernBertConfig) -> dict[str, Any]:
 
 
 def modern_bert_values(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Ours of the keys in `data`. Raises DataError where ours has no such layers or positions."""
+    """Our values of the keys in `data`. Raises DataError for unsupported layers or positions."""
     every, layers = data.get("global_attn_every_n_layers", 3), data.get("layer_types")
     if layers is not None:
         near = [number for number, name in enumerate(layers) if name == _FULL][1:]
@@ -54,7 +53,7 @@ def modern_bert_values(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def llama_keys(config: LlamaConfig) -> dict[str, Any]:
-    """The keys of theirs for `config`."""
+    """Their keys for `config`."""
     layer = config.layer(0)
     return {
         "num_key_value_heads": layer.num_key_value_heads,
@@ -67,7 +66,7 @@ def llama_keys(config: LlamaConfig) -> dict[str, Any]:
 
 
 def llama_values(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Ours of the keys in `data`. Raises DataError where ours has no such positions."""
+    """Our values of the keys in `data`. Raises DataError for unsupported positions."""
     heads, hidden = data["num_attention_heads"], data["hidden_size"]
     is_qwen3 = data["model_type"] == "qwen3"
     shared, size = data.get("num_key_value_heads"), data.get("head_dim", 128 if is_qwen3 else None)
@@ -88,7 +87,7 @@ def _layer_types(num_layers: int, every: int) -> list[str]:
 def _base(
     data: Mapping[str, Any], path: Path, key: str, default: float, layer: str | None = None
 ) -> float:
-    """The base of rotary positions, of layers of that name if there are several kinds."""
+    """The rotary base, of the layer type `layer` if there are several."""
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
     if layer is not None:
         rope = rope.get(layer) or {}

@@ -7,20 +7,20 @@
         token                             BertForTokenClassification
         span                              BertForQuestionAnswering
         choice, pooling cls               BertForMultipleChoice
-    BertLeftToRight                   bert: BertLMHeadModel, out only
-    any of these, pre-norm            roberta-prelayernorm: RobertaPreLayerNormFor..., MaskedLM,
-                                      which has no head of NSP, and CausalLM without a head
+    BertLeftToRight                   bert: BertLMHeadModel, export only
+    any of these, pre-norm            roberta-prelayernorm: RobertaPreLayerNormFor... the same head,
+                                      MaskedLM (without an NSP head) or CausalLM
     GptForPretraining, pre-norm       gpt2: GPT2LMHeadModel
     GptForPretraining, post-norm      openai-gpt: OpenAIGPTLMHeadModel
     ModernBertForPretraining          modernbert: ModernBertForMaskedLM
     LlamaForPretraining               llama: LlamaForCausalLM; with query_key_norm
                                       qwen3: Qwen3ForCausalLM
     SentenceEncoder                   bert: BertModel, modernbert: ModernBertModel, and the
-                                      files of sentence-transformers, out only
+                                      files of sentence-transformers, export only
 
-Here are the configs, in tensors.py the tensors. What differs beside names: their BERT and Llama
-have queries, keys and values in three matrices, their NSP has the classes the other way, and their
-GPT stores each matrix transposed.
+This module maps configs, tensors.py tensors. Apart from names, their BERT and Llama have queries,
+keys and values in three matrices, their NSP classes are in reverse order, and their GPT stores each
+matrix transposed.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ Known = BertConfig | GptConfig | ModernBertConfig | LlamaConfig
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 FILES = (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG)
-# What sentence-transformers reads beside them.
+# Additional files of sentence-transformers.
 MODULES, SENTENCES, POOLING = "modules.json", "sentence_bert_config.json", "1_Pooling"
 SENTENCE_FILES = (MODULES, SENTENCES, f"{POOLING}/{CONFIG}")
-# The class of transformers that finds each of the classes that are written.
+# The auto class of transformers that loads each exported class.
 AUTO_CLASSES: Mapping[str, str] = {
     "BertForPreTraining": "AutoModelForPreTraining",
     "BertLMHeadModel": "AutoModelForCausalLM",
@@ -70,7 +70,7 @@ AUTO_CLASSES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A key of their config.json whose value ours cannot vary; `missing` is what absence means."""
+    """A key of their config.json that is fixed here; `missing` is its value if absent."""
 
     key: str
     allowed: tuple[Any, ...]
@@ -101,7 +101,7 @@ SETTINGS: Mapping[ModelType, tuple[Setting, ...]] = {
         *NO_ROTARY,
     ),
     "openai-gpt": (
-        Setting("afn", ("gelu", "gelu_new"), "gelu"),  # their "gelu" of this family is tanh too
+        Setting("afn", ("gelu", "gelu_new"), "gelu"),  # this family's "gelu" is the tanh form too
         Setting(
             "layer_norm_epsilon", (GptConfig.layer_norm_epsilon,), GptConfig.layer_norm_epsilon
         ),
@@ -133,7 +133,7 @@ SETTINGS = {
     "qwen3": (*SETTINGS["llama"], Setting("use_sliding_window", (False,), False)),
 }
 
-# Keys of their config.json by ours.
+# Their keys of config.json by ours.
 SIZES: Mapping[ModelType, Mapping[str, str]] = {
     "bert": {
         "num_layers": "num_hidden_layers",
@@ -167,7 +167,7 @@ DROPOUTS: Mapping[ModelType, tuple[str, ...]] = {
     "qwen3": ("attention_dropout",),
 }
 NO_DROPOUT = ("modernbert", "llama", "qwen3")  # if the keys are missing; 0.1 elsewhere
-# In front of every tensor of the encoder, unless only the encoder was saved.
+# Prefix of every encoder tensor, unless only the encoder was saved.
 PREFIX: Mapping[ModelType, str]
 PREFIX = {
     "bert": "bert.",
@@ -180,7 +180,7 @@ PREFIX = {
 }
 # Heads, which have no prefix.
 HEADS = ("cls.", "classifier.", "qa_outputs.", "lm_head.", "head.", "decoder.")
-# A second copy of what is tied: it must be the same, and is not kept.
+# Copies of tied tensors: they must be equal, and are dropped.
 TIED: Mapping[ModelType, Mapping[str, str]] = {
     "bert": {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -219,6 +219,6 @@ def is_masked(config: Known) -> bool:
 
 
 def positions_before(data: Mapping[str, Any]) -> int:
-    """How many rows of their table of positions stand before the first that a token has."""
+    """How many unused rows their position table has before the first position."""
     padding = data.get("pad_token_id", 1)
     return 1 + (padding or 0) if data["model_type"] == "roberta-prelayernorm" else 0

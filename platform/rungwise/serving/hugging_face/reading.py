@@ -1,6 +1,6 @@
-"""In: the config and the weights of a folder that transformers saved.
+"""Import: the config and the weights of a folder that transformers saved.
 
-Weights are safetensors only: the older `pytorch_model.bin` is a pickle, which is code.
+Weights are safetensors only: the older `pytorch_model.bin` is a pickle, which can run code.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ from rungwise.serving.hugging_face.tensors import ENCODER, Entry, entries
 def load(folder: Path) -> tuple[Known, dict[str, Tensor]]:
     """The config and the weights in `folder`, in float32 and under our names.
 
-    The names are those of the family's model for pretraining, and `classifier` or `qa_outputs` for
-    the last layer of a task's head; heads that are not there are not in the result. The size of
-    the vocabulary is that of the embedding. Raises DataError naming the file and the key that is
-    missing, or that ours cannot follow.
+    Names are those of the family's pretraining model, and `classifier` or `qa_outputs` for the last
+    layer of a task head; absent heads are left out. The vocabulary size is that of the embedding.
+    Raises DataError naming the file and the missing or unsupported key.
     """
     data, kind, config = _read_config(folder / CONFIG)
     theirs = _read_weights(folder / WEIGHTS, kind, config)
@@ -65,7 +64,7 @@ def load(folder: Path) -> tuple[Known, dict[str, Tensor]]:
 
 
 def load_config(folder: Path) -> Known:
-    """The config of `load` alone."""
+    """Only the config of `load`."""
     return _read_config(folder / CONFIG)[2]
 
 
@@ -132,7 +131,7 @@ def _config(data: dict[str, Any], kind: ModelType, path: Path) -> Known:
 
 
 def _read_weights(path: Path, kind: ModelType, config: Known) -> dict[str, Tensor]:
-    """Their tensors under the names that they have today, what is tied once."""
+    """Their tensors under current names, tied ones once."""
     if not path.is_file():
         others = sorted(p.name for p in path.parent.glob("*") if p.suffix in (".bin", ".json"))
         raise DataError(
@@ -149,7 +148,7 @@ def _read_weights(path: Path, kind: ModelType, config: Known) -> dict[str, Tenso
     for name, tensor in stored.items():
         if name.endswith(BUFFERS):
             continue
-        # Checkpoints that came from TensorFlow still have its names of LayerNorm.
+        # Checkpoints converted from TensorFlow still have its LayerNorm names.
         head, _, leaf = name.rpartition(".")
         leaf = {"gamma": "weight", "beta": "bias"}.get(leaf, leaf)
         full = f"{head}.{leaf}"
@@ -169,7 +168,6 @@ def _read_weights(path: Path, kind: ModelType, config: Known) -> dict[str, Tenso
 
 
 def _take(entry: Entry, theirs: dict[str, Tensor], path: Path) -> Tensor:
-    """The tensor of ours out of `theirs`, from where it is removed."""
     for name in entry.theirs:
         if name not in theirs:
             raise DataError(f"{path}: the tensor {name} is missing")

@@ -1,12 +1,12 @@
-"""Initial stage: the weights of a folder of transformers as what a pretraining begins with.
+"""Initial stage: the weights of a transformers folder, to start pretraining from.
 
     folder ──> config.json, model.safetensors ──> our names ──> rows for new words ──> model
     tokenizer of the recipe ─────────────────────────────────────┘
 
-A new word begins as the mean of the pieces that the folder's tokenizer cut it into, in the table of
-tokens, in an output matrix of its own and in the output's bias: to the layers it looks like what
-they saw before. (Gee et al. 2022, "Fast Vocabulary Transfer for Language Model Compression",
-arXiv:2402.09977.) Rows behind the tokenizer's last token, which only pad, are left out.
+A new word starts as the mean of the pieces that the folder's tokenizer cuts it into, in the token
+embedding, in an untied output matrix and in the output bias, so that the layers get familiar input
+(Gee et al. 2022, "Fast Vocabulary Transfer for Language Model Compression", arXiv:2402.09977).
+Padding rows after the tokenizer's last token are left out.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def import_weights(
 ) -> ImportSummary:
     """Write the weights of `config.path` under our names, with a row for each token of `tokenizer`.
 
-    Raises DataError if the folder holds another kind of model, or the tokenizer does not go on
-    where the folder's ends.
+    Raises DataError if the folder's kind of model is unsupported, or the tokenizer does not extend
+    the folder's.
     """
     folder = Path(config.path)
     model, state = load(folder)
@@ -80,7 +80,7 @@ INITIAL_WEIGHTS = StageType(
 
 
 def _pieces_of_new(before: Tokenizer, after: Tokenizer, path: str) -> list[list[int]]:
-    """The ids that `before` cuts each token into that `after` has beyond it."""
+    """The ids that `before` cuts each additional token of `after` into."""
     kept = before.get_vocab_size()
     for index in range(kept):
         if before.id_to_token(index) != after.id_to_token(index):

@@ -1,4 +1,4 @@
-"""Every tensor of a model under our name and under theirs, and how one becomes the other."""
+"""Every tensor of a model under our name and theirs, and the conversion between them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ENCODER = "encoder"  # the group that every checkpoint must have
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of ours. `group` is what stands or is left out as a whole; `sizes` are the rows of
-    each of theirs where it is split, or the last ones that are ours, whose first are theirs alone
-    and written by writing.py."""
+    """One tensor of ours. A `group` is present or absent as a whole. `sizes`: for "split", the rows
+    of each of theirs; for "last", how many of their last rows are ours (writing.py adds the first).
+    """
 
     ours: str
     theirs: tuple[str, ...]
@@ -45,7 +45,7 @@ class Entry:
         return torch.cat(tensors) if self.change == "split" else self._turned(tensors[0])
 
     def _turned(self, tensor: Tensor) -> Tensor:
-        """Transposed or reversed, each of which undoes itself."""
+        """Transpose or reverse; each is its own inverse."""
         if self.change == "transposed":
             return tensor.T
         return tensor.flip(0) if self.change == "reversed" else tensor
@@ -91,8 +91,7 @@ def _bert_entries(config: BertConfig) -> Iterator[Entry]:
 
 
 def _pre_norm_bert_entries(config: BertConfig) -> Iterator[Entry]:
-    """The same with norms in front, as RoBERTa-PreLayerNorm; it counts positions from the id of
-    [PAD] on."""
+    """Pre-norm, as RoBERTa-PreLayerNorm, which counts positions from the id of [PAD] on."""
     yield from _bert_body(config, "roberta_prelayernorm", ("attention", "intermediate"), "last")
     yield from _both("bert.transformer.final_norm", "roberta_prelayernorm.LayerNorm")
     yield from _both("mlm.dense", "lm_head.dense", group="mlm")
@@ -192,7 +191,7 @@ def _llama_entries(config: LlamaConfig) -> Iterator[Entry]:
 def _weights(
     ours: str, *theirs: str, group: str = ENCODER, sizes: tuple[int, ...] = ()
 ) -> Iterator[Entry]:
-    """The weight of a module without a bias, or those of several of theirs."""
+    """The weight of a module without bias, split over several of theirs if there are `sizes`."""
     change: Change = "split" if sizes else "none"
     names = tuple(f"{name}.weight" for name in theirs)
     yield Entry(f"{ours}.weight", names, change, group, sizes)

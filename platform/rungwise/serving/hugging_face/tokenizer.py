@@ -1,7 +1,7 @@
-"""The special tokens of a tokenizer under the names that Hugging Face transformers has for them.
+"""The special tokens of a tokenizer under their role names in Hugging Face transformers.
 
-Text that happens to contain `[MASK]` is text in training, and a special token in their library: it
-is how their pipelines ask for a word.
+A literal `[MASK]` in a text is plain text in our training, but a special token in their library,
+whose pipelines mark the word to fill in with it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, processors
 
 from rungwise.core.errors import DataError
 
-# Their names of roles, and the tokens that have them, among tokens marked special.
+# Their role names, and the special tokens that can fill each.
 _ROLES: dict[bool, dict[str, tuple[str, ...]]] = {
-    True: {  # of models that are masked
+    True: {  # masked models
         "pad_token": ("[PAD]", "<pad>"),
         "unk_token": ("[UNK]", "<unk>"),
         "cls_token": ("[CLS]", "<s>", "<cls>"),
@@ -31,9 +31,9 @@ _ROLES: dict[bool, dict[str, tuple[str, ...]]] = {
 
 
 def read_tokenizer(path: Path, vocab_size: int, masked: bool) -> tuple[Tokenizer, dict[str, str]]:
-    """The tokenizer, and the special token of each role it has in a model that is `masked` or not.
+    """The tokenizer, and its special token for each role in a `masked` or other model.
 
-    Raises DataError if it cannot be read, or has another number of tokens than `vocab_size`.
+    Raises DataError if it cannot be read, or does not have `vocab_size` tokens.
     """
     try:
         tokenizer = Tokenizer.from_file(str(path))
@@ -55,7 +55,7 @@ def read_tokenizer(path: Path, vocab_size: int, masked: bool) -> tuple[Tokenizer
 
 
 def frame(tokenizer: Tokenizer, roles: dict[str, str]) -> None:
-    """Make it frame: [CLS] A [SEP] and [CLS] A [SEP] B [SEP], the second segment 1."""
+    """Frame as [CLS] A [SEP] and [CLS] A [SEP] B [SEP], with B in segment 1."""
     if "cls_token" not in roles or "sep_token" not in roles:
         return
     cls, sep = roles["cls_token"], roles["sep_token"]

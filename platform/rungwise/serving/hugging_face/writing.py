@@ -1,7 +1,7 @@
-"""Out: a model and its tokenizer as a folder that transformers loads.
+"""Export: a model and its tokenizer as a folder that transformers loads.
 
-Two things are made explicit on the way, since their models have no word for them: a sinusoid
-becomes the table of positions that it is, and rows that pad the vocabulary are left out.
+Their models lack two features: sinusoidal positions are written as a table, and rows that pad the
+vocabulary are left out.
 """
 
 from __future__ import annotations
@@ -59,12 +59,11 @@ def export(
     labels: Sequence[str] = (),
     longest: int | None = None,
 ) -> str:
-    """Write `model` and its tokenizer to `folder`, which is made if need be; their class of it.
+    """Write `model` and its tokenizer to `folder`, created if needed; returns their class name.
 
-    `labels` names the classes or tags of a HeadedEncoder, which reads no row above `longest`
-    tokens, if it was fine-tuned on none. A tokenizer of a BERT that frames nothing
-    itself is made to: [CLS] A [SEP] B [SEP], as in training. Raises ConfigError for a model that
-    has no counterpart there, DataError for a tokenizer of another size.
+    `labels` names the classes or tags of a HeadedEncoder, `longest` is the longest row it was
+    fine-tuned on. A BERT tokenizer that frames nothing gets [CLS] A [SEP] B [SEP], as in training.
+    Raises ConfigError for a model without a counterpart, DataError for a tokenizer of another size.
     """
     config, vocab_size, architecture = _counterpart(model, config)
     kind = model_type(config)
@@ -94,7 +93,7 @@ def export(
     if isinstance(model, HeadedEncoder):
         data |= _classes(model, labels)
     if isinstance(model, BertLeftToRight):
-        data["is_decoder"] = True  # their word for: sees only what came before
+        data["is_decoder"] = True  # their word for a left-to-right model
     tensors = _theirs(model, config, vocab_size)
     if before := positions_before(data):
         data["max_position_embeddings"] += before
@@ -120,7 +119,7 @@ def export(
 
 
 def _counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
-    """The config, the size of the vocabulary, and their class."""
+    """The config, the vocabulary size, and their class."""
     match model:
         case BertForPretraining():
             bert, name = model.bert, "BertForPreTraining" if model.nsp else "BertForMaskedLM"
@@ -170,7 +169,6 @@ def _counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
 
 
 def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
-    """The body of a model for a task, and their class of it."""
     encoder, head = model.encoder, model.head
     bert = encoder.body
     if isinstance(model, TaskModel) and model.info.kind == "generation":
@@ -221,7 +219,7 @@ def _theirs(model: nn.Module, config: Known, vocab_size: int) -> dict[str, Tenso
         table_TD = bert.position_vectors(config.max_position_embeddings)
         state["bert.position_embedding.weight"] = table_TD
     if isinstance(model, BertForPretraining) and config.norm == "pre":
-        # Their class of it has nothing that reads a pair.
+        # Their class has no head for pairs.
         state = {
             name: tensor
             for name, tensor in state.items()
@@ -237,7 +235,6 @@ def _theirs(model: nn.Module, config: Known, vocab_size: int) -> dict[str, Tenso
 
 
 def _classes(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
-    """The part of config.json that is about a head."""
     if isinstance(model.head, SpanHead):
         return {}
     data: dict[str, Any] = {"classifier_dropout": model.head.dropout.p}
@@ -257,7 +254,7 @@ def _classes(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _write_for_sentences(folder: Path, width: int, longest: int) -> None:
-    """Write what sentence-transformers reads beside: the mean of the last states."""
+    """Write the additional files of sentence-transformers, with mean pooling."""
     steps = {"Transformer": "", "Pooling": POOLING}
     modules = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{step}"}
