@@ -130,13 +130,13 @@ def test_a_note_is_made_of_more_than_5_percent() -> None:
     little = CutShare(
         examples=100, cut_examples=5, windowed_examples=0, words=1000, cut_words=9, length=60
     )
-    assert cutting.note("bert", 64, {"train": much, "test": little}) == (
-        "bert: finetune.sequence_length 64 cuts 79.5% of the train examples (41.2% of the words); "
+    assert cutting.note(64, {"train": much, "test": little}) == (
+        "finetune.sequence_length 64 cuts 79.5% of the train examples (41.2% of the words); "
         "143 would cut at most 5% of the examples"
     )
-    assert cutting.note("bert", 64, {"test": little}) is None
+    assert cutting.note(64, {"test": little}) is None
     windowed = little.model_copy(update={"cut_examples": 0, "windowed_examples": 25})
-    assert cutting.note("bert", 64, {"train": little, "test": windowed}) == (
-        "bert: 25.0% of the test examples do not fit into finetune.sequence_length 64 and are read "
+    assert cutting.note(64, {"train": little, "test": windowed}) == (
+        "25.0% of the test examples do not fit into finetune.sequence_length 64 and are read "
         "in several rows, so that nothing is cut"
     )

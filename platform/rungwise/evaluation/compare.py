@@ -241,7 +241,7 @@ def _rows(
         pending[task] = done
     metric = TaskSummary.of(inputs["task"]).info.metric
     total = len(seeds) * len(config.variants)
-    waiting = list(pending)
+    waiting, noted = list(pending), set[str]()
     while waiting:
         ready, waiting = ray.wait(waiting)
         try:
@@ -253,8 +253,10 @@ def _rows(
             raise
         row, whole = rows[-1], config.budget is None
         length = chosen[row.variant].sequence_length
-        if whole and (line := cutting.note(row.variant, length, row.cut)):
-            context.report.note(line)
+        if whole and (line := cutting.note(length, row.cut)) and line not in noted:
+            # Most variants cut alike, and say so once.
+            context.report.note(f"{row.variant}: {line}" if noted else line)
+            noted.add(line)
         context.report.progress(len(rows), total, **{metric: rows[-1].test[metric]})
     order = list(config.variants)
     return sorted(rows, key=lambda row: (order.index(row.variant), row.seed))

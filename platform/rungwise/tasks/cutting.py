@@ -66,14 +66,14 @@ def cut_share(examples: Sequence[Any], items: Sequence[Item], tokenizer: Tokeniz
     )
 
 
-def note(name: str, sequence_length: int, shares: dict[str, CutShare]) -> str | None:
-    """Describe what the variant `name` cuts or reads in windows; None if that is little."""
+def note(sequence_length: int, shares: dict[str, CutShare]) -> str | None:
+    """Describe what is cut or read in windows; None if that is little."""
     cut = {split: share for split, share in shares.items() if share.of_examples > NOTED}
     if not cut:
         long = {split: each.windowed for split, each in shares.items() if each.windowed > NOTED}
         parts = ", ".join(f"{share:.1%} of the {split} examples" for split, share in long.items())
         line = (
-            f"{name}: {parts} do not fit into finetune.sequence_length {sequence_length} and are "
+            f"{parts} do not fit into finetune.sequence_length {sequence_length} and are "
             "read in several rows, so that nothing is cut"
         )
         return line if long else None
@@ -83,7 +83,7 @@ def note(name: str, sequence_length: int, shares: dict[str, CutShare]) -> str | 
     )
     length = max(share.length for share in cut.values())
     return (
-        f"{name}: finetune.sequence_length {sequence_length} cuts {parts}; {length} would cut at "
+        f"finetune.sequence_length {sequence_length} cuts {parts}; {length} would cut at "
         f"most {NOTED:.0%} of the examples"
     )
 
