@@ -101,7 +101,6 @@ def test_no_tensor_is_left_on_the_host(gpus: None, kind: Kind, objective: str) -
         {"adaptation": {"kind": "discriminative"}, "pooling": "last"},
         {"adaptation": {"kind": "frozen"}, "initialisation": "random"},
         {"adaptation": {"kind": "lora", "rank": 2, "alpha": 4}, "accumulation": 2},
-        {"top": {"kind": "bilstm", "hidden_size": 4}},
     ],
 )
 def test_every_way_of_use_stays_on_the_device(gpus: None, keys: dict[str, Any]) -> None:
