@@ -134,6 +134,12 @@ def test_a_note_is_made_of_more_than_5_percent() -> None:
         "bert: finetune.sequence_length 64 cuts 79.5% of the train examples (41.2% of the words); "
         "143 would cut at most 5% of the examples"
     )
+    # Long rows do not help where another key limits a text.
+    assert cutting.note("bert", 143, {"train": much}) == (
+        "bert: 79.5% of the train examples (41.2% of the words) are cut, and not by "
+        "finetune.sequence_length 143: a text to write has finetune.max_answer_tokens, and a "
+        "question 64 tokens"
+    )
     assert cutting.note("bert", 64, {"test": little}) is None
     windowed = little.model_copy(update={"cut_examples": 0, "windowed_examples": 25})
     assert cutting.note("bert", 64, {"train": little, "test": windowed}) == (

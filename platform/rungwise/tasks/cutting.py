@@ -82,6 +82,11 @@ def note(name: str, sequence_length: int, shares: dict[str, CutShare]) -> str | 
         for split, share in cut.items()
     )
     length = max(share.length for share in cut.values())
+    if length <= sequence_length:
+        return (
+            f"{name}: {parts} are cut, and not by finetune.sequence_length {sequence_length}: a "
+            "text to write has finetune.max_answer_tokens, and a question 64 tokens"
+        )
     return (
         f"{name}: finetune.sequence_length {sequence_length} cuts {parts}; {length} would cut at "
         f"most {NOTED:.0%} of the examples"
