@@ -60,7 +60,7 @@ def run_sweep(
     return summary
 
 
-SWEEP = StageType("sweep", 4, run_sweep, SweepSummary, resumes=True)
+SWEEP = StageType("sweep", 5, run_sweep, SweepSummary, resumes=True)
 
 
 def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
