@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 
 import pytest
@@ -54,6 +55,12 @@ def test_a_byte_order_mark_is_no_part_of_the_text(form: Format, line: str) -> No
     lines = f"\ufeff{line}".splitlines(keepends=True)
     (example,) = read_lines(lines, form, info("classification"), "f")
     assert example == Text(example.where, "Hi")
+
+
+def test_bytes_that_are_not_utf_8_are_named() -> None:
+    lines = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\n"), encoding="utf-8")
+    with pytest.raises(DataError, match=r"in\.txt: expected UTF-8, found the byte 0xe9; convert"):
+        list(read_lines(lines, "text", info("classification"), "in.txt"))
 
 
 def test_questions_and_choices_come_from_objects_and_columns() -> None:

@@ -48,7 +48,7 @@ def read_lines(
 
     Raises DataError with `source` and the line if a line does not fit.
     """
-    lines = _without_mark(lines)
+    lines = _decoded(lines, source)
     match form:
         case "text":
             name = text_column(info)
@@ -174,9 +174,16 @@ def _object(line: str, where: str) -> dict[str, Any]:
     return record
 
 
-def _without_mark(lines: Iterable[str]) -> Iterator[str]:
-    for number, line in enumerate(lines):
-        yield line if number else line.removeprefix("\ufeff")
+def _decoded(lines: Iterable[str], source: str) -> Iterator[str]:
+    """Yield the lines of a stream without a byte order mark."""
+    try:
+        for number, line in enumerate(lines):
+            yield line if number else line.removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{source}: expected {error.encoding.upper()}, found the byte "
+            f"0x{error.object[error.start]:02x}; convert it to UTF-8"
+        ) from None
 
 
 def _table(reader: Any, info: TaskInfo, source: str) -> Iterator[Example]:
