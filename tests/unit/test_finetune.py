@@ -297,6 +297,7 @@ def test_whoever_goes_on_with_other_settings_gets_those() -> None:
     told: list[dict[str, float]] = []
     changed = config.model_copy(update={"learning_rate": 0.5, "weight_decay": 0.3, "epochs": 3})
     finetune(changed, data, 0, lambda _, metrics, __: told.append(metrics), states[0])
+    assert told[0]["effective/learning_rate"] == pytest.approx(0.5), "past the peak of its steps"
     same, other = (
         finetune(c, data, 0, nothing, states[0]).state_dict()["head.linear.weight"]
         for c in (config, changed)

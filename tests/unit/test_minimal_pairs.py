@@ -123,11 +123,24 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     for name, content, message in (
         ("a.jsonl", b'{"UID": "x"}\n', r"a.jsonl:1: expected a pair .* found no 'phenomenon'"),
         ("b.jsonl", b"\n{oh}\n", r"b.jsonl:2: expected JSON"),
+        (
+            "e.jsonl",
+            json.dumps(row("p", 0, "a", "b", sentence_bad=None)).encode(),
+            r"e.jsonl:1: expected texts, found None",
+        ),
         ("c.zip", b"PK\x03\x04 no", r"c.zip: cannot be unpacked"),
         ("d.txt", b"{}", r"expected files of JSON Lines .* found none"),
     ):
         with pytest.raises(DataError, match=message):
             read(path(name, content), "measure.blimp.path")
+
+
+def test_a_line_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
+    good = "One\u2028line\u0085only."
+    line = json.dumps(row("p", 0, good, "b"), ensure_ascii=False)
+    (tmp_path / "a.jsonl").write_bytes(f"{line}\r\n".encode())
+    (pair,) = read((str(tmp_path / "a.jsonl"),), "measure.blimp.path")
+    assert pair.good == good
 
 
 def test_published_accuracies_are_of_the_same_paradigms(real_data: Path, tmp_path: Path) -> None:

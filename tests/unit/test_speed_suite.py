@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from rungwise.evaluation import claims
 from rungwise.evaluation.claims import registered
@@ -54,6 +55,12 @@ def test_tokens_a_second_of_each_length_without_the_first_round(
     assert (short.part, long.part) == ("length 16", "length 128")
     for each in (short, long):
         assert each.numbers[:, 0] / each.numbers[:, 1] == pytest.approx([100] * 4)
+
+
+@pytest.mark.parametrize("lengths", [(0, 16), (16, 16)])
+def test_lengths_that_cannot_be_told_apart_or_read_are_refused(lengths: tuple[int, ...]) -> None:
+    with pytest.raises(ValidationError, match="expected different numbers from 1"):
+        SpeedSuite(lengths=lengths)
 
 
 def test_the_claim_is_of_what_length_gains(monkeypatch: pytest.MonkeyPatch) -> None:

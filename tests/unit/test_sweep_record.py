@@ -21,9 +21,10 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.sweep import record as records
 from rungwise.sweep.effective import check_inputs, difference, inputs_of, split_metrics
 from rungwise.sweep.record import Saved, ScoredTrial, TrialRecord
+from rungwise.sweep.stage import _summary
 from rungwise.sweep.trial import Job, run_trial
 from rungwise.sweep.tune import room
-from tests.toy_sweeps import artifact, inputs, stage_config
+from tests.toy_sweeps import artifact, inputs, stage_config, toy
 
 RECORD = TrialRecord(
     name="trial-003",
@@ -83,6 +84,16 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
     trial = record.trial()
     assert isinstance(trial, ScoredTrial)
     assert (trial.score, trial.loss) == (pytest.approx(0.6), 0.25)
+
+
+def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Path) -> None:
+    space = {"finetune.batch_size": {"kind": "choice", "values": [8, 16]}}
+    config, output = stage_config(space=space, search={"kind": "grid"}), Folder.at(tmp_path)
+    job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), toy())
+    for number in (999, 1000):
+        one = replace(RECORD, name=records.name_of(number), number=number, history=[ROW])
+        records.write(replace(one, state="finished"), output)
+    assert _summary(job, []).best.name == "trial-999"
 
 
 def test_only_a_trial_that_came_to_its_end_is_not_run_again() -> None:

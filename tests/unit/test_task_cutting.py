@@ -135,6 +135,12 @@ def test_a_note_is_made_of_more_than_5_percent() -> None:
         "143 would cut at most 5% of the examples"
     )
     assert cutting.note(64, {"test": little}) is None
+    # Long rows do not help where another key limits a text.
+    assert cutting.note(143, {"train": much}) == (
+        "79.5% of the train examples (41.2% of the words) are cut although they fit into "
+        "finetune.sequence_length 143: texts to write are cut at finetune.max_answer_tokens, "
+        "questions at 64 tokens"
+    )
     windowed = little.model_copy(update={"cut_examples": 0, "windowed_examples": 25})
     assert cutting.note(64, {"train": little, "test": windowed}) == (
         "25.0% of the test examples do not fit into finetune.sequence_length 64 and are read "

@@ -434,6 +434,28 @@ def test_an_example_that_lost_an_option_is_dropped(
     assert counts["examples_dropped_for_a_row_that_was_dropped"] == 3 - len(left)
 
 
+def test_options_in_rows_may_be_none_at_all(tmp_path: Path) -> None:
+    columns = {"question": "q", "option": "o", "group": "g", "answer": "a"}
+    assert examples(tmp_path, {"kind": "choice", "columns": columns}, "q\to\tg\ta\n") == []
+
+
+def test_options_without_a_beginning_stand_alone(tmp_path: Path) -> None:
+    columns = {"context": "c", "begins": "b", "options": "o", "answer": "a"}
+    form = {"kind": "choice", "layout": "json_lines", "columns": columns}
+    rows = [{"c": "One.", "b": begins, "o": ["x", "y"], "a": 0} for begins in ("He", "", None)]
+    read = examples(tmp_path, form, "\n".join(map(json.dumps, rows)))
+    assert [each.options for each in read] == [("He x", "He y"), ("x", "y"), ("x", "y")]
+
+
+def test_the_split_of_a_record_may_be_a_number(tmp_path: Path) -> None:
+    split = {"column": "fold", "train": "0", "validation": "1", "test": "2"}
+    rows = [{"text": f"t{fold}", "label": "x", "fold": fold} for fold in (0, 1, 2)]
+    content = "\n".join(map(json.dumps, rows))
+    form = table(layout="json_lines", split=split)
+    (example,) = examples(tmp_path, form, content, split="validation")
+    assert example.text == "t1"
+
+
 def test_an_option_of_swag_is_the_second_sentence_with_an_ending(tmp_path: Path) -> None:
     content = f'{SWAG}\n0,v,1,s,"A guard, armed, runs.",Someone,gold,"opens, fire.",b,c,d,2\n'
     (example,) = examples(tmp_path, {"kind": "swag"}, content)
@@ -450,6 +472,7 @@ def test_codah_and_dream_are_read_as_published(tmp_path: Path) -> None:
     assert example == ChoiceExample("data.txt:1-2:0", "M: Hi.\nW: Oh.", "Q?", ("a", "b", "c"), 1)
 
 
+NAMED = {"question": "q", "options": "o", "names": "n", "answer": "a"}
 REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
     "a label that is not stated": (
         table(labels=["good", "bad"]),
@@ -544,6 +567,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
         {"kind": "sts"},
         STS_ROW.replace("3.800", "nan"),
         r"data\.txt:1: expected a number as the score, found 'nan'",
+    ),
+    "a score beyond any float": (
+        {"kind": "table", "layout": "json_lines", "columns": {"text": "text", "score": "score"}},
+        json.dumps({"text": "a", "score": 10**400}),
+        r"data\.txt:1: expected a number as the score, found 1000",
+    ),
+    "a mark that is no list": (
+        {"kind": "marks"},
+        '{"text": "It rains.", "label": 1}',
+        r"data\.txt:1: expected a list of marks, .*found 1; .*data\.format\.columns\.marks",
+    ),
+    "one mark of a label instead of a list": (
+        {"kind": "marks"},
+        '{"text": "It rains.", "label": {"THING": [0, 2]}}',
+        r"data\.txt:1: expected a list of marks, .*found 0",
+    ),
+    "options without names": (
+        {"kind": "choice", "layout": "json_lines", "columns": NAMED},
+        json.dumps({"q": "Who?", "o": ["a", "b"], "n": None, "a": "B"}),
+        r"data\.txt:1: expected a name for each of the 2 options, found None",
+    ),
+    "more names than options": (
+        {"kind": "choice", "layout": "json_lines", "columns": NAMED},
+        json.dumps({"q": "Who?", "o": ["a", "b"], "n": ["A", "B", "C"], "a": "C"}),
+        r"data\.txt:1: expected a name for each of the 2 options, found \['A', 'B', 'C'\]",
     ),
     "a score out of range": (
         {"kind": "sts", "layout": "csv"},

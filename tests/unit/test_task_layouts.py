@@ -777,6 +777,28 @@ def test_what_nothing_reads_is_said(tmp_path: Path) -> None:
         look(str(tmp_path / "a.txt"))
 
 
+def test_a_header_that_lacks_the_name_of_the_first_column_is_no_header(tmp_path: Path) -> None:
+    rows = "".join(f"{n}\tit is {word} {n}\t{word}\n" for n, word in enumerate(["good", "bad"] * 9))
+    (tmp_path / "from_r.txt").write_text("review\topinion\n" + rows)
+    guess = look(str(tmp_path / "from_r.txt"))
+    assert (guess.form["columns"], guess.damaged) == ({"text": 1, "label": 2}, 1)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"text": "a b", "label": {"X": {"a": [[]]}}},
+        {"text": "a b", "label": {"X": {"a": 1}}},
+        {"text": "a b", "label": {"X": {"a": [["0", "1"]]}}},
+        {"text": "a b", "turns": [{"who": "a"}, "b"]},
+    ],
+)
+def test_odd_json_is_looked_at_too(odd: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(odd))
+    with pytest.raises(DataError, match="no format reads this"):
+        look(str(tmp_path / "a.jsonl"))
+
+
 def test_a_header_may_have_names_of_several_words(tmp_path: Path) -> None:
     rows = "".join(f'"it is {word}, and so on",{word}\n' for word in ("good", "bad") * 10)
     (tmp_path / "reviews.csv").write_text("Text of the review,Opinion\n" + rows)

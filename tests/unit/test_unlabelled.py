@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 
 import pytest
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
-from rungwise.tasks.unlabelled import read_lines
+from rungwise.tasks.unlabelled import Format, read_lines
 
 
 def info(kind: Kind, *, pair: bool = False) -> TaskInfo:
@@ -47,6 +48,21 @@ def test_cells_of_a_csv_may_be_quoted() -> None:
     assert example == Text("p.csv:2", 'good, and "long"', None)
 
 
+@pytest.mark.parametrize(
+    ("form", "line"), [("text", "Hi"), ("jsonl", '{"text": "Hi"}'), ("tsv", "text\nHi")]
+)
+def test_a_byte_order_mark_is_no_part_of_the_text(form: Format, line: str) -> None:
+    lines = f"\ufeff{line}".splitlines(keepends=True)
+    (example,) = read_lines(lines, form, info("classification"), "f")
+    assert example == Text(example.where, "Hi")
+
+
+def test_bytes_that_are_not_utf_8_are_named() -> None:
+    lines = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\n"), encoding="utf-8")
+    with pytest.raises(DataError, match=r"in\.txt: expected UTF-8, found the byte 0xe9; convert"):
+        list(read_lines(lines, "text", info("classification"), "in.txt"))
+
+
 def test_questions_and_choices_come_from_objects_and_columns() -> None:
     line = '{"id": 7, "question": "Who?", "context": "It was me."}'
     (question,) = read_lines([line], "jsonl", info("span"), "q")
@@ -75,6 +91,16 @@ def test_an_endless_stream_is_answered_as_it_comes() -> None:
         (['{"text": "a"}', "{"], "jsonl", info("classification"), "f:2: expected one JSON object"),
         (["[1]"], "jsonl", info("classification"), "f:1: expected a JSON object, found list"),
         (["text\tid\n", "a\n"], "tsv", info("classification"), r"f:2: expected 2 columns"),
+        (["text\n", "a\n", '"b\n', "c\n"], "csv", info("classification"), "f:3: the quotes of"),
+        *(
+            (
+                [f'{{"context": "a", "options": {options}}}'],
+                "jsonl",
+                info("choice"),
+                "f:1: expected options, a list of 2 or more",
+            )
+            for options in ("3", '{"A": "b", "B": "c"}')
+        ),
         (
             ['{"context": "a", "options": ["b"]}'],
             "jsonl",

@@ -59,6 +59,14 @@ def test_cosines_by_hand_and_pairs_with_unknown_words_left_out(tmp_path: Path) -
     assert items["toy known"].numbers[:, 0].tolist() == [1, 1, 0, 1, 0]
 
 
+def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
+    rung = toy_rung(tmp_path, ["a"], of_words([[1.0]]))
+    for half in ("sim", "rel"):
+        (tmp_path / f"ws353.{half}.txt").write_text("a\ta\t1\n" * 3)
+    with pytest.raises(DataError, match=r"found ws353 \(up to the first dot\) of .*rel.*sim"):
+        SimilaritySuite(path=(str(tmp_path / "*.txt"),)).measure(rung, "words")
+
+
 def test_analogies_by_hand(tmp_path: Path) -> None:
     path = tmp_path / "toy.txt"
     path.write_text(

@@ -109,7 +109,9 @@ def finetune(
     items = data.splits["train"].items
     steps_per_epoch = -(-len(items) // config.batch_size)
     total_steps = steps_per_epoch * config.epochs
+    rates = [learning_rate_at(step, total_steps, optimizer_config) for step in range(total_steps)]
     done, kept = (0, None) if start is None else put_state(model, optimizer, start)
+    highest = max(rates[done * steps_per_epoch :], default=0.0)
     weights = None
     if config.class_weights:
         targets = [item.target for item in items]
@@ -128,10 +130,12 @@ def finetune(
             ]
             # Make dropout depend on the step, not on earlier draws.
             seed_generators(int(bits(seed, step, _DROPOUT)) >> 1, devices)
-            rate = learning_rate_at(step, total_steps, optimizer_config)
-            set_learning_rate(optimizer, rate)
-            if rate == config.learning_rate:
-                measured |= effective(model, optimizer)
+            set_learning_rate(optimizer, rates[step])
+            if rates[step] == highest:
+                # A training that resumes past the peak never reaches it, so scale what is in force.
+                to_peak = config.learning_rate / highest
+                in_use = effective(model, optimizer)
+                measured |= {key: to_peak * value for key, value in in_use.items()}
             if "batch_size" not in measured:
                 measured |= {"batch_size": len(chosen)}
                 measured |= in_force(config, data, weights, passes)

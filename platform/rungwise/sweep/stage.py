@@ -60,7 +60,7 @@ def run_sweep(
     return summary
 
 
-SWEEP = StageType("sweep", 4, run_sweep, SweepSummary, resumes=True)
+SWEEP = StageType("sweep", 5, run_sweep, SweepSummary, resumes=True)
 
 
 def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
@@ -71,7 +71,7 @@ def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
             f"all {len(trials)} trials of the sweep failed, the first with: {trials[0].error}"
         )
     # Stopped trials were not trained as their settings say. Ties are broken by smaller loss, then
-    # by number, so that the winner is deterministic.
+    # by number, which is the order of the records, so that the winner is deterministic.
     whole = [trial for trial in scored if not trial.stopped_early] or scored
     best = min(whole, key=_rank)
     asked = sum(trial.epochs_asked for trial in trials)
@@ -104,8 +104,8 @@ def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
     return summary
 
 
-def _rank(trial: ScoredTrial) -> tuple[float, float, str]:
-    return -trial.score, math.inf if trial.loss is None else trial.loss, trial.name
+def _rank(trial: ScoredTrial) -> tuple[float, float]:
+    return -trial.score, math.inf if trial.loss is None else trial.loss
 
 
 def _short(value: Any) -> str:

@@ -82,6 +82,11 @@ def note(sequence_length: int, shares: dict[str, CutShare]) -> str | None:
         for split, share in cut.items()
     )
     length = max(share.length for share in cut.values())
+    if length <= sequence_length:
+        return (
+            f"{parts} are cut although they fit into finetune.sequence_length {sequence_length}: "
+            "texts to write are cut at finetune.max_answer_tokens, questions at 64 tokens"
+        )
     return (
         f"finetune.sequence_length {sequence_length} cuts {parts}; {length} would cut at "
         f"most {NOTED:.0%} of the examples"

@@ -104,8 +104,10 @@ def _chosen(records: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
 def _included(text: str, marks: Mapping[str, Any]) -> bool:
     """Whether the ends of marks are the last character, judged by the words they mark."""
     for words in marks.values():
-        for word, [[start, end], *_] in words.items() if isinstance(words, dict) else ():
-            return text[start : end + 1] == word
+        for word, places in words.items() if isinstance(words, dict) else ():
+            match places:
+                case [[int(start), int(end), *_], *_]:
+                    return text[start : end + 1] == word
     return False
 
 
@@ -117,7 +119,7 @@ def _fields(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
         if isinstance(value, dict):
             for inner, each in value.items():
                 add(f"{name}.{inner}" if name else inner, each)
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
+        elif isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
             for inner in value[0]:
                 add(f"{name}.*.{inner}", [each.get(inner) for each in value])
         else:

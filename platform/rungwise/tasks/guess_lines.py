@@ -60,7 +60,8 @@ def of_lines(text: str) -> Iterator[dict[str, Any]]:
             columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
             if columns:
                 yield from by_fields(columns, plain)
-        yield from _with_names(header, even[1:], plain)
+        if len(header) >= width:
+            yield from _with_names(header, even[1:], plain)
         yield from _without_names(even, plain)
     first = [line.partition(" ") for line in filled]
     if first and len({label for label, _, _ in first}) <= max(2, len(first) / 3):

@@ -48,6 +48,7 @@ def read_lines(
 
     Raises DataError with `source` and the line if a line does not fit.
     """
+    lines = _decoded(lines, source)
     match form:
         case "text":
             name = text_column(info)
@@ -62,7 +63,7 @@ def read_lines(
             reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
             yield from _table(reader, info, source)
         case "csv":
-            yield from _table(csv.reader(lines), info, source)
+            yield from _table(csv.reader(lines, strict=True), info, source)
 
 
 def examples_in(given: Any, info: TaskInfo) -> list[Example]:
@@ -143,7 +144,7 @@ def _options(record: Mapping[str, Any], where: str) -> tuple[str, ...]:
     if given is None:
         numbered = (record.get(f"{_OPTION}{number}") for number in itertools.count())
         given = list(itertools.takewhile(_given, numbered))
-    if isinstance(given, str) or len(given) < 2:
+    if not isinstance(given, list | tuple) or len(given) < 2:
         raise DataError(
             f"{where}: expected options, a list of 2 or more, or {_OPTION}0, {_OPTION}1 and so on, "
             f"found {', '.join(str(key) for key in record)}"
@@ -173,12 +174,24 @@ def _object(line: str, where: str) -> dict[str, Any]:
     return record
 
 
+def _decoded(lines: Iterable[str], source: str) -> Iterator[str]:
+    """Yield the lines of a stream without a byte order mark."""
+    try:
+        for number, line in enumerate(lines):
+            yield line if number else line.removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{source}: expected {error.encoding.upper()}, found the byte "
+            f"0x{error.object[error.start]:02x}; convert it to UTF-8"
+        ) from None
+
+
 def _table(reader: Any, info: TaskInfo, source: str) -> Iterator[Example]:
     header: list[str] | None = None
-    for row in reader:
+    for row in _rows(reader, source):
         where = f"{source}:{reader.line_num}"
         if header is None:
-            header = [name.lstrip("\ufeff").strip() for name in row]
+            header = [name.strip() for name in row]
             continue
         if not row:
             continue
@@ -187,3 +200,16 @@ def _table(reader: Any, info: TaskInfo, source: str) -> Iterator[Example]:
                 f"{where}: expected {len(header)} columns ({', '.join(header)}), found {len(row)}"
             )
         yield example_of(dict(zip(header, row, strict=True)), info, where)
+
+
+def _rows(reader: Any, source: str) -> Iterator[list[str]]:
+    begins = 1
+    try:
+        for row in reader:
+            yield row
+            begins = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{source}:{begins}: the quotes of this row do not match ({error}); mend the row, or "
+            "give the data as TSV or JSON Lines"
+        ) from None

@@ -11,6 +11,7 @@ from typing import Any
 from rungwise.core.errors import DataError
 from rungwise.core.outside import matching
 from rungwise.core.store_errors import reached
+from rungwise.tasks.formats.base import lines_of
 
 
 def json_lines(paths: Sequence[str], key: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -22,7 +23,7 @@ def json_lines(paths: Sequence[str], key: str) -> Iterator[tuple[str, dict[str, 
     for name, data in members(paths, key):
         if not name.endswith((".jsonl", ".jsonl.gz")):
             continue
-        for number, line in enumerate(text_of(name, data).splitlines(), start=1):
+        for number, line in enumerate(lines_of(text_of(name, data)), start=1):
             if not line.strip():
                 continue
             found = True

@@ -23,7 +23,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -146,6 +146,8 @@ def read(paths: Paths, key: str) -> list[Pair]:
                 f"{where}: expected a pair with UID, pairID, sentence_good, sentence_bad and "
                 f"linguistics_term or phenomenon, found no {missing}; change {key}"
             ) from None
+        if odd := [value for value in astuple(pair) if not isinstance(value, str)]:
+            raise DataError(f"{where}: expected texts, found {odd[0]!r}; change {key}")
         pairs.append(pair)
     return sorted(pairs, key=lambda pair: pair.paradigm)
 

@@ -51,7 +51,14 @@ class SimilaritySuite(FileSuite):
     def measure(self, rung: Rung, name: str) -> Measured:
         items: list[Items] = []
         key = f"measure.{name}.path"
+        sets: dict[str, str] = {}
         for file in matching(self.path, key):
+            other = sets.setdefault(_set_name(file), file.uri)
+            if other != file.uri:
+                raise DataError(
+                    f"{key}: expected a name of its own for each set, found {_set_name(file)} (up "
+                    f"to the first dot) of {other} and of {file.uri}; rename one"
+                )
             pairs = list(_PAIRS.read(file, "", Counter()))
             if not pairs:
                 raise DataError(f"{file.uri}: expected pairs of words, found none; change {key}")

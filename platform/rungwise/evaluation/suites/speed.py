@@ -16,7 +16,7 @@ import time
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites.base import Measured, Rung, Suite
@@ -32,6 +32,13 @@ class SpeedSuite(Suite):
     # lengths of the texts, in tokens; each is reported by itself
     lengths: tuple[int, ...] = Field(default=(16, 128), min_length=1)
     rounds: int = Field(default=20, ge=3)  # times each text is read
+
+    @field_validator("lengths")
+    @classmethod
+    def _different(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        if min(lengths) < 1 or len({*lengths}) < len(lengths):
+            raise ValueError(f"expected different numbers from 1, found {list(lengths)}")
+        return lengths
 
     def serves(self, rung: Rung) -> bool:
         return isinstance(rung.model, LanguageModel)

@@ -83,8 +83,8 @@ class ChoiceFormat(RecordsFormat):
         counts.update(dropped)
         before, groups = 0, itertools.groupby(records, lambda r: r[1]["columns.group"])
         several = [list(rows) for _, rows in groups]
-        after = [*(rows[0][2] for rows in several[1:]), dropped.total()]
-        for rows, then in zip(several, after, strict=True):
+        for number, rows in enumerate(several, start=1):
+            then = several[number][0][2] if number < len(several) else dropped.total()
             whole, before = before == then, rows[-1][2]
             line, first, _ = rows[0]
             with self.sound(counts):
@@ -112,7 +112,7 @@ class ChoiceFormat(RecordsFormat):
             for key in ("columns.context", "columns.question")
             if key in row
         ]
-        begins = str(row.get("columns.begins", "")).strip()
+        begins = str(row.get("columns.begins") or "").strip()
         return ChoiceExample(
             f"{file.name}:{line}",
             texts[0],
@@ -125,7 +125,14 @@ class ChoiceFormat(RecordsFormat):
         value = _plain(row["columns.answer"])
         known = [str(place + self.first) for place in range(len(options))]
         if "columns.names" in row:
-            known = [_plain(name) for name in row["columns.names"]]
+            names = row["columns.names"]
+            if not isinstance(names, list) or len(names) != len(options):
+                raise Damage(
+                    f"{where}: expected a name for each of the {len(options)} options, found "
+                    f"{shown(names)}; mend the line, or change data.format.columns.names",
+                    "their_names_of_options",
+                )
+            known = [_plain(name) for name in names]
         elif self.answer == "letter":
             known, value = list(string.ascii_uppercase[: len(options)]), value.upper()
         elif self.answer == "text":

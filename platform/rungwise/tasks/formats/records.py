@@ -89,7 +89,8 @@ class RecordsFormat(FormatConfig):
         """Yield the records of a split, with values by key; several columns give a list."""
         read = self._from_cells if self.layout == "delimited" else self._from_json
         for line, record in read(file, counts):
-            if self.split is None or record["split.column"] == getattr(self.split, split):
+            # In JSON the value may be a number.
+            if self.split is None or str(record["split.column"]) == getattr(self.split, split):
                 yield line, record
 
     def _from_cells(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:

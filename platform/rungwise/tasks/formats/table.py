@@ -150,7 +150,7 @@ def _score(value: Any, within: tuple[float, float] | None, where: str) -> float:
     try:
         # float(True) is 1.0, but `true` among scores is a mistake.
         score = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not math.isfinite(score):
         raise Damage(

@@ -152,7 +152,7 @@ class MarksFormat(_JsonTags):
                 yield _cut(f"{file.name}:{line}", text, marks)
 
     def _marks(self, given: Any, length: int, where: str) -> Iterator[tuple[int, int, str]]:
-        for mark in _listed(given):
+        for mark in _listed(given, where):
             fields, keys = object_of(mark, where), self.columns
             start, end, label = (
                 nested(fields, column, where, f"data.format.columns.{key}")
@@ -171,16 +171,27 @@ class MarksFormat(_JsonTags):
             yield start, end, name_of(str(label), self.labels, where, "data.format.labels")
 
 
-def _listed(given: Any) -> Sequence[Any]:
+def _listed(given: Any, where: str) -> list[Any]:
     """Return the marks as a list, also from {label: {words: [[start, end]]}} or None."""
     if not isinstance(given, dict):
-        return given or ()
+        return _list(given or [], where)
     return [
-        [*place, label]
+        [*_list(place, where), label]
         for label, found in given.items()
         for places in (found.values() if isinstance(found, dict) else [found])
-        for place in places
+        for place in _list(places, where)
     ]
+
+
+def _list(given: Any, where: str) -> list[Any]:
+    if not isinstance(given, list):
+        raise Damage(
+            f"{where}: expected a list of marks, as [start, end, label] or as "
+            f"{{label: [[start, end]]}}, found {shown(given)}; mend the line, or change "
+            "data.format.columns.marks",
+            "what_is_no_list",
+        )
+    return given
 
 
 def _cut(where: str, text: str, marks: Sequence[tuple[int, int, str]]) -> Tagged:
