@@ -31,12 +31,8 @@ from rungwise.models.cross_entropy import MOST_LOGITS
 from rungwise.models.objectives import CarriesState
 from rungwise.models.transformer import parameter_count, recompute_activations
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
-from rungwise.training.curriculum import (
-    first_longer_step,
-    masked_a_row,
-    rows_for_length,
-    rows_per_epoch,
-)
+from rungwise.training.config import first_longer_step
+from rungwise.training.curriculum import masked_a_row, rows_for_length, rows_per_epoch
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
 

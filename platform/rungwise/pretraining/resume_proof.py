@@ -47,7 +47,8 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining import gradient
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
-from rungwise.training.curriculum import READ_BY_NAME, first_longer_step, rows_per_epoch
+from rungwise.training.config import first_longer_step
+from rungwise.training.curriculum import READ_BY_NAME, rows_per_epoch
 
 # The largest relative difference of a loss that counts as equal with other workers, because sums of
 # float32 (or of products in bfloat16) are in another order.
