@@ -165,6 +165,19 @@ def test_what_does_not_fit_together_is_refused(
         check_fit(config(**changes), {"instances": instances}, ComputeConfig(**compute))
 
 
+def test_a_split_without_rows_to_measure_a_loss_on_is_refused(tmp_path: Path) -> None:
+    """Its loss would be reported as 0."""
+    made = make_instances(tmp_path, "masked_blocks")
+    summary = InstancesSummary.of(made)
+    for held_out, objective in ((0, "mlm"), (1, "simcse")):
+        counts = summary.instances.model_copy(update={"validation": held_out})
+        few = summary.model_copy(update={"instances": counts}).replacing_that_of(made)
+        settings = config(**{"pretrain.objective": objective})
+        with pytest.raises(UserError, match=f"have {held_out} rows for validation, but pretrain"):
+            check_fit(settings, {"instances": few}, ComputeConfig())
+        check_fit(settings, {"instances": made}, ComputeConfig())
+
+
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
 def test_every_instance_is_read_once_an_epoch(tmp_path: Path, kind: str) -> None:
     """What the loop is fed, over two epochs and for any number of workers."""

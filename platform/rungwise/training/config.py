@@ -92,6 +92,11 @@ class GradientConfig(Fitting):
                 f"{workers}; lower the first"
             )
         objective = model.objective(self.objective)
+        if objective.compares and self.global_batch_size < 2:
+            raise ConfigError(
+                f"pretrain.global_batch_size is {self.global_batch_size}, but pretrain.objective "
+                f"{objective.name} compares the texts of a batch; raise it to 2 or more"
+            )
         if objective.sentences and compute.compile:
             raise ConfigError(
                 f"compute.compile is true, but pretrain.objective {objective.name}, of vectors of "
