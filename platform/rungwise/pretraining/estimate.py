@@ -7,9 +7,9 @@ measured by training on a few micro-batches of random tokens on this machine, wh
 cluster only if this machine is like its workers.
 
 Memory per device is estimated by rule: 4 bytes each for the weight, gradient and two moments of a
-parameter, and its average if there is one, the activations that backward needs (Korthikanti et al. 2022, arXiv:2205.05198: per
-layer, 34 bytes per token and hidden unit in 16 bits, without the attention matrix, which the flash
-kernel never stores), and logits with their gradient.
+parameter, and its average if there is one, the activations that backward needs (Korthikanti et al.
+2022, arXiv:2205.05198: per layer, 34 bytes per token and hidden unit in 16 bits, without the
+attention matrix, which the flash kernel never stores), and logits with their gradient.
 """
 
 from __future__ import annotations

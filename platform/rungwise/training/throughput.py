@@ -153,9 +153,8 @@ def totals(progress: Progress, costs: Costs) -> dict[str, float]:
         # Attempts on other workers had other rates.
         could = [row["matmul_flops_per_second"] * row["seconds"] for row in rows]
         total["matmul_flops_per_second"] = sum(could) / seconds
-        total["mfu"] = sum(row["mfu"] * of for row, of in zip(rows, could, strict=True)) / sum(
-            could
-        )
+        did = [row["mfu"] * most for row, most in zip(rows, could, strict=True)]
+        total["mfu"] = sum(did) / sum(could)
     if costs.price_per_hour is not None:
         total["price_per_hour"] = costs.price_per_hour
         total["cost"] = progress.seconds / 3600 * costs.price_per_hour
