@@ -13,7 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from rungwise.core.errors import DataError, UserError
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.models import sparse_sums, word2vec_kernel
 from rungwise.models.encoders import new_tokens_of
 from rungwise.models.glove import GloveConfig
@@ -24,6 +25,7 @@ from rungwise.models.word2vec import (
     keep,
 )
 from rungwise.models.word_vectors import Stretch
+from rungwise.pretraining.config import AsynchronousConfig
 from rungwise.pretraining.rounds import mean_loss
 
 COUNTS = np.array([5, 9, 12, 13, 16, 45, 0])
@@ -345,6 +347,11 @@ def test_a_rate_too_high_is_named(rate: float, finite: bool) -> None:
         return
     with pytest.raises(UserError, match=r"not finite; lower pretrain\.learning_rate"):
         mean_loss(total, count)
+
+
+def test_a_rate_that_would_rise_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"minimum_rate 0\.0001 is above learning_rate 5e-05"):
+        validate(AsynchronousConfig, {"learning_rate": 5e-5})
 
 
 def test_text_without_two_words_in_a_sentence_has_no_loss() -> None:
