@@ -239,7 +239,7 @@ class Objective:
     is_code_length: bool = False  # whether the loss is minus the log of the text's probability
     predicts_text: bool = True  # whether the loss in nats compares with the unigram entropy
     compares: bool = False  # whether a row's loss depends on all rows of the global batch
-    least_dropout: float = 0.0  # used if the model's dropout is 0
+    default_dropout: float = 0.0  # used if the model's dropout is 0
     passes: int = 1  # over each row per forward
     sentences: bool = False  # whether the model gives one vector per text
 
