@@ -60,11 +60,6 @@ class _Tensors:
         """Copy the batch to page-locked memory, for asynchronous copies to a GPU."""
         return self._map(torch.Tensor.pin_memory)
 
-    def rows(self, start: int, stop: int) -> Self:
-        """Return the micro-batch of rows [start, stop) as views, without `starts`."""
-        rows = self._map(lambda tensor: tensor[start:stop])
-        return dataclasses.replace(rows, starts=None)  # offsets into the whole batch
-
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
         tensors = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return dataclasses.replace(
