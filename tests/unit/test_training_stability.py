@@ -200,6 +200,7 @@ def test_warm_up_then_stable_then_decay_by_hand() -> None:
     assert rates == pytest.approx(expected, rel=1e-12)
     with pytest.raises(ConfigError, match="are more than 1 together"):
         validate(ScheduleConfig, {**schedule.model_dump(), "warmup_fraction": 0.7})
+    validate(ScheduleConfig, {**schedule.model_dump(), "decay_fraction": 1.0, "warmup_steps": 0})
 
 
 def test_muon_takes_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:

@@ -179,16 +179,7 @@ def test_an_outlier_changes_nothing_is_counted_and_survives_a_kill(
         ({"average": {"kind": "last", "steps": 21}}, "average.steps is 21, more than steps 20"),
         ({"skip_outliers": {"loss_factor": None, "norm_factor": None}}, "are both null"),
         (
-            {
-                "optimizer": {
-                    "kind": "adamw",
-                    "schedule": {
-                        "kind": "warmup_stable_decay",
-                        "warmup_steps": 12,
-                        "decay_steps": 9,
-                    },
-                }
-            },
+            {"optimizer": {"kind": "adamw", "schedule": {"warmup_steps": 12, "decay_steps": 9}}},
             "warmup_steps 12 and decay_steps 9, more than steps 20",
         ),
     ],

@@ -91,15 +91,9 @@ class ScheduleConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> ScheduleConfig:
-        if self.kind != "warmup_stable_decay":
-            if self.decay_steps is not None:
-                raise ValueError(
-                    f"decay_steps {self.decay_steps} is for kind warmup_stable_decay, but kind is "
-                    f"{self.kind}, which decays from the warm-up on; set it to null, or change kind"
-                )
-            return self
-        by_fraction = self.warmup_steps is None and self.decay_steps is None
-        if by_fraction and self.warmup_fraction + self.decay_fraction > 1:
+        if self.warmup_steps is not None or self.decay_steps is not None:
+            return self  # a number of steps replaces its fraction
+        if self.kind == "warmup_stable_decay" and self.warmup_fraction + self.decay_fraction > 1:
             raise ValueError(
                 f"warmup_fraction {self.warmup_fraction} and decay_fraction {self.decay_fraction} "
                 "are more than 1 together; lower one"
