@@ -17,6 +17,7 @@ from rungwise.instances.order import ReadOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import CausalBatch, PretrainingBatch
 from rungwise.pretraining.gradient import check_fit
+from rungwise.pretraining.resume_proof import relative_difference
 from rungwise.training.checkpoint import RECORD, Checkpoints
 from rungwise.training.feed import open_source, step_batch
 from tests.training_runs import VOCAB, Killed, KilledAt, Notes, config, make_instances, run, weights
@@ -199,6 +200,13 @@ def test_every_instance_is_read_once_an_epoch(tmp_path: Path, kind: str) -> None
     seen = np.bincount(read, minlength=count)
     assert seen.min() >= 2 - (2 * count % size > 0)
     assert seen.max() == 2
+
+
+def test_the_proof_of_a_resume_compares_losses_of_exactly_zero() -> None:
+    """A contrastive loss may be: the other view is far nearer than any other text."""
+    assert relative_difference(0.0, 0.0) == 0.0
+    assert relative_difference(0.0, 0.5) == relative_difference(0.5, 0.0) == 1.0
+    assert relative_difference(2.0, 1.0) == 0.5
 
 
 def real_tokens(batch: PretrainingBatch) -> torch.Tensor:
