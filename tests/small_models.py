@@ -6,6 +6,7 @@ Shapes: B batch, T sequence, V vocabulary, M masked positions.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +82,13 @@ def random_batch(
     if objective_of(kind).masks:
         return random_masked_batch(B, T, M, vocab_size, dtype=dtype)
     return random_causal_batch(B, T, vocab_size, dtype=dtype)
+
+
+def rows_of(batch: Any, start: int, stop: int) -> Any:
+    """The micro-batch of rows [start, stop), without `starts`, which count from the first row."""
+    fields = {name: value for name, value in vars(batch).items() if value is not None}
+    rows = {name: value[start:stop] for name, value in fields.items()}
+    return dataclasses.replace(batch, **rows | {"starts": None})
 
 
 def random_masked_batch(

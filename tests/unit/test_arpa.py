@@ -79,6 +79,7 @@ def test_what_is_no_arpa_is_refused() -> None:
     for damage, message in (
         (BY_HAND.replace("\\end\\\n", ""), r"ends with .end., found none"),
         (BY_HAND.replace("<s> a b", "<s> a"), r"line 21 .* a number, 3 words"),
+        (BY_HAND.replace("-0.2\ta b", "O.2\ta b"), r"a number, 2 words .* found 'O.2"),
         (BY_HAND.replace("<s> a b", "<s> b b"), r"the beginning of each 3-gram"),
         (BY_HAND.replace("-0.2\ta b", "-0.2\ta c"), r"a 2-gram of the ARPA file has a word"),
         (BY_HAND.replace("-0.8\t</s>", "-0.8\tend"), r"expected </s> among the words"),

@@ -203,6 +203,6 @@ def test_a_step_reads_one_text(recipe: Recipe) -> None:
         with pytest.raises(ConfigError, match="either corpus or task_text"):
             further(**blocks)
     with pytest.raises(ConfigError, match=r"pretrain\.longer_share"):
-        further(task_text={}, pretrain={"steps": 5, "longer_share": 0.1})
+        further(task_text={}, pretrain={"steps": 5, "longer_share": 0.2})
     with pytest.raises(ConfigError, match="the text of a task, but this workflow has none"):
         continued_stages(further(task_text={}), "task", pretrain_stages(recipe))

@@ -190,6 +190,11 @@ def test_what_it_cannot_do_is_refused_with_the_key() -> None:
     settings = config(**{"pretrain.objective": "simcse"})
     with pytest.raises(ConfigError, match=r"compute\.compile is true, but pretrain\.objective sim"):
         settings.pretrain.check(settings.model, ComputeConfig(compile=True))
+    alone = config(**{"pretrain.objective": "simcse", "pretrain.global_batch_size": 1})
+    with pytest.raises(
+        ConfigError, match=r"global_batch_size is 1, but .* compares the texts of a"
+    ):
+        alone.pretrain.check(alone.model, ComputeConfig(num_workers=1))
     with pytest.raises(ConfigError, match=r"objective is simcse.*reads instances\.kind masked_bl"):
         check_rows(settings, "masked_pairs", 32)
 

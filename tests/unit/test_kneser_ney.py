@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from rungwise.core.errors import DataError
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.models import kneser_ney
+from rungwise.models.ngram import NgramConfig
 
 START, END = 0, 1
 HALVES = (0.5, 1.0, 1.5)
@@ -185,3 +187,9 @@ def test_a_corpus_that_gives_no_model_is_refused() -> None:
         kneser_ney.estimate(table_of([[7]], 2), 5, START, HALVES)
     with pytest.raises(DataError, match=r"no start symbol .* at token 1"):
         table_of([[2, START]], 2)
+
+
+@pytest.mark.parametrize("discounts", [[0, 1, 1.5], [0.5, 2.5, 1.5], [-0.5, 1, 1.5], [0.5, 1, 4]])
+def test_discounts_that_give_no_probabilities_are_refused(discounts: list[float]) -> None:
+    with pytest.raises(ConfigError, match=r"fallback_discounts.* at most the counts 1, 2 and 3"):
+        validate(NgramConfig, {"fallback_discounts": discounts})

@@ -27,6 +27,7 @@ from tests.small_models import (
     random_batch,
     random_causal_batch,
     random_masked_batch,
+    rows_of,
     small_model,
 )
 
@@ -169,7 +170,7 @@ def test_a_sum_of_shares_is_not_a_mean_of_means():
 
 def test_a_batch_without_a_masked_token_adds_exactly_nothing():
     model = BertForPretraining(SMALL, VOCAB_SIZE)
-    batch = random_masked_batch(3, 9, 4).rows(0, 1)
+    batch = rows_of(random_masked_batch(3, 9, 4), 0, 1)
     sums = MLM(model, batch)
     assert sums.count.tolist() == [0.0]
     sums.loss().backward()
@@ -206,19 +207,6 @@ def test_a_batch_without_padding_stays_without_lengths():
     batch = random_masked_batch(4, 9, 2, padded=False)
     assert batch.lengths is None
     assert batch.to("cpu").lengths is None
-    piece = batch.rows(1, 3)
-    assert piece.lengths is None
-    assert piece.ids.data_ptr() == batch.ids[1:].data_ptr()
-
-
-def test_rows_of_blocks_keep_what_is_there_and_what_is_not():
-    batch = random_causal_batch(4, 9)
-    piece = batch.rows(1, 3).to("cpu")
-    for name in ("ids", "targets", "weights", "document", "positions"):
-        assert torch.equal(getattr(piece, name), getattr(batch, name)[1:3])
-    plain = random_causal_batch(4, 9, packed=False).rows(1, 3).to("cpu")
-    assert plain.document is None
-    assert plain.positions is None
 
 
 @pytest.mark.parametrize("kind", CAUSAL_KINDS)

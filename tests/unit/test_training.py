@@ -17,6 +17,7 @@ from rungwise.instances.order import ReadOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import CausalBatch, PretrainingBatch
 from rungwise.pretraining.gradient import check_fit
+from rungwise.pretraining.resume_proof import relative_difference
 from rungwise.training.checkpoint import RECORD, Checkpoints
 from rungwise.training.feed import open_source, step_batch
 from tests.training_runs import VOCAB, Killed, KilledAt, Notes, config, make_instances, run, weights
@@ -165,6 +166,19 @@ def test_what_does_not_fit_together_is_refused(
         check_fit(config(**changes), {"instances": instances}, ComputeConfig(**compute))
 
 
+def test_a_split_without_rows_to_measure_a_loss_on_is_refused(tmp_path: Path) -> None:
+    """Its loss would be reported as 0."""
+    made = make_instances(tmp_path, "masked_blocks")
+    summary = InstancesSummary.of(made)
+    for held_out, objective in ((0, "mlm"), (1, "simcse")):
+        counts = summary.instances.model_copy(update={"validation": held_out})
+        few = summary.model_copy(update={"instances": counts}).replacing_that_of(made)
+        settings = config(**{"pretrain.objective": objective})
+        with pytest.raises(UserError, match=f"have {held_out} rows for validation, but pretrain"):
+            check_fit(settings, {"instances": few}, ComputeConfig())
+        check_fit(settings, {"instances": made}, ComputeConfig())
+
+
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
 def test_every_instance_is_read_once_an_epoch(tmp_path: Path, kind: str) -> None:
     """What the loop is fed, over two epochs and for any number of workers."""
@@ -186,6 +200,13 @@ def test_every_instance_is_read_once_an_epoch(tmp_path: Path, kind: str) -> None
     seen = np.bincount(read, minlength=count)
     assert seen.min() >= 2 - (2 * count % size > 0)
     assert seen.max() == 2
+
+
+def test_the_proof_of_a_resume_compares_losses_of_exactly_zero() -> None:
+    """A contrastive loss may be: the other view is far nearer than any other text."""
+    assert relative_difference(0.0, 0.0) == 0.0
+    assert relative_difference(0.0, 0.5) == relative_difference(0.5, 0.0) == 1.0
+    assert relative_difference(2.0, 1.0) == 0.5
 
 
 def real_tokens(batch: PretrainingBatch) -> torch.Tensor:

@@ -13,8 +13,8 @@ from rungwise.core.errors import ConfigError
 from rungwise.instances.kinds import config_of
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
-from rungwise.training.config import GradientConfig
-from rungwise.training.curriculum import epochs_read, first_longer_step, phases_of
+from rungwise.training.config import GradientConfig, first_longer_step
+from rungwise.training.curriculum import epochs_read, phases_of
 from rungwise.training.parallel import Group
 from tests.conftest import small_recipe
 from tests.training_runs import (
@@ -108,6 +108,14 @@ def test_what_could_end_a_run_before_its_longer_instances_is_refused(end: str) -
     value = {} if end == "early_stop" else 10
     with pytest.raises(ConfigError, match=f"{end} could end the run before the longer"):
         validate(GradientConfig, {"steps": 100, "longer_share": 0.1, end: value})
+
+
+@pytest.mark.parametrize(
+    ("steps", "share", "unread"), [(4, 0.1, "longer_instances"), (4, 0.9, "instances")]
+)
+def test_both_lengths_are_read_for_a_step_at_least(steps: int, share: float, unread: str) -> None:
+    with pytest.raises(ConfigError, match=f"of steps {steps} leaves no step to read {unread};"):
+        validate(GradientConfig, {"steps": steps, "longer_share": share})
 
 
 @pytest.mark.parametrize("missing", ["longer_instances", "pretrain.longer_share"])

@@ -83,6 +83,17 @@ def test_parts_and_recomputation_take_less_memory(
     assert needed(recompute_activations=True) < needed()
 
 
+def test_an_average_takes_the_memory_of_the_weights_once_more(
+    base: tuple[PretrainStageConfig, Measures, Recipe],
+) -> None:
+    _, measures, _ = base
+    plain, averaged = (
+        memory_estimate(config(**keys), measures, ComputeConfig(), 1_000_000, micro=0)
+        for keys in ({}, {"pretrain.average": {"kind": "ema"}})
+    )
+    assert averaged - plain == 4 * 1_000_000
+
+
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
 def test_the_estimate_of_memory_is_near_what_a_step_holds(tmp_path: Path, kind: str) -> None:
     """Weights, gradients and moments, counted in the tensors themselves."""

@@ -26,7 +26,6 @@ from tests.small_models import (
     lengths_of,
     objective_of,
     random_batch,
-    random_causal_batch,
     random_masked_batch,
     shaken,
     small_model,
@@ -151,7 +150,3 @@ def test_packed_rows_have_the_loss_and_the_gradient_of_padded_ones() -> None:
         sums.loss().backward()
         found.append((sums.total.detach(), sums.correct, gradient(model)))
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
-
-
-def test_rows_taken_out_of_a_batch_lose_the_starts_which_count_from_its_first_row() -> None:
-    assert with_starts(random_causal_batch(4, 9)).rows(1, 3).starts is None

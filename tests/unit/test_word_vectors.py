@@ -13,6 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from rungwise.core.config import validate
+from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.models import sparse_sums, word2vec_kernel
 from rungwise.models.encoders import new_tokens_of
 from rungwise.models.glove import GloveConfig
@@ -23,6 +25,8 @@ from rungwise.models.word2vec import (
     keep,
 )
 from rungwise.models.word_vectors import Stretch
+from rungwise.pretraining.config import AsynchronousConfig
+from rungwise.pretraining.rounds import mean_loss
 
 COUNTS = np.array([5, 9, 12, 13, 16, 45, 0])
 P = 16  # rows in memory are multiples of this
@@ -327,6 +331,35 @@ def test_the_encoder_takes_the_vectors_and_gets_marks(config: Any) -> None:
     assert torch.equal(states[0, :2], torch.from_numpy(vectors[[1, 3]]))
     assert encoder.num_layers == 0
     assert states[0, 2].abs().sum() > 0
+
+
+@pytest.mark.parametrize(("rate", "finite"), [(0.025, True), (1.0, False)])
+def test_a_rate_too_high_is_named(rate: float, finite: bool) -> None:
+    ids = np.random.default_rng(0).integers(0, 40, 3000).astype(np.int32)
+    counts, model = np.bincount(ids, minlength=40), Word2vecConfig(size=16)
+    text = Stretch(ids, np.arange(0, 3001, 30), 0, 100)
+    weights, plan = model.start(counts, seed=0), model.plan(counts)
+    for seed in range(5):
+        model.read(weights, plan, text, (rate, rate), seed)
+    total, count = model.read(weights, plan, text, (0.0, 0.0), seed=0)
+    if finite:
+        assert mean_loss(total, count) == total / count
+        return
+    with pytest.raises(UserError, match=r"not finite; lower pretrain\.learning_rate"):
+        mean_loss(total, count)
+
+
+def test_a_rate_that_would_rise_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"minimum_rate 0\.0001 is above learning_rate 5e-05"):
+        validate(AsynchronousConfig, {"learning_rate": 5e-5})
+
+
+def test_text_without_two_words_in_a_sentence_has_no_loss() -> None:
+    counts, model = np.full(40, 5), Word2vecConfig(size=16)
+    text = Stretch(np.arange(40, dtype=np.int32), np.arange(41), 0, 40)
+    weights, plan = model.start(counts, seed=0), model.plan(counts)
+    with pytest.raises(DataError, match=r"two words or more .* found none; lower pretrain"):
+        mean_loss(*model.read(weights, plan, text, (0.0, 0.0), seed=0))
 
 
 def test_a_stretch_is_read_the_same_way_twice() -> None:

@@ -93,10 +93,6 @@ class MaskedReader:
     def __len__(self) -> int:
         return len(self.reader)
 
-    def prefetch(self, shards: list[int]) -> None:
-        """Start fetching and checking these shards in the background."""
-        self.reader.store.prefetch(shards)
-
     def batch(
         self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int
     ) -> MaskedBatch:

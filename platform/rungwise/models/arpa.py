@@ -110,7 +110,8 @@ def read(text: Iterable[str]) -> Arpa:
                 sections.append([])
             continue
         order = len(sections)
-        if len(fields) not in (order + 1, order + 2):
+        numbers = [fields[0], *fields[order + 1 :]]
+        if len(fields) not in (order + 1, order + 2) or not all(map(_is_number, numbers)):
             raise DataError(
                 f"line {number} of the ARPA file: expected a number, {order} words and perhaps a "
                 f"number, found {line.strip()!r:.60}"
@@ -152,6 +153,13 @@ def read(text: Iterable[str]) -> Arpa:
         end_id=ids[END],
     )
     return Arpa(model, words)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
 
 
 def _keys(

@@ -134,7 +134,7 @@ SIMCSE = dataclasses.replace(
     predicts_text=False,
     compares=True,
     sentences=True,
-    least_dropout=0.1,
+    default_dropout=0.1,
     passes=2,
 )
 SENTENCE_PAIRS = dataclasses.replace(
@@ -142,7 +142,7 @@ SENTENCE_PAIRS = dataclasses.replace(
     name="sentence_pairs",
     reads=("sentence_order",),
     outputs=_outputs_of(_both_halves),
-    least_dropout=0.0,
+    default_dropout=0.0,
     passes=1,
 )
 CONTRASTIVE: tuple[Objective, ...] = (SIMCSE, SENTENCE_PAIRS)

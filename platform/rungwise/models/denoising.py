@@ -121,7 +121,7 @@ SENTENCE_OBJECTIVES: tuple[Objective, ...] = (*CONTRASTIVE, TSDAE)
 def sentence_encoder(
     config: TransformerFamily, vocab_size: int, objective: Objective
 ) -> SentenceEncoder:
-    """Build the model for a sentence objective; a dropout of 0 becomes its `least_dropout`."""
-    config = config.model_copy(update={"dropout": config.dropout or objective.least_dropout})
+    """Build the model for a sentence objective; a dropout of 0 becomes its default."""
+    config = config.model_copy(update={"dropout": config.dropout or objective.default_dropout})
     body = config.body(vocab_size, objective)
     return SentenceEncoder(body) if objective.compares else SentenceAutoencoder(body, config)

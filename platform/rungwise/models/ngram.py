@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rungwise.models import kneser_ney
 from rungwise.models.family import Family
@@ -41,6 +41,20 @@ class NgramConfig(Family):
     # discounts for counts of 1, 2 and 3 or more, where a corpus is too small to estimate them;
     # kenlm's are [0.5, 1, 1.5]
     fallback_discounts: tuple[float, float, float] | None = None
+
+    @field_validator("fallback_discounts")
+    @classmethod
+    def _leave_something(
+        cls, discounts: tuple[float, float, float] | None
+    ) -> tuple[float, float, float] | None:
+        # Of 0, a context may leave no probability to other tokens; of more than the count, its own
+        # tokens would get less than none.
+        if discounts and not all(0 < d <= most for most, d in enumerate(discounts, start=1)):
+            raise ValueError(
+                "expected discounts of more than 0 and at most the counts 1, 2 and 3, found "
+                f"{list(discounts)}; kenlm's are [0.5, 1, 1.5]"
+            )
+        return discounts
 
     def describe(self) -> str:
         return f"order {self.order}, modified Kneser-Ney"

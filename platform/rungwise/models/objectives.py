@@ -60,11 +60,6 @@ class _Tensors:
         """Copy the batch to page-locked memory, for asynchronous copies to a GPU."""
         return self._map(torch.Tensor.pin_memory)
 
-    def rows(self, start: int, stop: int) -> Self:
-        """Return the micro-batch of rows [start, stop) as views, without `starts`."""
-        rows = self._map(lambda tensor: tensor[start:stop])
-        return dataclasses.replace(rows, starts=None)  # offsets into the whole batch
-
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
         tensors = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return dataclasses.replace(
@@ -239,7 +234,7 @@ class Objective:
     is_code_length: bool = False  # whether the loss is minus the log of the text's probability
     predicts_text: bool = True  # whether the loss in nats compares with the unigram entropy
     compares: bool = False  # whether a row's loss depends on all rows of the global batch
-    least_dropout: float = 0.0  # used if the model's dropout is 0
+    default_dropout: float = 0.0  # used if the model's dropout is 0
     passes: int = 1  # over each row per forward
     sentences: bool = False  # whether the model gives one vector per text
 

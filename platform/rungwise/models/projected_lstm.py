@@ -10,8 +10,9 @@ PyTorch's LSTM projects but does not clip, and a loop under autograd is slow bec
 weight gradients at each token. Here backward computes them in one product over all tokens, as well
 as everything that depends on the forward pass only; its loop holds only the recurrent part.
 
-No gradient flows where a clip was active, as in TensorFlow and `torch.clamp`, nor into the initial
-state: backpropagation ends at the beginning of a block (training/lanes.py).
+No gradient flows where a clip was active, as in TensorFlow and `torch.clamp` (nor, unlike there,
+where a value was exactly at its bound), nor into the initial state: backpropagation ends at the
+beginning of a block (training/lanes.py).
 
 Shapes: B batch, T sequence, D input, P output, H cell, G = 4·H gates.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from rungwise.core.config import Config
 from rungwise.core.errors import ConfigError
@@ -64,6 +64,15 @@ class AsynchronousConfig(_Passes):
     replicas: int = Field(default=1, ge=1)
     # averages per epoch; a killed run resumes from the last
     rounds_per_epoch: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _falls(self) -> AsynchronousConfig:
+        if self.minimum_rate > self.learning_rate:
+            raise ValueError(
+                f"minimum_rate {self.minimum_rate} is above learning_rate {self.learning_rate}, "
+                "which would rise to it; lower minimum_rate"
+            )
+        return self
 
 
 class CooccurrenceConfig(_Passes):

@@ -7,9 +7,9 @@ measured by training on a few micro-batches of random tokens on this machine, wh
 cluster only if this machine is like its workers.
 
 Memory per device is estimated by rule: 4 bytes each for the weight, gradient and two moments of a
-parameter, the activations that backward needs (Korthikanti et al. 2022, arXiv:2205.05198: per
-layer, 34 bytes per token and hidden unit in 16 bits, without the attention matrix, which the flash
-kernel never stores), and logits with their gradient.
+parameter, and its average if there is one, the activations that backward needs (Korthikanti et al.
+2022, arXiv:2205.05198: per layer, 34 bytes per token and hidden unit in 16 bits, without the
+attention matrix, which the flash kernel never stores), and logits with their gradient.
 """
 
 from __future__ import annotations
@@ -31,12 +31,8 @@ from rungwise.models.cross_entropy import MOST_LOGITS
 from rungwise.models.objectives import CarriesState
 from rungwise.models.transformer import parameter_count, recompute_activations
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
-from rungwise.training.curriculum import (
-    first_longer_step,
-    masked_a_row,
-    rows_for_length,
-    rows_per_epoch,
-)
+from rungwise.training.config import first_longer_step
+from rungwise.training.curriculum import masked_a_row, rows_for_length, rows_per_epoch
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
 
@@ -194,7 +190,8 @@ def memory_estimate(
     }[compute.parallel]
     settings = by_gradient(config.pretrain, "steps")
     moments = 2 if settings.optimizer.kind == "adamw" else 1.5
-    fixed = 4 * (2 + moments) * parameters / sharded_over
+    average = 0 if settings.average is None else 1
+    fixed = 4 * (2 + moments + average) * parameters / sharded_over
     if sharded_over > 1:
         # A block is gathered while it is used, and the next one meanwhile.
         fixed += 2 * 4 * parameters / config.model.depth

@@ -186,6 +186,12 @@ def check_fit(
             )
         order_of(config.model, settings, summary)  # raises if its mixture does not fit the sources
         held_out = min(settings.validation_instances, summary.instances.validation)
+        if held_out < (fewest := 2 if config.objective.compares else 1):
+            raise UserError(
+                f"{block} have {held_out} rows for validation, but pretrain.objective "
+                f"{config.objective.name} needs {fewest} to measure a loss; raise "
+                "pretrain.validation_instances or corpus.held_out_fraction, or add documents"
+            )
         if compute.parallel != "ddp" and held_out < compute.num_workers:
             raise UserError(
                 f"{block} have {held_out} rows for validation, too few for compute.num_workers "

@@ -47,7 +47,8 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining import gradient
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
-from rungwise.training.curriculum import READ_BY_NAME, first_longer_step, rows_per_epoch
+from rungwise.training.config import first_longer_step
+from rungwise.training.curriculum import READ_BY_NAME, rows_per_epoch
 
 # The largest relative difference of a loss that counts as equal with other workers, because sums of
 # float32 (or of products in bfloat16) are in another order.
@@ -188,8 +189,8 @@ def _compared(one: GradientRun, other: GradientRun, same_workers: bool) -> dict[
 
 
 def relative_difference(one: float, other: float) -> float:
-    """The difference of two losses as a share of the first."""
-    return abs(one - other) / abs(one)
+    """The difference of two losses as a share of the larger; a loss may be exactly 0."""
+    return 0.0 if one == other else abs(one - other) / max(abs(one), abs(other))
 
 
 class StepFile(SilentReporter):

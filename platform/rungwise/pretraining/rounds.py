@@ -8,6 +8,7 @@ same bytes as an undisturbed one.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import Folder
 from rungwise.models import sparse_sums
 from rungwise.models.sparse_sums import SparseSums
@@ -90,10 +91,10 @@ def fit(
         state = weights | {_ROUND: np.array([number + 1])}
         output.write_bytes(_STATE, safetensors.numpy.save(state))
         context.report.progress(number + 1, rounds)
+    loss = mean_loss(*losses(weights))
     tensors = config.model.model(weights).to_tensors()  # pyright: ignore[reportAttributeAccessIssue]
     output.write_bytes(MODEL, safetensors.numpy.save(tensors))
-    total, count = losses(weights)
-    loss, parameters = total / max(1, count), sum(array.size for array in tensors.values())
+    parameters = sum(array.size for array in tensors.values())
     output.remove(_STATE)
     objective, threads = config.objective, settings.threads
     again = "" if threads == 1 else f"  {threads} threads: not repeatable to the bit"
@@ -111,6 +112,19 @@ def fit(
         headline=f"{parameters / 1e6:.1f} M parameters  {objective.tokens.name.lower()} loss "
         f"{loss:.3f} a {objective.tokens.unit}{again}",
     )
+
+
+def mean_loss(total: float, count: int) -> float:
+    """The mean of `count` losses. Raises DataError if there are none, UserError if they are not
+    finite."""
+    if not count:
+        raise DataError(
+            "expected sentences with two words or more to measure a loss on, found none; lower "
+            "pretrain.minimum_count, or add text"
+        )
+    if not math.isfinite(total):
+        raise UserError("the loss is not finite; lower pretrain.learning_rate")
+    return total / count
 
 
 def in_threads(work: Callable[[Any], Losses], shares: Iterable[Any]) -> Losses:

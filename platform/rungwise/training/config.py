@@ -20,6 +20,11 @@ from rungwise.training.progress import EarlyStopConfig
 Precision = Literal["float32", "bfloat16", "auto"]
 
 
+def first_longer_step(steps: int, longer_share: float | None) -> int:
+    """The first of `steps` steps that reads longer instances; `steps` if none does."""
+    return steps - round(steps * (longer_share or 0.0))
+
+
 class GradientConfig(Fitting):
     """Training by gradient descent: the keys that decide the resulting weights.
 
@@ -87,6 +92,11 @@ class GradientConfig(Fitting):
                 f"{workers}; lower the first"
             )
         objective = model.objective(self.objective)
+        if objective.compares and self.global_batch_size < 2:
+            raise ConfigError(
+                f"pretrain.global_batch_size is {self.global_batch_size}, but pretrain.objective "
+                f"{objective.name} compares the texts of a batch; raise it to 2 or more"
+            )
         if objective.sentences and compute.compile:
             raise ConfigError(
                 f"compute.compile is true, but pretrain.objective {objective.name}, of vectors of "
@@ -151,6 +161,13 @@ class GradientConfig(Fitting):
             raise ValueError(
                 f"longer_share {self.longer_share} is a share of the steps, and {ends} could "
                 f"end the run before the longer instances; set longer_share or {ends} to null"
+            )
+        longer_from = first_longer_step(self.steps, self.longer_share)
+        if self.longer_share is not None and not 0 < longer_from < self.steps:
+            unread = "instances" if longer_from == 0 else "longer_instances"
+            raise ValueError(
+                f"longer_share {self.longer_share} of steps {self.steps} leaves no step to read "
+                f"{unread}; raise steps, or set longer_share and longer_instances to null"
             )
         if isinstance(self.average, LastAverageConfig):
             if ends:

@@ -25,7 +25,7 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import Family
 from rungwise.models.objectives import Batch
 from rungwise.training.average import LastAverageConfig
-from rungwise.training.config import GradientConfig
+from rungwise.training.config import GradientConfig, first_longer_step
 from rungwise.training.feed import (
     StepBatch,
     held_out_batches,
@@ -53,11 +53,6 @@ class Phase:
 
 def phase_at(phases: Sequence[Phase], step: int) -> Phase:
     return next(phase for phase in reversed(phases) if phase.first_step <= max(step, 0))
-
-
-def first_longer_step(steps: int, longer_share: float | None) -> int:
-    """The first of `steps` steps that reads longer instances; `steps` if none does."""
-    return steps - round(steps * (longer_share or 0.0))
 
 
 def shared_steps(settings: GradientConfig) -> int:

@@ -91,6 +91,8 @@ class ScheduleConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> ScheduleConfig:
+        if self.warmup_steps is not None or self.decay_steps is not None:
+            return self  # a number of steps replaces its fraction
         if self.kind == "warmup_stable_decay" and self.warmup_fraction + self.decay_fraction > 1:
             raise ValueError(
                 f"warmup_fraction {self.warmup_fraction} and decay_fraction {self.decay_fraction} "

@@ -142,19 +142,19 @@ def totals(progress: Progress, costs: Costs) -> dict[str, float]:
             "finite; lower pretrain.optimizer.learning_rate"
         )
     seconds = sum(row["seconds"] for row in rows)
-    # Steps repeated after a kill are counted once.
+    # Only timed steps count: a kill takes the times since the last logged step, not the tokens.
     total = {
-        "tokens_per_second": progress.tokens / seconds,
-        "step_seconds": seconds / progress.step,
+        "step_seconds": seconds / sum(row["seconds"] / row["step_seconds"] for row in rows),
         "seconds": progress.seconds,
     }
-    for name in ("data_wait_share", "checkpoint_stall_share"):
+    for name in ("tokens_per_second", "data_wait_share", "checkpoint_stall_share"):
         total[name] = sum(row[name] * row["seconds"] for row in rows) / seconds
     if progress.flops and costs.matmul_flops_per_second:
         # Attempts on other workers had other rates.
-        could = sum(row["matmul_flops_per_second"] * row["seconds"] for row in rows)
-        total["matmul_flops_per_second"] = could / seconds
-        total["mfu"] = progress.flops / could
+        could = [row["matmul_flops_per_second"] * row["seconds"] for row in rows]
+        total["matmul_flops_per_second"] = sum(could) / seconds
+        did = [row["mfu"] * most for row, most in zip(rows, could, strict=True)]
+        total["mfu"] = sum(did) / sum(could)
     if costs.price_per_hour is not None:
         total["price_per_hour"] = costs.price_per_hour
         total["cost"] = progress.seconds / 3600 * costs.price_per_hour
