@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from rungwise.__main__ import main
 from rungwise.core import artifact
@@ -53,6 +54,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["pretrain", "{recipe}", "corpus.sources.0.kind=pdf"],
             "warc, pydocs; found 'pdf'",
         ),
+        (["README.md", "{recipe}"], "README.md is no workflow: expected a Python file"),
         (["pretend", "{recipe}"], "there is no workflow workflows/pretend.py; found: finetune, "),
         (
             ["finetune", "{recipe}", "tasks.a.data.kind=paragraph_label", "evaluate=null"],
@@ -115,6 +117,80 @@ def test_doctor_says_what_is_wrong_with_a_server_that_is_away(
     assert main(["doctor", "--json"]) == 1
     found = {row["what"]: row["state"] for row in json.loads(capfd.readouterr().out)}
     assert found["MLflow"] == "wrong"
+
+
+def test_doctor_asks_a_server_with_a_password_and_gives_whole_advice(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def get(url: str, **_: Any) -> requests.Response:
+        asked.append(url)
+        answer = requests.Response()
+        answer.status_code = 200
+        return answer
+
+    monkeypatch.setattr("requests.get", get)
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: ["ray[default,train]<1"])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["doctor"]) == 1
+    out = capfd.readouterr().out
+    assert asked == ["https://me:secret@mlflow.example/health"]
+    assert "https://mlflow.example answers" in out
+    assert "pip install 'ray[default,train]<1'" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ui", "--port", "70000"], "--port: expected a port, at most 65535, found 70000"),
+        (["serve", "x", "--port", "-1"], "--port: expected a port, at most 65535, found -1"),
+        (["up", "--mlflow-port", "x"], "--mlflow-port: expected a port, at most 65535, found x"),
+        (["neighbours", "sea", "--count", "x"], "--count: expected 1 or more, found x"),
+    ],
+)
+def test_a_number_out_of_range_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_variables_of_a_cluster_that_are_no_json_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: "terraform")
+    (tmp_path / "variables.tf").touch()
+    (tmp_path / "terraform.tfvars.json").write_text('{"name": "a",}')
+    assert main(["cluster", "create", "--folder", str(tmp_path)]) == 2
+    assert "terraform.tfvars.json is not JSON (" in capfd.readouterr().err
+
+
+def test_gc_leaves_folders_that_only_look_like_artifacts(
+    recipe: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root, name = recipe.parent / "root", load_recipe(recipe).name
+    mine, abandoned = root / "notes" / f"{name}-old", root / "corpus" / f"{name}-0123456789ab"
+    for folder in (mine, abandoned):
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text("a")
+    assert main(["gc", "instances", str(recipe), "--delete"]) == 0
+    assert str(abandoned) in capfd.readouterr().out
+    assert mine.exists()
+    assert not abandoned.exists()
+
+
+@pytest.mark.parametrize("command", [["why"], ["verify"], ["rebuild", "--into", "b"], ["open"]])
+def test_keys_are_refused_where_there_is_no_recipe_to_change(
+    command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, str(tmp_path), "pretrain.steps=5"]) == 2
+    assert f"pretrain.steps=5: keys can be changed of a recipe, and {tmp_path} is none" in (
+        capfd.readouterr().err
+    )
 
 
 def test_ui_without_a_store_or_on_a_taken_port_is_refused(

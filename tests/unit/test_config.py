@@ -45,6 +45,20 @@ class Whole(Config):
     )
 
 
+def test_a_key_given_twice_is_refused_and_one_that_is_merged_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("optimizer: {learning_rate: 1.0}\noptimizer:\n  learning_rate: 2.0\n")
+    with pytest.raises(ConfigError, match=r"the key optimizer is given twice .* line 2, column 1"):
+        load(Whole, path)
+    with pytest.raises(ConfigError, match="the key learning_rate is given twice"):
+        parse_overrides(["optimizer={learning_rate: 1.0, learning_rate: 2.0}"])
+    path.write_text(
+        "optimizer: &a {learning_rate: 1.0}\nsources:\n"
+        "  - &b {kind: made, count: 3}\n  - {<<: *b, count: 4}\n  - {<<: *b}\n"
+    )
+    assert [each.count for each in load(Whole, path).sources if isinstance(each, Made)] == [3, 4, 3]
+
+
 JSON = st.recursive(
     st.none()
     | st.booleans()

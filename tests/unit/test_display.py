@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 
 import pytest
@@ -59,6 +60,17 @@ def test_names_and_states_stay_whole_and_reasons_are_cut_until_the_end(width: in
     assert "".join(ended).replace(" ", "").count("andstillmore") == 3
     if width == 110:
         assert "1,980/3,000  loss 4.05 █▇▆▅▄▃▂▁" in running[1]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_shown_and_stands_in_no_curve(loss: float) -> None:
+    display, out = screen(110)
+    with display:
+        display.start(NAMES[0], "first run")
+        for step, each in enumerate([2.0, loss, 1.0]):
+            display.progress(NAMES[0], step, 10, {"loss": each})
+        display.progress(NAMES[0], 3, 10, {"loss": loss})
+    assert f"loss {loss} █▁" in out.getvalue()
 
 
 def test_where_there_is_no_terminal_each_event_is_a_whole_line() -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from tokenizers import Tokenizer
 
 from rungwise.__main__ import main
+from rungwise.commands.init import flow
 from rungwise.corpus.look import Seen, language, look
 from rungwise.corpus.ranges import ranges_of, read_range
 from rungwise.corpus.sources import files_of
@@ -273,6 +275,24 @@ def test_names_and_places_of_other_scripts_stay_readable(
     capfd.readouterr()
     assert main(["init", str(folder), "not/there"]) == 2
     assert "no file matches not/there" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["1984", "12_30", "No", "null"])
+def test_names_that_yaml_reads_as_something_else_are_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    books(tmp_path / "text", 2, 40)
+    (tmp_path / "text").rename(tmp_path / name)
+    assert main(["init", name]) == 0
+    assert load_recipe(f"{name}.yaml").name == name
+
+
+@pytest.mark.parametrize("text", ["No", "12:30", "1_000", "0x1f", "2024-01-01", ".inf", "a: b"])
+def test_flow_style_is_read_back_as_it_was(text: str) -> None:
+    value = {"columns": [text, "plain"], "header": False, "fraction": 0.1}
+    assert yaml.safe_load(flow(value)) == value
 
 
 @pytest.mark.parametrize("name", ["notes [old]", "what?", "a*b"])

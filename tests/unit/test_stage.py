@@ -15,6 +15,7 @@ from pydantic import Field
 
 from rungwise.__main__ import main
 from rungwise.core import artifact as artifacts
+from rungwise.core import provenance
 from rungwise.core.artifact import Artifact
 from rungwise.core.checked import read_record, seal
 from rungwise.core.config import Config, validate
@@ -67,6 +68,8 @@ def build(stages: list[Stage], root: Folder, label: str = "x") -> None:
                 "label": label,
                 "fingerprint": row.stage.fingerprint,
                 "facts": row.stage.facts,
+                "config": row.stage.config.model_dump(mode="json"),
+                "recipe": {"compute": {}},
                 "inputs": artifacts.made_of(inputs),
                 "summary": {"headline": "nothing"},
                 "seconds": 1.0,
@@ -264,6 +267,33 @@ def test_verify_and_why_go_down_to_the_sources(
     said = capsys.readouterr()
     assert said.out.count("CHANGED") == 2
     assert all(f"{path} has changed since it was written" in said.err for path in bad)
+
+
+def test_a_patch_with_bytes_that_are_no_text_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "module.py"))
+    notes = tmp_path / "notes"
+    notes.write_bytes(b"caf\xe9\n")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "notes"], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *command], check=True)
+    assert provenance.uncommitted() is None
+    notes.write_bytes(b"th\xe9\n")
+    assert "+th\ufffd" in str(provenance.uncommitted())
+
+
+def test_a_rebuild_into_the_root_itself_is_refused_by_any_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"sources": [{"kind": "text", "paths": [str(tmp_path / "text.txt")]}]}
+    (tmp_path / "text.txt").write_text("text")
+    root = Folder.at(tmp_path / "root")
+    build([CORPUS.stage(validate(CorpusConfig, settings))], root)
+    (tmp_path / "link").symlink_to(tmp_path / "root")
+    for into in ("link", "root/../root"):
+        assert main(["rebuild", f"{root.uri}/corpus", "--into", str(tmp_path / into)]) == 2
+        assert "holds the model itself" in capsys.readouterr().err
 
 
 def test_what_changed_since_stands_in_the_way_of_a_rebuild_by_name(tmp_path: Path) -> None:

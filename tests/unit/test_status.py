@@ -70,6 +70,20 @@ def test_an_unknown_run_has_no_rows() -> None:
     assert (rows, alerts) == ({}, [])
 
 
+@pytest.mark.usefixtures("prometheus")
+def test_a_password_in_an_address_is_not_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["status", "elmo", "--prometheus", "http://me:secret@127.0.0.1:9"]) == 0
+    monkeypatch.setattr("rungwise.cluster.registry.find", lambda _: None)
+    monkeypatch.setattr(status, "from_mlflow", lambda *_: {})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example")
+    assert main(["status"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "no run found by Prometheus at http://127.0.0.1:9, last hour"
+    assert second == "no run found by MLflow at https://mlflow.example"
+
+
 def test_a_prometheus_that_is_not_there_is_one_line(unused_port: int) -> None:
     with pytest.raises(UserError, match="does not answer at http"):
         status.from_prometheus(f"http://127.0.0.1:{unused_port}", None)

@@ -109,6 +109,17 @@ def test_files_are_named_relative_to_their_source(tmp_path: Path) -> None:
     assert find_files(f"{tmp_path}/none*") == []
 
 
+def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
+    """Caches of downloads, such as Hugging Face's, are folders of links."""
+    (tmp_path / "blob").write_text("four")
+    folder = tmp_path / "snapshot"
+    (folder / "empty").mkdir(parents=True)
+    for name, target in {"a.txt": "blob", "b.txt": "gone", "c": "snapshot/empty"}.items():
+        (folder / name).symlink_to(tmp_path / target)
+    for pattern in (folder, f"{folder}/*"):
+        assert [(f.name, f.size_bytes) for f in find_files(str(pattern))] == [("a.txt", 4)]
+
+
 def test_the_digest_of_a_source_follows_its_bytes_not_its_place(
     tmp_path: Path, bucket: str
 ) -> None:

@@ -21,10 +21,10 @@ from rungwise.__main__ import main
 from rungwise.cluster import registry
 from rungwise.cluster.description import Scaling
 from rungwise.core.context import ComputeConfig
-from rungwise.core.errors import UserError
+from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stage import StageType
 from rungwise.core.summary import Summary
-from rungwise.submission import follow, jobs, resources
+from rungwise.submission import follow, jobs, local, resources
 from rungwise.submission.connection import Server, connect, server
 from rungwise.submission.packing import MOST_BYTES, package_bytes, package_uri, packed
 from rungwise.submission.upload import examine
@@ -206,6 +206,29 @@ def _node(state: str = "ALIVE", group: str = "head", **resources: float) -> dict
 
 def _submit(*more: str) -> int:
     return main(["submit", "workflows/pretrain.py", "small.yaml", *more])
+
+
+def test_short_names_are_found_in_the_folder(cluster: JobServer, project: Path) -> None:
+    (project / "workflows" / "configs").mkdir()
+    (project / "small.yaml").rename(project / "workflows" / "configs" / "small.yaml")
+    assert main(["submit", "pretrain", "small"]) == 0
+    (sent,) = cluster.submitted
+    assert sent["entrypoint"] == "python workflows/pretrain.py workflows/configs/small.yaml"
+
+
+def test_an_archive_that_is_not_uploaded_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    with zipfile.ZipFile(project / "words.zip", "w") as archive:
+        archive.writestr("en/words.txt", "sea\n")
+    (project / ".rayignore").write_text("*.zip\n")
+    override = "measure={a: {kind: similarity, path: words.zip/en/words.txt}}"
+    job = local.read(str(project), "pretrain", "small.yaml", [override])
+    with pytest.raises(ConfigError, match=r"words\.zip, which the recipe reads, is not uploaded"):
+        local.check_paths(job, examine(project))
+    (project / ".rayignore").unlink()
+    assert local.check_paths(job, examine(project)) == []
 
 
 def test_a_job_takes_the_folder_along_and_no_secret(

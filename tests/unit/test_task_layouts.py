@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import re
 import tarfile
 import zipfile
@@ -710,6 +711,24 @@ def test_a_damaged_example_is_refused_or_left_out_and_counted(case: str, tmp_pat
     reader = validate(Block, {"format": form | {"on_error": "drop"}}).format
     assert len(list(reader.read(file, "train", counts))) == 1
     assert counts == {f"examples_dropped_for_{reason}": 1}
+
+
+@pytest.mark.parametrize("packing", ["gz", "bz2", "xz"])
+def test_an_archive_with_a_flipped_bit_is_refused(tmp_path: Path, packing: str) -> None:
+    packed = tmp_path / f"a.tar.{packing}"
+    content = random.Random(0).randbytes(200_000)
+    mode: Any = f"w:{packing}"
+    with tarfile.open(packed, mode) as archive:
+        entry = tarfile.TarInfo("train.tsv")
+        entry.size = len(content)
+        archive.addfile(entry, io.BytesIO(content))
+    whole = packed.read_bytes()
+    for place in (len(whole) // 2, len(whole) - 5):
+        packed.write_bytes(
+            whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :],
+        )
+        with pytest.raises(DataError, match=r"cannot be unpacked \(.*\); fetch it again"):
+            matching([f"{packed}/train.tsv"], "data.train")
 
 
 def test_a_file_of_an_archive_is_the_file_itself(tmp_path: Path) -> None:

@@ -101,7 +101,12 @@ def add_job(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--address", metavar="URL", help="default: RAY_API_SERVER_ADDRESS")
+    which.add_argument(
+        "--address",
+        metavar="URL",
+        help="default: RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it begins with http, else the "
+        "cluster that `rungwise up` started",
+    )
     which.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
 
 
@@ -126,7 +131,12 @@ def print_json(value: Any) -> None:
 
 
 def at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, found {value}")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, found {text}")
+    return int(text)
+
+
+def port_number(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port, at most 65535, found {text}")
+    return int(text)

@@ -64,7 +64,10 @@ def _create(options: argparse.Namespace, console: Console) -> int:
     from rungwise.core.storage import file_digest
 
     file = options.folder / "terraform.tfvars.json"
-    before = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    try:
+        before = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{file} is not JSON ({error}); mend or delete it") from error
     asked = _asked(options)
     if "alert_emails" not in before | asked:
         raise UserError("budget alerts have no address; give --email ADDRESS")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rungwise.commands.arguments import Commands, add_json, add_recipe, add_verb, print_json
 from rungwise.core.errors import UserError
@@ -56,7 +57,10 @@ def doctor(options: argparse.Namespace) -> int:
         table.add_column(heading, overflow="fold")
     marks = {"ok": "[green]ok[/]", "look": "[yellow]look[/]", "wrong": "[bold red]wrong[/]"}
     for finding in findings:
-        table.add_row(marks[finding.state], finding.what, finding.value, finding.remedy)
+        # Text, because markup would swallow the extras in `ray[train]`.
+        table.add_row(
+            marks[finding.state], *map(Text, (finding.what, finding.value, finding.remedy))
+        )
     console = Console()
     console.print(table)
     console.print(f"\n{wrong} wrong" if wrong else "\nnothing wrong", highlight=False)
@@ -147,7 +151,7 @@ def _disk(root: Folder) -> Finding:
 
 
 def _tracking(uri: str) -> Finding:
-    import urllib.request
+    import requests
 
     from rungwise.core.secrecy import without_password
 
@@ -155,13 +159,13 @@ def _tracking(uri: str) -> Finding:
     if not uri.startswith("http"):
         return Finding("MLflow", shown)
     try:
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_SERVER_SECONDS) as answer:
-            answer.read()
+        # Takes a name and password in the address, which urllib reads as a part of the host.
+        requests.get(f"{uri.rstrip('/')}/health", timeout=_SERVER_SECONDS).raise_for_status()
         return Finding("MLflow", f"{shown} answers")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return Finding(
             "MLflow",
-            f"{shown} does not answer ({error})",
+            f"{shown} does not answer ({without_password(str(error))})",
             "wrong",
             "start the server, or unset MLFLOW_TRACKING_URI to use SQLite",
         )

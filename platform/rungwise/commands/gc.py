@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
 from rungwise.core.exit_codes import OK
+
+_FINGERPRINT = re.compile("[0-9a-f]{12}")
 
 
 def add(commands: Commands) -> None:
@@ -40,7 +43,10 @@ def gc(options: argparse.Namespace) -> int:
     for stage in root.subfolders():
         for name in (root / stage).subfolders():
             label, _, fingerprint = name.rpartition("-")
-            if label != recipe.name or fingerprint in needed:
+            # Below a root that holds more than artifacts, a folder of the user may be named so.
+            if label != recipe.name or not _FINGERPRINT.fullmatch(fingerprint):
+                continue
+            if fingerprint in needed:
                 continue
             folder = root / stage / name
             lease = Lease(root / stage, fingerprint)

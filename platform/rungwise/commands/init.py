@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import OK
@@ -161,7 +163,7 @@ def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrai
         "`rungwise init`; change what you like.",
         "#",
         f"#   rungwise run {workflow} {shlex.quote(f'{name}.yaml')}",
-        f"name: {name}",
+        f"name: {flow(name)}",
         "",
         "corpus:",
         "  sources:",
@@ -206,9 +208,8 @@ def flow(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = str(value)
-    like_a_number = isinstance(value, str) and re.fullmatch(r"[\d.]+|true|false|null", text)
-    return (
-        text
-        if not like_a_number and re.fullmatch(r"[\w./:][\w./ :@+-]*", text) and ": " not in text
-        else json.dumps(text, ensure_ascii=False)
-    )
+    # YAML reads many a word as something else: 1984, No, 12:30.
+    plain = re.fullmatch(r"[\w./:][\w./ :@+-]*", text) and ": " not in text
+    if plain and yaml.safe_load(f"[{text}]") == [value]:
+        return text
+    return json.dumps(text, ensure_ascii=False)

@@ -27,10 +27,13 @@ def open_page(options: argparse.Namespace) -> int:
     from rungwise.core import artifact
     from rungwise.core.errors import UserError
     from rungwise.core.storage import Folder
+    from rungwise.pipeline.loading import refuse_overrides
     from rungwise.pipeline.workflow import places
     from rungwise.report.page import ReportSummary
 
     is_recipe = options.root.endswith((".yaml", ".yml"))
+    if not is_recipe:
+        refuse_overrides(options.root, options.overrides)
     root = places(options.root, options.overrides)[0] if is_recipe else Folder.at(options.root)
     pages = [page for stage in _STAGES if (page := artifact.at_or_below(root / stage))]
     if not pages:

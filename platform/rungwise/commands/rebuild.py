@@ -17,9 +17,12 @@ def add(commands: Commands) -> None:
 
 def rebuild(options: argparse.Namespace) -> int:
     """Print each artifact and its files that differ. Raises DataError if any file differs."""
+    from pathlib import Path
+
     from rich.console import Console
 
     from rungwise.core.artifact import chain
+    from rungwise.core.config import validate
     from rungwise.core.context import ComputeConfig
     from rungwise.core.errors import DataError, UserError
     from rungwise.core.tracking import Tracker, default_uri
@@ -29,9 +32,11 @@ def rebuild(options: argparse.Namespace) -> int:
     artifacts = chain(built(options))
     stages = rebuilding.stages_of(artifacts)
     root, recipe = root_folder(options.into), artifacts[-1].record["recipe"]
-    if root.uri == artifacts[-1].folder.uri.rsplit("/", 2)[0]:
+    own = artifacts[-1].folder.uri.rsplit("/", 2)[0]
+    # There, everything is built, and would be compared with itself.
+    if root.uri == own or Path(root.uri).resolve() == Path(own).resolve():
         raise UserError(f"{root.uri} holds the model itself; give another folder with --into")
-    compute = ComputeConfig.model_validate(recipe["compute"])
+    compute = validate(ComputeConfig, recipe["compute"], f"compute of {artifacts[-1].folder.uri}")
     console = Console(highlight=False)
 
     def tracker() -> Tracker:

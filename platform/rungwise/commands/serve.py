@@ -9,7 +9,7 @@ import shlex
 import signal
 import socket
 
-from rungwise.commands.arguments import Commands, add_served, add_verb
+from rungwise.commands.arguments import Commands, add_served, add_verb, port_number
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import OK
 
@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, "serve", serve, "serve a model over HTTP until Ctrl-C")
     add_served(parser)
     parser.add_argument("--host", default="127.0.0.1", help="where to listen; default: loopback")
-    parser.add_argument("--port", type=int, default=0, help="default: a free port")
+    parser.add_argument("--port", type=port_number, default=0, help="default: a free port")
 
 
 def serve(options: argparse.Namespace) -> int:

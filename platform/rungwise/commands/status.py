@@ -104,17 +104,19 @@ def status(options: argparse.Namespace) -> int:
 
 def _source(options: argparse.Namespace) -> Callable[[], Group]:
     from rungwise.cluster import registry
+    from rungwise.core.secrecy import without_password
     from rungwise.pipeline.workflow import places
 
     cluster = registry.find(options.name)
     uri = options.prometheus or (cluster.prometheus_uri if cluster else None)
     if uri:
         return lambda: _drawn(
-            *from_prometheus(uri.rstrip("/"), options.run), f"Prometheus at {uri}, last hour"
+            *from_prometheus(uri.rstrip("/"), options.run),
+            f"Prometheus at {without_password(uri)}, last hour",
         )
     tracking = cluster.tracking_uri if cluster else places(None, [])[1]
     rows = lambda: from_mlflow(tracking, options.experiment, options.run)  # noqa: E731
-    return lambda: _drawn(rows(), [], f"MLflow at {tracking}")
+    return lambda: _drawn(rows(), [], f"MLflow at {without_password(tracking)}")
 
 
 def from_prometheus(uri: str, run: str | None) -> tuple[Rows, list[str]]:

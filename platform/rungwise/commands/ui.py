@@ -13,14 +13,14 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from rungwise.commands.arguments import Commands, add_recipe, add_verb
+from rungwise.commands.arguments import Commands, add_recipe, add_verb, port_number
 from rungwise.core.errors import UserError
 
 
 def add(commands: Commands) -> None:
     parser = add_verb(commands, "ui", ui, "serve the MLflow UI on loopback")
     add_recipe(parser, nargs="?")
-    parser.add_argument("--port", type=int, default=5000, help="default: 5000")
+    parser.add_argument("--port", type=port_number, default=5000, help="default: 5000")
 
 
 def ui(options: argparse.Namespace) -> NoReturn:

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from rich.console import Console
 
-from rungwise.commands.arguments import Commands, add_verb
+from rungwise.commands.arguments import Commands, add_verb, port_number
 from rungwise.core.exit_codes import INTERRUPTED, OK
 
 
@@ -17,13 +17,21 @@ def add(commands: Commands) -> None:
     parser.add_argument("--cpus", type=int, metavar="N", help="per node; default: divide the cores")
     parser.add_argument("--name", default="local", help="name of the cluster, to run several")
     parser.add_argument("--root", default="artifacts", help="root of recipes and MLflow's store")
-    parser.add_argument("--port", type=int, help="for job API and dashboard; default: near 8265")
-    parser.add_argument("--mlflow-port", type=int, metavar="PORT", help="default: near 5000")
-    parser.add_argument("--prometheus-port", type=int, metavar="PORT", help="default: near 9090")
+    parser.add_argument(
+        "--port", type=port_number, help="for job API and dashboard; default: near 8265"
+    )
+    parser.add_argument(
+        "--mlflow-port", type=port_number, metavar="PORT", help="default: near 5000"
+    )
+    parser.add_argument(
+        "--prometheus-port", type=port_number, metavar="PORT", help="default: near 9090"
+    )
     parser.add_argument(
         "--dashboards", action="store_true", help="require Prometheus; start Grafana if installed"
     )
-    parser.add_argument("--grafana-port", type=int, metavar="PORT", help="default: near 3000")
+    parser.add_argument(
+        "--grafana-port", type=port_number, metavar="PORT", help="default: near 3000"
+    )
 
 
 def up(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import io
+import lzma
 import re
 import tarfile
 import zipfile
@@ -16,6 +17,11 @@ from rungwise.core.errors import DataError
 from rungwise.core.source_files import SourceFile, find_files
 
 _PATH = re.compile(r"(.+?\.(?:zip|tar|tgz|tar\.gz|tar\.bz2|tar\.xz))(?:/(.*))?", re.IGNORECASE)
+_DAMAGED = (
+    *(zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
+    OSError,  # of gzip and bz2, without a number
+    RuntimeError,  # encrypted, or packed in a way that Python cannot unpack
+)
 
 
 @dataclass(frozen=True)
@@ -43,9 +49,18 @@ def find(pattern: str) -> list[SourceFile]:
         try:
             with file.open() as stream:
                 found += sorted(_members(file, stream, wanted), key=lambda member: member.name)
-        except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, RuntimeError) as error:
-            raise DataError(f"{file.uri}: cannot be unpacked ({error}); fetch it again") from error
+        except _DAMAGED as error:
+            if isinstance(error, OSError) and (error.errno or error.__cause__):
+                raise  # of the disk or the store
+            why = " ".join(str(error).split())  # that of tarfile has several lines
+            raise DataError(f"{file.uri}: cannot be unpacked ({why}); fetch it again") from error
     return found
+
+
+def on_disk(pattern: str) -> list[SourceFile]:
+    """List the files that `find` reads: the archive, not its members."""
+    parts = _PATH.fullmatch(pattern)
+    return find_files(pattern) or (find_files(parts[1]) if parts else [])
 
 
 def _members(file: SourceFile, stream: BinaryIO, wanted: str) -> Iterator[Member]:
@@ -62,6 +77,10 @@ def _members(file: SourceFile, stream: BinaryIO, wanted: str) -> Iterator[Member
                 opened = archive.extractfile(entry)
                 assert opened is not None, "a file has content"
                 yield _member(file, name, opened.read())
+        # The checksum of a .tar.gz comes after the last member.
+        assert archive.fileobj is not None, "it was opened with one"
+        while archive.fileobj.read(1 << 20):
+            pass
 
 
 def _member(file: SourceFile, name: str, content: bytes) -> Member:

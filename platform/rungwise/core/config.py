@@ -57,6 +57,22 @@ class Config(BaseModel):
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key given twice in one block, where PyYAML silently takes the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        keys: set[str] = set()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in keys and name != "<<":
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {name} is given twice", problem_mark=key.start_mark
+                )
+            keys.add(name)
+        return node
+
+
 def load(
     model: type[ConfigT],
     path: str | Path,
@@ -74,7 +90,7 @@ def load(
     except UnicodeDecodeError as error:
         raise ConfigError(f"the config {path} is not UTF-8: {error}") from error
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"the config {path} is not YAML: {_one_line(error)}") from error
     if not isinstance(data, dict):
@@ -106,7 +122,7 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
         if not equals or not key.strip():
             raise ConfigError(f"expected key.path=value on the command line, found {item!r}")
         try:
-            parsed[key.strip()] = yaml.safe_load(value)
+            parsed[key.strip()] = yaml.load(value, _Loader)
         except yaml.YAMLError as error:
             raise ConfigError(f"the value of {key} is not YAML: {_one_line(error)}") from error
     return parsed

@@ -56,7 +56,7 @@ def _git(folder: Path, *arguments: str) -> str:
     """The output of git; empty if it fails, for instance outside a checkout."""
     try:
         command = ["git", "-C", str(folder), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        done = subprocess.run(command, capture_output=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip()
+    return done.stdout.decode("utf-8", "replace").strip()  # a patch may hold any bytes

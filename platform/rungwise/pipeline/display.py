@@ -95,7 +95,7 @@ class Display:
         if line.first_done is None or (shown and shown.keys() != line.shown.keys()):
             line.first_done, line.first_time = done, now  # earlier time was start-up
         line.done, line.total, line.shown, line.text = done, total, shown or line.shown, ""
-        if isinstance(loss := shown.get("loss"), float):
+        if isinstance(loss := shown.get("loss"), float) and math.isfinite(loss):
             line.losses.append((done, loss))
             if len(line.losses) > _MOST_POINTS:
                 del line.losses[1::2]

@@ -74,11 +74,7 @@ def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
     if model.endswith(_RECIPES):
         command = shlex.join(["rungwise", "run", "pretrain", model, *overrides])
         return _built(load_recipe(model, overrides), command)
-    if overrides:
-        raise UserError(
-            f"{shlex.join(overrides)}: keys can be changed of a recipe, and {model} is a folder; "
-            "leave them out, or give the recipe"
-        )
+    refuse_overrides(model, overrides)
     artifact = artifacts.at_or_below(Folder.at(model))
     if artifact is None:
         raise UserError(
@@ -93,11 +89,21 @@ def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
     return artifact
 
 
+def refuse_overrides(place: str, overrides: Sequence[str]) -> None:
+    """Raise UserError if there are overrides for a `place` that is no recipe."""
+    if overrides:
+        raise UserError(
+            f"{shlex.join(overrides)}: keys can be changed of a recipe, and {place} is none; "
+            "leave them out, or give the recipe"
+        )
+
+
 def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact:
     """Find the artifact of a registered model, of a recipe's pretraining, or in a folder. Raises
     UserError if there is none."""
     if model.endswith(_RECIPES):
         return find_pretrain(model, overrides)
+    refuse_overrides(model, overrides)
     if not model.startswith(REGISTERED):
         artifact = artifacts.at_or_below(Folder.at(model))
         if artifact is None:

@@ -136,6 +136,8 @@ def _read(workflow: str | Path) -> Callable[[Recipe], list[Stage]]:
         raise ConfigError(
             f"there is no workflow {path}; found: {there or 'no workflows/*.py in this folder'}"
         )
+    if path.suffix != ".py":
+        raise ConfigError(f"{path} is no workflow: expected a Python file, such as pretrain.py")
     spec = importlib.util.spec_from_file_location(f"workflow_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None

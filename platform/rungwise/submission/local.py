@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rungwise.core import archives
 from rungwise.core.config import flatten
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.object_store import is_remote
 from rungwise.core.secrecy import without_passwords
-from rungwise.core.source_files import find_files
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.submission import resources
 from rungwise.submission.upload import Upload
 
 # Recipe keys whose values are files, folders or globs.
-_PATH_KEYS = ("paths", "path", "word_list", "phrases", "train", "validation", "test")
+_PATH_KEYS = ("paths", "path", "word_list", "phrases", "train", "validation", "test", "initial")
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> J
         raise UserError(f"--working-dir: expected a folder, found {folder}")
     if not workflow.endswith(".py"):
         workflow = str(Path("workflows") / f"{workflow}.py")
+    if not Path(config).suffix:
+        config = str(Path("workflows", "configs") / f"{config}.yaml")
     script, recipe_file = (
         _inside(top, name, what) for name, what in ((workflow, "WORKFLOW"), (config, "CONFIG"))
     )
@@ -99,7 +101,7 @@ def check_paths(job: Job, upload: Upload) -> list[str]:
                     f"{path} lies outside of the working folder {job.folder}, which is all that is "
                     "uploaded; give an absolute path that every machine has, or s3://"
                 )
-            for file in find_files(path):
+            for file in archives.on_disk(path):
                 name = os.path.relpath(file.uri.removeprefix("file://"), job.folder)
                 if not upload.holds(Path(name).as_posix()):
                     raise ConfigError(
