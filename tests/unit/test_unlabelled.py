@@ -74,6 +74,8 @@ def test_an_endless_stream_is_answered_as_it_comes() -> None:
         (['{"text": 3}'], "jsonl", info("classification"), "f:1: text is a int"),
         (['{"text": "a"}', "{"], "jsonl", info("classification"), "f:2: expected one JSON object"),
         (["[1]"], "jsonl", info("classification"), "f:1: expected a JSON object, found list"),
+        (['{"text": "\\ud83d"}'], "jsonl", info("classification"), "f:1: text holds half of a"),
+        (['{"words": ["a", "\\ud83d"]}'], "jsonl", info("tagging"), "f:1: words holds half of a"),
         (["text\tid\n", "a\n"], "tsv", info("classification"), r"f:2: expected 2 columns"),
         (
             ['{"context": "a", "options": ["b"]}'],
