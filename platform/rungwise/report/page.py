@@ -33,6 +33,7 @@ from rungwise.instances.kinds import config_of
 from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import Objective
+from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import (
     budget_plots,
@@ -203,6 +204,7 @@ def render(content: Content, title: str | None, plots: Mapping[str, bytes], reci
             built=last.record["finished"],
             root=origin.root_of(last),
             recipe=recipe,
+            from_weights=INITIAL in inputs["pretrain"].record["inputs"],
             ln_vocabulary=math.log(content.pretrain.vocab_size),
             ln_2=math.log(2),
             minimum_letters=spelling.MINIMUM_LETTERS,
