@@ -98,6 +98,7 @@ def write_report(
     """Write the page, the plots, the tables and the recipe that rebuilds them."""
     pretrain = PretrainSummary.of(inputs["pretrain"])
     table = next(iter(of_stage(inputs, "table").values()), None)
+    compared = gather(inputs)
     content = Content(
         inputs=inputs,
         pretrain=pretrain,
@@ -111,9 +112,9 @@ def write_report(
             config.neighbours,
             config.seed,
         ),
-        compared=gather(inputs),
+        compared=compared,
         table=None if table is None else TableSummary.of(table),
-        sweeps=sweeps_of(inputs),
+        sweeps=sweeps_of(inputs, compared.looks) if compared else (),
         erring=erring.gather(inputs),
     )
     plots = draw(content)
@@ -140,9 +141,10 @@ def draw(content: Content) -> dict[str, bytes]:
             plots["pair"] = pretraining_plots.pair(run, content.objective.pair)
     if compared := content.compared:
         for task in compared.tasks:
-            plots[f"scores-{task.name}"] = comparison_plots.scores(task)
-            if len(compared.variants) > 1:
-                plots[f"differences-{task.name}"] = comparison_plots.differences(task)
+            plots[f"scores-{task.name}"] = comparison_plots.scores(task, compared.looks)
+            if task.against_first:
+                differences = comparison_plots.differences(task, compared.looks)
+                plots[f"differences-{task.name}"] = differences
         if compared.has_budgets:
             plots["budgets"] = budget_plots.budgets(compared)
         if budget_plots.mixed(compared):
