@@ -91,7 +91,7 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
         "tasks; 2 of 5 unresolved",
         "5 tasks: sst-2, sts-b, conll-2003, squad and swag, each with all its labelled examples "
         "and with 10, 100 and 1,000 of them",
-        "where in a context the answer to a question stands",
+        "the place of the answer to a question in a context",
         "accuracy of the unanswerable",
         "Here and below, pretraining refers to the first variant, base",
         f"All {len(made)} stages",
