@@ -194,8 +194,8 @@ def test_tasks_with_one_variant_or_another_pair_are_told_apart(
     made.variants(names)
     scores = {name: [0.9 - 0.2 * n, 0.91 - 0.2 * n, 0.9 - 0.2 * n] for n, name in enumerate(names)}
     for task, used in {"alone": ["base"], "one": ["base", "gpt"], "two": ["base", "rnn"]}.items():
-        of_task = {None: {name: scores[name] for name in used}}
-        made.task(task, MadeTask("classification", of_task), swept=False)
+        of_task = {name: scores[name] for name in used}
+        made.task(task, MadeTask("classification", {None: of_task}), swept=False)
     compared = _compared(made.made)
     page, summary = written_page(made.made, tmp_path, fill_in_examples=0)
     board = comparison.board(compared)
