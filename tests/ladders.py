@@ -192,7 +192,7 @@ def _answers(
     for suite, kind in kinds.items():
         of_states = kind in ("similarity", "senses", "polysemy", "probe")
         if of_states and counted:
-            passed[suite] = "vectors of words"
+            passed[suite] = "word vectors"
         elif kind == "perplexity":
             part = "pseudo" if pseudo else ""
             for metric, unit in (("perplexity", 100.0), ("bits_per_byte", 400.0)):

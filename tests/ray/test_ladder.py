@@ -50,7 +50,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     value = measured.value("perplexity", "perplexity")
     assert value is not None
     assert value.low < value.value < value.high
-    assert measured.passed_over == {"polysemy": "vectors of words"}
+    assert measured.passed_over == {"polysemy": "word vectors"}
     assert "perplexity" in MeasureSummary.of(finished["measure/word2vec"]).passed_over
 
     judged = {claim.id: claim for claim in ClaimsSummary.of(finished["claims"]).claims}

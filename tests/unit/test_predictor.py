@@ -15,9 +15,10 @@ from safetensors.torch import save_file
 from scipy.stats import gmean
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from rungwise.commands.export import write_task_model
 from rungwise.commands.predict import answers
 from rungwise.core.config import validate
-from rungwise.core.errors import DataError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage import Folder
 from rungwise.finetune import FinetuneConfig, TaskModel, describe
 from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
@@ -172,6 +173,13 @@ def test_a_text_that_is_cut_is_said_once(
         "stdin:120: the text is cut, for the model reads 16 tokens (finetune.sequence_length) and "
         "this needs 42; others that are cut are not named\n"
     )
+
+
+def test_what_reads_a_pair_in_both_orders_is_not_exported_for_transformers(tmp_path: Path) -> None:
+    predictor = make_model(tmp_path, "regression", "mlm_nsp", pooling="cls")
+    with pytest.raises(ConfigError, match=r"finetune\.both_orders false"):
+        write_task_model(predictor, Folder.at(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def numeric(value: Any) -> bool:

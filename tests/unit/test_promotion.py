@@ -25,6 +25,7 @@ from rungwise.evaluation.summary import EvaluateSummary, SeedRow, VariantResult
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
+from rungwise.serving.card import description
 from rungwise.serving.predictor import FILES, Predictor
 from rungwise.serving.pretrained import load
 from rungwise.serving.registry import RegisterConfig, register_model
@@ -219,6 +220,10 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     assert f"]({pages['3']}?" in about
     assert f"]({pages['1']}?" in card
     assert f"]({pages['3']}?" in client.get_registered_model(NAME).description
+    short = description("before\n", "row\n" * 2000, "after")
+    assert len(short) <= 5000, "PostgreSQL takes no more"
+    assert short.startswith("before\nrow\n")
+    assert short.endswith("row\n\nThe rest is in card.md, beside the model.\nafter")
     (tmp_path / "FILE").write_text("one\ntwo\n")
     for told in (about, client.get_registered_model(NAME).description):
         capsys.readouterr()

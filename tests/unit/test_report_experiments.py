@@ -91,7 +91,7 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
         "tasks; 2 of 5 unresolved",
         "5 tasks: sst-2, sts-b, conll-2003, squad and swag, each with all its labelled examples "
         "and with 10, 100 and 1,000 of them",
-        "where in a context the answer to a question stands",
+        "the place of the answer to a question in a context",
         "accuracy of the unanswerable",
         "Here and below, pretraining refers to the first variant, base",
         f"All {len(made)} stages",
@@ -186,6 +186,32 @@ def test_a_task_may_try_fewer_systems_than_another(
     ]
 
 
+def test_tasks_with_one_variant_or_another_pair_are_told_apart(
+    before: dict[str, Artifact], tmp_path: Path
+) -> None:
+    made = Experiment(before)
+    names = ("base", "rnn", "gpt")
+    made.variants(names)
+    scores = {name: [0.9 - 0.2 * n, 0.91 - 0.2 * n, 0.9 - 0.2 * n] for n, name in enumerate(names)}
+    for task, used in {"alone": ["base"], "one": ["base", "gpt"], "two": ["base", "rnn"]}.items():
+        of_task = {name: scores[name] for name in used}
+        made.task(task, MadeTask("classification", {None: of_task}), swept=False)
+    compared = _compared(made.made)
+    page, summary = written_page(made.made, tmp_path, fill_in_examples=0)
+    board = comparison.board(compared)
+    assert board.verdicts.keys() == {"one", "two"}
+    assert (board.name, board.pair) == ("above", None)
+    assert "base is above gpt on 1 of 1 tasks. base is above rnn on 1 of 1 tasks." in page.words
+    assert "base minus gpt" in page.words
+    assert "differences-alone.png" not in summary.show
+    assert summary.headline.startswith("one: base above gpt by ")
+    assert summary.headline.endswith("; 2 of 2 tasks resolved")
+    # A variant has its look wherever it stands in a task.
+    two = compared.tasks[2]
+    own = comparison_plots.scores(two, compared.looks)
+    assert own != comparison_plots.scores(two, {**compared.looks, "rnn": style.series(1)})
+
+
 def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None:
     scores = ([0.7, 0.72, 0.71], [0.6, 0.61, 0.6])
     named = [
@@ -196,8 +222,8 @@ def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None
     lines = [findings.headline({}, objective_of("mlm"), compared) for compared in named]
     assert lines[1] == lines[0].replace("pretrained above random", "random above pretrained")
     looks = {
-        comparison_plots.differences(compared.tasks[0])
-        == comparison_plots.differences(named[2].tasks[0])
+        comparison_plots.differences(compared.tasks[0], compared.looks)
+        == comparison_plots.differences(named[2].tasks[0], named[2].looks)
         for compared in named
     }
     assert looks == {True, False}  # only the names differ, and they are drawn
@@ -316,6 +342,20 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
     assert [(row["task"], row["share"]) for row in rows if row["variant"] == "dear"] == [
         ("one", 2.0),
         ("two", 0.25),
+    ]
+    base = variants["first"].pretraining
+    assert base
+    dearer = base.model_copy(update={"flops": 4 * (base.flops or 0)})
+    variants |= {
+        "first": variants["first"].model_copy(update={"pretraining": dearer}),
+        "dear": dear,
+    }
+    changed = summary.model_copy(update={"variants": variants})
+    made.made["evaluate/two"] = changed.replacing_that_of(made.made["evaluate/two"])
+    rows = comparison.costs(_compared(made.made))
+    assert [(row["task"], row["share"]) for row in rows if row["variant"] == "dear"] == [
+        ("one", 2.0),
+        ("two", 0.5),
     ]
 
 

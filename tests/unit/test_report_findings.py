@@ -102,6 +102,8 @@ def test_numbers_as_people_read_them() -> None:
     assert formats.percent(0.2167) == "21.7%"
     assert formats.compact(1503746) == "1.5\N{NO-BREAK SPACE}M"
     assert formats.compact(12) == "12"
+    assert formats.compact(999_960) == "1.0\N{NO-BREAK SPACE}M"
+    assert formats.compact(999_940) == "999.9\N{NO-BREAK SPACE}k"
     assert formats.duration(2.37) == "2.4 s"
     assert formats.duration(59.99) == "1 min 0 s"
     assert formats.duration(155.5) == "2 min 36 s"

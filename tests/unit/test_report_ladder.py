@@ -12,11 +12,13 @@ from rungwise.core.context import Context
 from rungwise.core.storage import Folder
 from rungwise.evaluation.claims import Compared, measured_name
 from rungwise.evaluation.published import BLIMP_HUMAN, ORDERS, TABLES
+from rungwise.evaluation.statistics import Estimate
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.report.ladder import claims as board
-from rungwise.report.ladder import rows
+from rungwise.report.ladder import plots_history, plots_layers, rows
 from rungwise.report.ladder.page import LadderConfig, write_ladder
+from rungwise.report.ladder.rungs import Cell, Column, rungs_of
 from rungwise.report.page import ReportSummary
 from tests import ladders
 from tests.ladders import EVIL, MODELS, NATS
@@ -71,7 +73,7 @@ def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]
         "rungwise run ladder recipe.yaml",
         "playing, game, games",
         "ngram3, ngram2: not evaluated on my_similarity, my_senses",
-        "(requires vectors of words).",
+        "(requires word vectors).",
         "bert_frozen: same weights as bert, used in another way",
     ):
         assert words in page.words, words
@@ -181,6 +183,11 @@ def test_bars_have_the_threshold_in_the_middle() -> None:
     row |= {"scale": "plain", "threshold": 0.1, "verdict": "unresolved"}
     effect = board.effect(Compared(**row, value=0.1, low=0.0, high=0.2))  # pyright: ignore[reportArgumentType]
     assert effect.at == 50
+    assert effect.threshold == "+10.0 points"
+    of_losses = {"of": "held_out", "metric": "bits_per_byte"}
+    assert board.effect(Compared(**row | of_losses, value=0.1)).threshold == "+0.10"  # pyright: ignore[reportArgumentType]
+    factor = of_losses | {"scale": "log", "threshold": 0.0}
+    assert board.effect(Compared(**row | factor, value=0.1)).threshold == "factor 1.00"  # pyright: ignore[reportArgumentType]
     assert effect.low == pytest.approx(100 - effect.high)
     assert 0 < effect.low < 50
     single = board.effect(Compared(**row, value=0.3))  # pyright: ignore[reportArgumentType]
@@ -188,6 +195,18 @@ def test_bars_have_the_threshold_in_the_middle() -> None:
     assert 50 < single.at < 100
     asked = board.asked(Compared(**row))  # pyright: ignore[reportArgumentType]
     assert asked == f"tasks: 2 \N{MULTIPLICATION SIGN} a {MINUS} b {MINUS} c"
+
+
+def test_an_interval_that_ends_short_of_the_mean_is_drawn(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    made = ladders.whole(tmp_path_factory.mktemp("root"))
+    rungs = rungs_of(made.made, {name: measured_name(name) for name in list(MODELS)[1:]})
+    short = Estimate(0.4, 0.39, math.nextafter(0.4, 0), 16)
+    row = {"suite": "polysemy", "rule": "", "rung": rungs[0].name, "layer": 0} | vars(short)
+    assert plots_layers.layers([row], rungs).startswith(b"\x89PNG")
+    column = Column("polysemy", "", "accuracy", {rungs[0].name: Cell(short)}, frozenset())
+    assert plots_history.by_year(rungs, [column]).startswith(b"\x89PNG")
 
 
 def test_the_relative_column_is_the_published_one() -> None:

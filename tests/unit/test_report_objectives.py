@@ -60,6 +60,19 @@ def opened(made: dict[str, Artifact]) -> tuple[Any, InstanceReader, Tokenizer]:
 # The page.
 
 
+def test_the_loss_of_given_weights_is_not_held_against_that_of_an_untrained_model(
+    causal: dict[str, Artifact], tmp_path: Path
+) -> None:
+    page, _ = written_page(causal, tmp_path / "fresh", continuations=0)
+    assert "Loss at initialisation" in page.words
+    pretrain = causal["pretrain"]
+    inputs = pretrain.record["inputs"] | {"initial": {"stage": "initial", "fingerprint": "0f"}}
+    given = dataclasses.replace(pretrain, record=pretrain.record | {"inputs": inputs})
+    page, _ = written_page(causal | {"pretrain": given}, tmp_path / "given", continuations=0)
+    assert "Loss at initialisation" not in page.words
+    assert "Final values" in page.words
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_path: Path) -> None:
     made, trained_on = built(objective, tmp_path), objective_of(objective)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from rungwise.commands.predict import decoded
 from rungwise.core.errors import DataError
 from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.unlabelled import Format, read_lines
@@ -82,6 +84,25 @@ def test_an_endless_stream_is_answered_as_it_comes() -> None:
     assert next(examples).where == "stdin:2"
 
 
+def test_a_file_may_begin_with_a_byte_order_mark_and_must_be_utf_8(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+
+    def read(content: bytes) -> list[str]:
+        file.write_bytes(content)
+        with file.open(encoding="utf-8", newline="") as lines:
+            task = info("classification")
+            found = read_lines(decoded(lines, "f"), "jsonl", task, "f")
+            return [each.text for each in found if isinstance(each, Text)]
+
+    line = b'{"text": "a"}\r\n'
+    assert read(b"\xef\xbb\xbf" + line) == ["a"]
+    for before in (2, 2000):
+        with pytest.raises(
+            DataError, match=f"^f:{before + 1}: expected UTF-8, found the byte 0xe9"
+        ):
+            read(before * line + b'{"text": "\xe9"}\n' + 2000 * line)
+
+
 @pytest.mark.parametrize(
     ("lines", "form", "task", "message"),
     [
@@ -90,6 +111,8 @@ def test_an_endless_stream_is_answered_as_it_comes() -> None:
         (['{"text": 3}'], "jsonl", info("classification"), "f:1: text is a int"),
         (['{"text": "a"}', "{"], "jsonl", info("classification"), "f:2: expected one JSON object"),
         (["[1]"], "jsonl", info("classification"), "f:1: expected a JSON object, found list"),
+        (['{"text": "\\ud83d"}'], "jsonl", info("classification"), "f:1: text holds half of a"),
+        (['{"words": ["a", "\\ud83d"]}'], "jsonl", info("tagging"), "f:1: words holds half of a"),
         (["text\tid\n", "a\n"], "tsv", info("classification"), r"f:2: expected 2 columns"),
         (["text\n", "a\n", '"b\n', "c\n"], "csv", info("classification"), "f:3: the quotes of"),
         *(

@@ -51,9 +51,10 @@ def predict(options: argparse.Namespace) -> int:
     form = options.format or _format_of(source)
     predictor = load(find_served(options.model, options.root))
     with ExitStack() as stack:
-        lines = _opened(source, stack)
+        name = "stdin" if source == "-" else source
+        lines = decoded(_opened(source, stack), name)
         written = stack.enter_context(_whole_or_nothing(options.to))
-        examples = read_lines(lines, form, predictor.info, "stdin" if source == "-" else source)
+        examples = read_lines(lines, form, predictor.info, name)
         for line in answers(predictor, examples, options.batch_size):
             written.write(line)
             written.flush()
@@ -91,6 +92,21 @@ def _opened(source: str, stack: ExitStack) -> Iterable[str]:
         return stack.enter_context(open(source, encoding="utf-8", newline=""))
     except OSError as error:
         raise DataError(f"cannot read {source}: {error.strerror}") from error
+
+
+def decoded(lines: Iterable[str], source: str) -> Iterator[str]:
+    """Yield the lines without a byte order mark; DataError with the line if one is not UTF-8."""
+    number = 0
+    try:
+        for number, line in enumerate(lines, start=1):
+            yield line.removeprefix("\ufeff") if number == 1 else line
+    except UnicodeDecodeError as error:
+        # Decoding runs ahead of the lines, by what it was given.
+        number += 1 + error.object.count(b"\n", 0, error.start)
+        raise DataError(
+            f"{source}:{number}: expected UTF-8, found the byte "
+            f"0x{error.object[error.start]:02x}; convert the input"
+        ) from None
 
 
 @contextmanager

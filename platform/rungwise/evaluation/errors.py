@@ -122,13 +122,13 @@ def disagreements(
 
 
 _SCORE_OF = {
-    "classification": "share that is right",
-    "multilabel": "share with all labels right",
-    "choice": "share that is right",
-    "generation": "share that is right",
-    "tagging": "share of words that are right",
+    "classification": "accuracy",
+    "multilabel": "share of texts with exactly the right labels",
+    "choice": "accuracy",
+    "generation": "share of texts equal to the reference",
+    "tagging": "accuracy over words",
     "span": "mean F1",
-    "regression": "mean distance from the score",
+    "regression": "mean absolute error",
 }
 
 

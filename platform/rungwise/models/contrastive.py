@@ -126,7 +126,7 @@ def _losses(own_2BD: Tensor, batch: PretrainingBatch) -> Losses:
 SIMCSE = dataclasses.replace(
     MLM,
     name="simcse",
-    tokens=Part("contrastive", "contrastive", "Other views found among all", "text"),
+    tokens=Part("contrastive", "contrastive", "Other views found among all texts", "text"),
     reads=("masked_blocks",),
     counts=_counts,
     outputs=_outputs_of(_same_row_twice),

@@ -106,7 +106,10 @@ TSDAE = dataclasses.replace(
     MLM,
     name="tsdae",
     tokens=Part(
-        "reconstruction", "reconstruction", "Next tokens guessed right, given the vector", "token"
+        "reconstruction",
+        "reconstruction",
+        "Next tokens predicted correctly, given the vector",
+        "token",
     ),
     reads=("masked_blocks",),
     counts=_counts,

@@ -335,10 +335,10 @@ def _random_blocks(B: int, T: int, vocab_size: int, masked_per_row: float) -> Ca
     return CausalBatch(ids_BT, ids_BT.roll(-1, 1), torch.ones(B, T), None, None)
 
 
-_MLM = Part("mlm", "MLM", "Masked tokens guessed right", "masked token")
-_NSP = Part("nsp", "NSP", "Next sentence recognised", "pair", 2, 0.15)
-_SOP = Part("sop", "SOP", "Order of the halves recognised", "pair", 2, 0.15)
-_LM = Part("lm", "next-token", "Next tokens guessed right", "token")
+_MLM = Part("mlm", "MLM", "Masked tokens predicted correctly", "masked token")
+_NSP = Part("nsp", "NSP", "Next sentence accuracy", "pair", 2, 0.15)
+_SOP = Part("sop", "SOP", "Sentence order accuracy", "pair", 2, 0.15)
+_LM = Part("lm", "next-token", "Next tokens predicted correctly", "token")
 
 MLM_NSP = Objective(
     "mlm_nsp",
@@ -382,7 +382,7 @@ BIDIRECTIONAL = dataclasses.replace(
     tokens=Part(
         "bidirectional",
         "two-direction",
-        "Tokens guessed right from all others",
+        "Tokens predicted correctly from all others",
         "token, given all others",
     ),
     is_code_length=False,
@@ -394,7 +394,7 @@ BILM = dataclasses.replace(
     tokens=Part(
         "bilm",
         "biLM",
-        "Tokens guessed right, mean of both directions",
+        "Tokens predicted correctly, mean of both directions",
         "token, mean of both directions",
     ),
     counts=_twofold_counts,

@@ -36,7 +36,7 @@ class TaskResult:
 
     @property
     def against_first(self) -> list[PairedDifference]:
-        """The first variant minus each other one."""
+        """The task's first variant minus each other one; empty if it has no other."""
         first = next(iter(self.evaluated.variants))
         return [row for row in self.evaluated.differences if row.first == first]
 
@@ -52,13 +52,18 @@ class Compared:
 
     @property
     def p_holm(self) -> dict[str, dict[str, float]]:
-        """Bootstrap p-values of the first variant against each other one, {task: {variant: p}},
+        """Bootstrap p-values of a task's first variant against each other, {task: {variant: p}},
         Holm-corrected as one family over all tasks."""
         rows = [(task.name, row) for task in self.tasks for row in task.against_first]
         ps: dict[str, dict[str, float]] = {}
         for (task, row), p in zip(rows, holm([row.bootstrap.p for _, row in rows]), strict=True):
             ps.setdefault(task, {})[row.second] = p
         return ps
+
+    @property
+    def judged(self) -> list[TaskResult]:
+        """The tasks with two variants or more."""
+        return [task for task in self.tasks if task.against_first]
 
     @property
     def has_budgets(self) -> bool:
@@ -98,16 +103,16 @@ class Swept:
     settings: Mapping[str, Any]
 
 
-def sweeps_of(inputs: Mapping[str, Artifact]) -> list[Swept]:
+def sweeps_of(inputs: Mapping[str, Artifact], looks: Mapping[str, Series]) -> list[Swept]:
     """Every sweep of a run, in the order of tasks and variants."""
     sweeps = []
     for artifact in of_stage(inputs, "evaluate").values():
         evaluated = EvaluateSummary.of(artifact)
-        for place, variant in enumerate(evaluated.variants):
+        for variant in evaluated.variants:
             sweep = input_of(artifact, input_name("sweep", variant), inputs)
             if evaluated.budget is None and sweep is not None:
                 summary, settings = SweepSummary.of(sweep), sweep.record["config"]["sweep"]
-                sweeps.append(Swept(evaluated.task, variant, series(place), summary, settings))
+                sweeps.append(Swept(evaluated.task, variant, looks[variant], summary, settings))
     return sweeps
 
 

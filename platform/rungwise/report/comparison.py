@@ -18,29 +18,33 @@ _RowT = TypeVar("_RowT", Score, Step)
 
 @dataclass(frozen=True)
 class Board:
-    """The result at a glance: a verdict per task, and one sentence for all. Empty if there is only
-    one variant."""
+    """The result at a glance: a verdict per task with two variants or more, and one sentence for
+    all. Empty if no task has two."""
 
     verdicts: dict[str, Verdict]
     sentence: str
     name: str  # above, below or unresolved; "" if tasks differ
+    pair: tuple[str, str] | None  # the two variants; None if tasks have other ones
 
 
 def board(compared: Compared) -> Board:
-    """Judge the first variant against the second on every task."""
-    if len(compared.variants) == 1:
-        return Board({}, "", "")
-    verdicts = {
-        task.name: findings.verdict(task.against_first[0], task.metric) for task in compared.tasks
-    }
-    of_tasks = list(verdicts.values())
-    if len(of_tasks) == 1:
-        return Board(verdicts, of_tasks[0].sentence, of_tasks[0].name)
-    names = {each.name for each in of_tasks}
+    """Judge the first variant of every task against its second."""
+    verdicts: dict[str, Verdict] = {}
+    of_pairs: dict[tuple[str, str], list[Verdict]] = {}
+    for task in compared.judged:
+        row = task.against_first[0]
+        verdicts[task.name] = findings.verdict(row, task.metric)
+        of_pairs.setdefault((row.first, row.second), []).append(verdicts[task.name])
+    if len(compared.tasks) == 1:
+        sentence = "".join(each.sentence for each in verdicts.values())
+    else:
+        sentence = " ".join(findings.summed_up(each, *pair) for pair, each in of_pairs.items())
+    names = {each.name for each in verdicts.values()}
     return Board(
         verdicts,
-        findings.summed_up(of_tasks, *compared.variants[:2]),
+        sentence,
         names.pop() if len(names) == 1 else "",
+        next(iter(of_pairs)) if len(of_pairs) == 1 else None,
     )
 
 
@@ -105,30 +109,36 @@ def chosen(compared: Compared) -> list[dict[str, Any]]:
 def costs(compared: Compared) -> list[dict[str, Any]]:
     """The pretraining cost of each variant, and its ratio to the first one's.
 
-    One row for a variant with the same weights on every task, else one per task.
+    One row for a variant that costs the same on every task, next to a first one that does too; else
+    one per task.
     """
     rows = []
+    of_first = _costs(compared, compared.variants[0])
+    same = next(iter(of_first.values()))
+    if any(cost != same for cost in of_first.values()):
+        same = None  # of a task without the first variant nothing is known then
     for name in compared.variants:
-        tried = [task for task in compared.tasks if name in task.evaluated.variants]
-        by_task = {task.name: _cost(task, name) for task in tried}
-        first = next(iter(by_task.values()))
-        if all(cost == first for cost in by_task.values()):
-            by_task = {"": first}
+        of_tasks = _costs(compared, name)
+        by_task = {task: (cost, of_first.get(task, same)) for task, cost in of_tasks.items()}
+        both = next(iter(by_task.values()))
+        if all(each == both for each in by_task.values()):
+            by_task = {"": both}
         rows += [
-            {"variant": name, "task": task, "cost": cost, "share": _share(cost, compared, task)}
-            for task, cost in by_task.items()
+            {"variant": name, "task": task, "cost": cost, "share": _share(cost, first)}
+            for task, (cost, first) in by_task.items()
         ]
     return rows
 
 
-def _cost(task: TaskResult, variant: str) -> PretrainingCost | None:
-    tried = task.evaluated.variants.get(variant)
-    return tried and tried.pretraining
+def _costs(compared: Compared, variant: str) -> dict[str, PretrainingCost | None]:
+    return {
+        task.name: task.evaluated.variants[variant].pretraining
+        for task in compared.tasks
+        if variant in task.evaluated.variants
+    }
 
 
-def _share(cost: PretrainingCost | None, compared: Compared, task: str) -> float | None:
-    of_first = next(each for each in compared.tasks if task in ("", each.name))
-    first = _cost(of_first, compared.variants[0])
+def _share(cost: PretrainingCost | None, first: PretrainingCost | None) -> float | None:
     return cost.flops / first.flops if cost and first and cost.flops and first.flops else None
 
 

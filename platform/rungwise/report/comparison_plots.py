@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
@@ -17,14 +17,14 @@ _ROW_INCHES = 0.72
 _BASELINE_LINES = (style.DASHED, (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 
 
-def scores(task: TaskResult) -> bytes:
+def scores(task: TaskResult, looks: Mapping[str, style.Series]) -> bytes:
     """The test score of every seed, with means, 95 % intervals and trivial baselines."""
     variants, metric = task.evaluated.variants, task.metric
     drawn = style.figure((style.HALF[0], max(style.HALF[1], 1.7 + _ROW_INCHES * len(variants))))
     axes = drawn.subplots()
     for place, (name, variant) in enumerate(variants.items()):
         estimate = variant.estimates[metric]
-        look = style.series(place)
+        look = looks[name]
         seeds = [100 * value for value in task.evaluated.scores_of(name)]
         _dots(axes, place, seeds, look)
         _interval(axes, place, estimate, look.colour)
@@ -47,15 +47,14 @@ def scores(task: TaskResult) -> bytes:
     return style.png(drawn)
 
 
-def differences(task: TaskResult) -> bytes:
+def differences(task: TaskResult, looks: Mapping[str, style.Series]) -> bytes:
     """The first variant minus each other one, seed by seed, with both intervals."""
     pairs = task.against_first
     drawn = style.figure((style.HALF[0], max(style.HALF[1], 1.9 + _ROW_INCHES * len(pairs))))
     axes = drawn.subplots()
     axes.axvline(0, color=style.INK, linewidth=1.2, zorder=1)
     for place, row in enumerate(pairs):
-        position = list(task.evaluated.variants).index(row.second)
-        look = style.series(position)
+        look = looks[row.second]
         first, second = (task.evaluated.scores_of(name) for name in (row.first, row.second))
         gaps = [100 * (ours - theirs) for ours, theirs in zip(first, second, strict=True)]
         _dots(axes, place, gaps, look, "one seed" if not place else None)

@@ -175,10 +175,11 @@ def headline(
         if not objective.predicts_text:
             return f"{tokens.name.lower()} loss {loss:.3f} a {tokens.unit}"
         return f"validation {tokens.key} {loss:.3f} (unigram {pretrain.unigram_entropy:.2f})"
-    task, *others = compared.tasks
-    if len(compared.variants) == 1:
-        more = f"; {len(others)} more tasks" if others else ""
+    if not compared.judged:
+        task, *others = compared.tasks
+        more = f"; {len(others)} more task{'s' * (len(others) > 1)}" if others else ""
         return f"{task.name}: {task.evaluated.headline}{more}"
+    task, *others = compared.judged
     difference = task.against_first[0]
     first, second, gap = difference.first, difference.second, difference.seeds
     points = f"{100 * gap.mean:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
@@ -192,6 +193,6 @@ def headline(
     )
     if not others:
         return f"{line}, {gap.count} seeds"
-    names = [verdict(each.against_first[0], each.metric).name for each in compared.tasks]
+    names = [verdict(each.against_first[0], each.metric).name for each in compared.judged]
     resolved = sum(name != "unresolved" for name in names)
     return f"{line}; {resolved} of {len(names)} tasks resolved"

@@ -74,7 +74,7 @@ def number(value: float, digits: int = 0) -> str:
 def compact(value: float) -> str:
     """1503746 -> `1.5 M`; below 1,000 the number itself."""
     for size, letter in _STEPS:
-        if abs(value) >= size:
+        if abs(value) >= 0.99995 * size:  # which rounds to 1.0
             return f"{value / size:.1f}{_NO_BREAK}{letter}"
     return f"{value:.0f}"
 

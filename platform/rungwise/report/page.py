@@ -33,6 +33,7 @@ from rungwise.instances.kinds import config_of
 from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.objectives import Objective
+from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import (
     budget_plots,
@@ -97,6 +98,7 @@ def write_report(
     """Write the page, the plots, the tables and the recipe that rebuilds them."""
     pretrain = PretrainSummary.of(inputs["pretrain"])
     table = next(iter(of_stage(inputs, "table").values()), None)
+    compared = gather(inputs)
     content = Content(
         inputs=inputs,
         pretrain=pretrain,
@@ -110,9 +112,9 @@ def write_report(
             config.neighbours,
             config.seed,
         ),
-        compared=gather(inputs),
+        compared=compared,
         table=None if table is None else TableSummary.of(table),
-        sweeps=sweeps_of(inputs),
+        sweeps=sweeps_of(inputs, compared.looks) if compared else (),
         erring=erring.gather(inputs),
     )
     plots = draw(content)
@@ -139,9 +141,10 @@ def draw(content: Content) -> dict[str, bytes]:
             plots["pair"] = pretraining_plots.pair(run, content.objective.pair)
     if compared := content.compared:
         for task in compared.tasks:
-            plots[f"scores-{task.name}"] = comparison_plots.scores(task)
-            if len(compared.variants) > 1:
-                plots[f"differences-{task.name}"] = comparison_plots.differences(task)
+            plots[f"scores-{task.name}"] = comparison_plots.scores(task, compared.looks)
+            if task.against_first:
+                differences = comparison_plots.differences(task, compared.looks)
+                plots[f"differences-{task.name}"] = differences
         if compared.has_budgets:
             plots["budgets"] = budget_plots.budgets(compared)
         if budget_plots.mixed(compared):
@@ -203,6 +206,7 @@ def render(content: Content, title: str | None, plots: Mapping[str, bytes], reci
             built=last.record["finished"],
             root=origin.root_of(last),
             recipe=recipe,
+            from_weights=INITIAL in inputs["pretrain"].record["inputs"],
             ln_vocabulary=math.log(content.pretrain.vocab_size),
             ln_2=math.log(2),
             minimum_letters=spelling.MINIMUM_LETTERS,

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -176,6 +177,12 @@ def mark(axes: Axes, x: float, text: str, named: bool = True) -> None:
             rotation=90,
             va="bottom",
         )
+
+
+def from_mean(mean: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    """The lengths of an interval below and above the mean, for `errorbar`, which takes none below
+    0. A bootstrap's interval may end short of the mean, if only by a rounding error."""
+    return np.maximum(np.subtract(mean, low), 0), np.maximum(np.subtract(high, mean), 0)
 
 
 def png(drawn: Figure) -> bytes:

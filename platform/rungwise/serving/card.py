@@ -19,6 +19,7 @@ from rungwise.tasks import metrics
 from rungwise.tasks.examples import TaskSummary
 
 _RESAMPLES = 2000
+_MOST_LETTERS = 5000  # of a description in MLflow's tables; PostgreSQL refuses more
 NAME = "card.md"
 
 
@@ -129,6 +130,15 @@ def page_link(experiment_id: str, run_id: str, file: str) -> str:
     """A link, on any page of MLflow's UI, to a file among the artifacts of a run."""
     place = f"#/experiments/{experiment_id}/runs/{run_id}/artifacts/{file}"
     return f"[{file}]({place}?workflowType=machine_learning)"
+
+
+def description(before: str, card: str, after: str) -> str:
+    """`before`, as many lines of the card as MLflow's description has room for, and `after`."""
+    room = _MOST_LETTERS - len(before) - len(after)
+    if len(card) > room:
+        rest = f"\n\nThe rest is in {NAME}, beside the model.\n"
+        card = card[: room - len(rest)].rpartition("\n")[0] + rest
+    return before + card + after
 
 
 def uses(model: str, root: str) -> str:

@@ -37,7 +37,14 @@ from rungwise.finetune import DESCRIPTION
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
 from rungwise.serving.card import NAME as CARD
-from rungwise.serving.card import page_link, pretrain_card, sources, task_card, uses
+from rungwise.serving.card import (
+    description,
+    page_link,
+    pretrain_card,
+    sources,
+    task_card,
+    uses,
+)
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import PretrainedPredictor, describe, load
 from rungwise.tasks.examples import (
@@ -176,8 +183,11 @@ def register_model(
     client.update_model_version(
         config.name,
         number,
-        f"The page of its run: {page}\n\n{entry.card}\n"
-        f"{uses(f'models:/{config.name}/{number}', root)}",
+        description(
+            f"The page of its run: {page}\n\n",
+            entry.card,
+            f"\n{uses(f'models:/{config.name}/{number}', root)}",
+        ),
     )
     better = _better_holder(client, config, entry.compared_on, tags)
     if better is None:
@@ -209,13 +219,12 @@ def _of_task(config: RegisterConfig, inputs: Mapping[str, Artifact], output: Fol
     evaluated, info = EvaluateSummary.of(evaluation), TaskSummary.of(task).info
     chosen, metric = evaluated.chosen, evaluated.metric
     examples = read(task, "validation")[:_EXAMPLES]
-    asked = f"{info.kind}: {', '.join(info.labels) or 'free'}"
     return _Entry(
         files=_files(evaluation.folder, evaluation.folder, evaluation.folder),
         shown=_input_example(examples, info),
         said=Predictor.load(evaluation.folder, quiet=True)(examples),
         card=task_card(config.name, inputs, config.licences),
-        about=f"Models fine-tuned for the task {evaluated.task} ({asked}).",
+        about=f"Models fine-tuned for the task {evaluated.task} ({info.asked}).",
         score=chosen.validation[metric],
         score_name=f"{metric} on the validation split",
         compared_on=("rungwise.task",),

@@ -57,10 +57,14 @@ class Service:
         self._batches.observe(len(examples))
         try:
             return list(self._predictor(examples))
+        except DataError:
+            return [self._answer(example) for example in examples]
+
+    def _answer(self, example: Example) -> Answer:
+        try:
+            return self._predictor([example])[0]
         except DataError as error:
-            if len(examples) == 1:
-                return [error]
-        return [answer for example in examples for answer in self.answers([example])]
+            return error
 
     async def handle(
         self, ask: Callable[[Example], Awaitable[Answer]], method: str, path: str, body: bytes

@@ -125,9 +125,9 @@ class TaskInfo:
             "multilabel": f"which of {labels} labels {of} has",
             "regression": f"a number for {of}",
             "tagging": f"one of {labels} tags for each word",
-            "span": "where in a context the answer to a question stands",
-            "choice": "which of several options goes on",
-            "generation": "a text to write after another",
+            "span": "the place of the answer to a question in a context",
+            "choice": "which of several options continues a text",
+            "generation": "a text to write for another text",
         }[self.kind]
 
     @classmethod

@@ -122,7 +122,7 @@ def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example
                 f"{where}: {name} is {kind}; this model needs {', '.join(columns(info))}, "
                 f"found {', '.join(map(str, record)) or 'nothing'}"
             )
-        return value
+        return _whole(value, name, where)
 
     match info.kind:
         case "classification" | "multilabel" | "regression" | "generation":
@@ -161,7 +161,18 @@ def _texts(values: Iterable[Any], name: str, where: str) -> tuple[str, ...]:
     texts = tuple(values)
     if odd := [each for each in texts if not isinstance(each, str)]:
         raise DataError(f"{where}: {name} must be texts, found {odd[0]!r}")
-    return texts
+    return tuple(_whole(each, name, where) for each in texts)
+
+
+def _whole(text: str, name: str, where: str) -> str:
+    """`text`, which tokenizers take only if UTF-8 can hold it; JSON can hold more."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{where}: {name} holds half of a character (a lone surrogate): {text!a:.80}"
+        ) from None
+    return text
 
 
 def _object(line: str, where: str) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 
 COUNTING_RULE = (
-    "6 FLOPs a token for each weight of a matrix product it takes part in, 12·L·D·T for attention "
-    "(half for causal), nothing for recomputation; real tokens only; against the matrix products "
-    "measured at start"
+    "6 FLOPs per token for each matrix weight that it is multiplied with, 12·L·D·T for attention "
+    "(half if causal), none for recomputation; without padding; relative to the rate of a matrix "
+    "product measured at the start"
 )
 
 _ROUNDS = 5

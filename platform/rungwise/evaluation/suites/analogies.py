@@ -46,7 +46,7 @@ class Question:
 class AnalogiesSuite(FileSuite):
     """Files of analogy questions: a is to b as c is to which word?"""
 
-    needs: ClassVar[str] = "a vector for each word"
+    needs: ClassVar[str] = "one vector per word"
 
     kind: Literal["analogies"] = "analogies"
 

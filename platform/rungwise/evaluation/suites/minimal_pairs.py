@@ -67,7 +67,7 @@ class MinimalPairsSuite(FileSuite):
     """Pairs of acceptable and unacceptable sentences, JSON Lines as in BLiMP.zip and
     ZhoBLiMP.tar.gz."""
 
-    needs: ClassVar[str] = "probabilities of a text"
+    needs: ClassVar[str] = "the probability of a text"
     reads: ClassVar[tuple[str, ...]] = ("path", "published")
 
     kind: Literal["minimal_pairs"] = "minimal_pairs"

@@ -51,7 +51,7 @@ class _Text:
 class PerplexitySuite(Suite):
     """Perplexity of the held-out split, or of the lines of files."""
 
-    needs: ClassVar[str] = "probabilities of a text"
+    needs: ClassVar[str] = "the probability of a text"
     reads: ClassVar[tuple[str, ...]] = ("path",)
 
     kind: Literal["perplexity"] = "perplexity"

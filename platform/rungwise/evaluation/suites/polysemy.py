@@ -41,7 +41,7 @@ _NEAREST = 3  # occurrences shown
 class PolysemySuite(Suite):
     """A few ambiguous words: do their vectors differ between senses, and what is near them?"""
 
-    needs: ClassVar[str] = "vectors of words"
+    needs: ClassVar[str] = "word vectors"
 
     kind: Literal["polysemy"] = "polysemy"
     words: int = Field(default=10, ge=1)  # nearest words to list

@@ -54,7 +54,7 @@ Places = NDArray[np.int64]
 class ProbeSuite(Suite):
     """Linear probes: which tags can be read off each layer?"""
 
-    needs: ClassVar[str] = "vectors of words"
+    needs: ClassVar[str] = "word vectors"
     reads: ClassVar[tuple[str, ...]] = ("train", "test")
 
     kind: Literal["probe"] = "probe"

@@ -53,7 +53,7 @@ _SHOWN = 40  # characters on each side of the word
 class SensesSuite(FileSuite):
     """Folders of CoarseWSD-20: do a word's vectors tell its senses apart?"""
 
-    needs: ClassVar[str] = "vectors of words"
+    needs: ClassVar[str] = "word vectors"
 
     kind: Literal["senses"] = "senses"
     # most training and most test sentences per word; null: all

@@ -37,7 +37,7 @@ WORDS = "words"  # the part of the word table
 class SentencesSuite(FileSuite):
     """Pairs of sentences with similarity scores."""
 
-    needs: ClassVar[str] = "vectors of words"
+    needs: ClassVar[str] = "word vectors"
 
     kind: Literal["sentences"] = "sentences"
     # a task format that has scores

@@ -41,7 +41,7 @@ _PAIRS = TableFormat(
 class SimilaritySuite(FileSuite):
     """Files with two words and a score per line, separated by tabs; `#` begins a comment."""
 
-    needs: ClassVar[str] = "a vector for each word"
+    needs: ClassVar[str] = "one vector per word"
 
     kind: Literal["similarity"] = "similarity"
 

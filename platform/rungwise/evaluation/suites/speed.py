@@ -26,7 +26,7 @@ from rungwise.models.capabilities import LanguageModel
 class SpeedSuite(Suite):
     """Tokens read per second, for texts of different lengths."""
 
-    needs: ClassVar[str] = "probabilities of a text"
+    needs: ClassVar[str] = "the probability of a text"
 
     kind: Literal["speed"] = "speed"
     # lengths of the texts, in tokens; each is reported by itself

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from rungwise.evaluation import claims
 from rungwise.evaluation.claims import VERDICTS, Compared, Judged, Verdict
 from rungwise.evaluation.items import METRICS
-from rungwise.evaluation.statistics import Estimate
-from rungwise.report.formats import metric_name, number, points, points_interval, signed
+from rungwise.report.formats import metric_name, number, points, signed
 
 MARKS: dict[Verdict, str] = {
     "supported": "\N{CHECK MARK}",
@@ -37,6 +36,7 @@ class Effect:
 
     value: str
     interval: str
+    threshold: str
     at: float
     low: float
     high: float
@@ -50,17 +50,25 @@ def effect(row: Compared) -> Effect:
     farthest = max(abs(each - row.threshold) for each in (row.value, low, high))
     half = _WIDER * farthest or 1.0
     place = [50 + 50 * (each - row.threshold) / half for each in (row.value, low, high)]
-    value, interval = _words(row, Estimate(row.value, low, high, row.count))
-    return Effect(value, interval if row.low is not None else "", *place)
+    interval = f"[{_number(row, low)}, {_number(row, high)}]" if row.low is not None else ""
+    return Effect(_words(row, row.value), interval, _words(row, row.threshold), *place)
 
 
-def _words(row: Compared, value: Estimate) -> tuple[str, str]:
+def _words(row: Compared, value: float) -> str:
+    said = _number(row, value)
     if row.scale == "log":
-        mean, *bounds = (number(math.exp(each), 2) for each in (value.mean, value.low, value.high))
-        return f"factor {mean}", f"[{', '.join(bounds)}]"
-    if row.of == claims.TASKS or METRICS[row.metric or "accuracy"].higher_is_better:
-        return f"{points(value.mean)} points", points_interval(value)
-    return signed(value.mean), f"[{signed(value.low)}, {signed(value.high)}]"
+        return f"factor {said}"
+    return f"{said} points" if _in_points(row) else said
+
+
+def _number(row: Compared, value: float) -> str:
+    if row.scale == "log":
+        return number(math.exp(value), 2)
+    return points(value) if _in_points(row) else signed(value)
+
+
+def _in_points(row: Compared) -> bool:
+    return row.of == claims.TASKS or METRICS[row.metric or "accuracy"].higher_is_better
 
 
 def asked(row: Compared) -> str:

@@ -101,11 +101,13 @@ def _panels(
             cell = column.cells.get(rung.name)
             if cell is None or rung.name not in places:
                 continue
-            value = cell.value
+            mean, low, high = (
+                scale * each for each in (cell.value.mean, cell.value.low, cell.value.high)
+            )
             axes.errorbar(
                 [places[rung.name]],
-                [scale * value.mean],
-                yerr=[[scale * (value.mean - value.low)], [scale * (value.high - value.mean)]],
+                [mean],
+                yerr=style.from_mean([mean], low, high),
                 color=rung.look.colour,
                 marker=rung.look.marker,
                 markersize=7,

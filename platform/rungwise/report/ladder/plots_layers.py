@@ -57,7 +57,7 @@ def _line(axes: Axes, rung: Rung, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.errorbar(
         [row["layer"] for row in ordered],
         mean,
-        yerr=(mean - low, high - mean),
+        yerr=style.from_mean(mean, low, high),
         color=rung.look.colour,
         marker=rung.look.marker,
         linestyle=rung.look.line,

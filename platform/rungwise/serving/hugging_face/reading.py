@@ -25,6 +25,7 @@ from rungwise.serving.hugging_face.names import (
     BUFFERS,
     CONFIG,
     DROPOUTS,
+    HEADS,
     NO_DROPOUT,
     PREFIX,
     SETTINGS,
@@ -152,10 +153,7 @@ def _read_weights(path: Path, kind: ModelType, config: Known) -> dict[str, Tenso
         head, _, leaf = name.rpartition(".")
         leaf = {"gamma": "weight", "beta": "bias"}.get(leaf, leaf)
         full = f"{head}.{leaf}"
-        own = full.startswith(
-            ("cls.", "classifier.", "qa_outputs.", "lm_head.", "head.", "decoder.")
-        )
-        tensors[full if own else prefix + full] = tensor.float()
+        tensors[full if full.startswith(HEADS) else prefix + full] = tensor.float()
     tied = TIED[kind] if getattr(config, "tied", True) else {}
     for copy, original in tied.items():
         if copy in tensors and not torch.equal(

@@ -187,6 +187,11 @@ def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
             "transformers has no model with a BiLSTM or a mix of layers below its head; expected "
             "finetune.top.kind linear, and finetune.adaptation.kind other than features"
         )
+    if isinstance(model, TaskModel) and model.info.pair and model.config.both_orders:
+        raise ConfigError(
+            "transformers has no model that reads a pair in both orders; expected "
+            "finetune.both_orders false, or --format onnx"
+        )
     match head:
         case SequenceHead():
             name = "BertForSequenceClassification"
