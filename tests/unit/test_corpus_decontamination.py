@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,17 @@ def test_kinds_of_files(tmp_path: Path, name: str, content: bytes) -> None:
     assert left == {"1": ["Other words."]}
 
 
+def test_tests_are_cleaned_as_the_corpus_is(tmp_path: Path) -> None:
+    text = "Le caf\xe9 du coin est ouvert."
+    for name, same in (
+        ("composed", unicodedata.normalize("NFD", text)),
+        ("hyphens", text.replace("ouvert", "ou\xadvert")),
+        ("joiners", text.replace("coin", "co\u200bin")),
+    ):
+        tests = hashed(tmp_path / name, 6, {"a.txt": same.encode()})
+        assert paragraphs_left([[text]], tests)[0] == {}
+
+
 def test_chinese_has_a_word_a_character(tmp_path: Path) -> None:
     tests = hashed(tmp_path, 5, {"a.txt": "今天天气很好。".encode()})
     left, _ = paragraphs_left([["他说，天气、很好。"], ["他说天气不好。"]], tests)
@@ -158,6 +170,8 @@ def test_tests_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         hashed(tmp_path, 9, {"a.txt": SENTENCE.encode()})
     with pytest.raises(DataError, match=r"cannot read .*a\.txt\.gz, of corpus\.decontaminate"):
         hashed(tmp_path / "g", 9, {"a.txt.gz": b"no gzip"})
+    with pytest.raises(DataError, match=r"paths: .*a\.parquet is not UTF-8 at byte 4; expected"):
+        hashed(tmp_path / "p", 9, {"a.parquet": b"PAR1\x80" + SENTENCE.encode() * 9})
     with pytest.raises(ConfigError, match=r"corpus\.decontaminate\.paths: no file matches"):
         hashed(tmp_path / "nothing", 9, {})
 

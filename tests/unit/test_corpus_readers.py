@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import itertools
 import json
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.source_files import find_files
+from rungwise.corpus import streams
 from rungwise.corpus.document import Damage, RawDocument
 from rungwise.corpus.ranges import Range, read_range
 from rungwise.corpus.sources import CorpusConfig, files_of
@@ -249,6 +251,64 @@ def test_of_a_cut_off_file_the_whole_documents_are_kept(
         sound = zlib.decompressobj(31).decompress(cut).decode()
         assert len(whole) == sound.count("\n" if documents == "line" else "\n\n")
     assert f"a cut-off .{form}" in stopped(path, kind="text", documents=documents)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"kind": "text"},
+        {"kind": "text", "documents": "line", "encoding": "utf-16"},
+        {"kind": "parquet"},
+    ],
+    ids=lambda source: source.get("encoding", source["kind"]),
+)
+def test_a_file_of_which_nothing_is_kept_is_lost_whole(
+    tmp_path: Path, source: dict[str, Any]
+) -> None:
+    lines = "\n".join(LINES)
+    if "encoding" in source:
+        odd = lines.encode("utf-16") + b"\x00\xd8" + lines.encode("utf-16-le")
+        path = written(tmp_path / "a.txt", odd)
+    elif source["kind"] == "parquet":
+        records_written(tmp_path / "a.parquet", "parquet", [{"text": line} for line in LINES], 100)
+        packed = gzip.compress((tmp_path / "a.parquet").read_bytes())
+        path = written(tmp_path / "a.parquet.gz", packed[:-100])
+    else:
+        path = written(tmp_path / "a.txt.gz", gzip.compress(lines.encode())[:-100])
+    (lost,) = read(path, **source)
+    assert damage_of(lost).bytes == path.stat().st_size
+
+
+def test_all_that_follows_an_odd_character_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_LARGEST_PIECE", 1 << 12)
+    data = "\n".join(LINES).encode("utf-16-le")
+    half = len(data) // 2 // 2 * 2
+    path = written(
+        tmp_path / "a.txt", codecs.BOM_UTF16_LE + data[:half] + b"\x00\xd8" + data[half:]
+    )
+    *whole, last = read(path, kind="text", documents="line", encoding="utf-16")
+    assert [draft.paragraphs[0] for draft in whole] == LINES[: len(whole)]
+    assert 0 <= damage_of(last).bytes - half < 1 << 13
+
+
+def test_the_encoding_of_a_cut_off_file_is_guessed_from_what_is_intact(tmp_path: Path) -> None:
+    lines = [f"{line} caf\xe9" for line in LINES]
+    packed = gzip.compress("\n".join(lines).encode("latin-1"))[:-2000]
+    *whole, last = read(
+        written(tmp_path / "a.txt.gz", packed), kind="text", documents="line", encoding="detect"
+    )
+    assert last.reason == "cut-off file"
+    assert len(whole) > 3000
+    assert [draft.paragraphs[0] for draft in whole] == lines[: len(whole)]
+
+
+def test_a_chunk_of_less_than_a_byte_is_one_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", "one\ntwo\n")
+    keys = {"documents": "chunk", "chunk_kilobytes": 0.0001, "lines": "paragraph"}
+    drafts = read(path, kind="text", **keys)
+    assert [draft.paragraphs for draft in drafts] == [["one"], ["two"]]
 
 
 @pytest.mark.parametrize("form", PACKED)
@@ -551,6 +611,23 @@ def test_web_archives(tmp_path: Path, form: str) -> None:
     assert [draft.reason for draft in read(cut, kind="warc")][-1] == "cut-off file"
     other = written(tmp_path / f"other.{form}", pack(b"<html>no archive</html>\n"))
     assert "unsound from here on" in stopped(other, kind="warc")
+
+
+@pytest.mark.parametrize("form", ["wet", "wet.gz"])
+def test_what_a_web_archive_loses_is_counted(tmp_path: Path, form: str) -> None:
+    pack = gzip.compress if form.endswith("gz") else bytes
+    record = warc(("conversion", b"Some plain words. " * 50))
+    rest = b"no record\r\n" + record * 40
+    *whole, last = read(written(tmp_path / f"a.{form}", pack(record * 2 + rest)), kind="warc")
+    assert (len(whole), last.reason) == (2, "unsound file")
+    assert damage_of(last).bytes == len(rest)
+    # Without its length, a record goes on to the end of the file.
+    unstated = record.replace(b"Content-Length: 900\r\n", b"") + record * 40
+    path = written(tmp_path / f"b.{form}", pack(record + unstated))
+    for maximum, reason in ((32_000_000, "cut-off file"), (2000, "too long")):
+        *whole, last = read(path, maximum, kind="warc")
+        assert (len(whole), last.reason) == (1, reason)
+        assert damage_of(last).bytes == pytest.approx(len(unstated), abs=4)
 
 
 # What may go wrong at a cut: each kind of break, blanks, characters of several bytes.

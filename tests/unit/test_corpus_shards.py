@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from rungwise.core.config import validate
 from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
-from rungwise.corpus import Document, build, duplicates, read_documents
+from rungwise.core.summary import PerSplit
+from rungwise.corpus import CorpusConfig, Document, build, duplicates, read_documents, stage
 from rungwise.corpus.build import RangeBuilder
 from rungwise.corpus.document import Damage, RawDocument, digest_of
 from rungwise.corpus.in_memory import write_corpus
@@ -299,3 +300,12 @@ def test_reports_add_up(tmp_path: Path) -> None:
         "too short": [{"id": f"a{n}", "text": "a" * n} for n in (1, 2, 3)],
     }
     assert total.labels == {"a": 4, "b": 4}
+
+
+def test_a_corpus_that_has_nothing_left_to_validate_on_is_refused(tmp_path: Path) -> None:
+    summary = write([drafts(9)], tmp_path)
+    config = validate(CorpusConfig, {"sources": [{"kind": "pydocs"}]})
+    stage._refuse_too_few(config, summary)
+    left = PerSplit(train=summary.documents.train, validation=0)
+    with pytest.raises(DataError, match=r"no document is left in validation: .*held_out_fraction"):
+        stage._refuse_too_few(config, summary.model_copy(update={"documents": left}))

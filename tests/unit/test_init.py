@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from rungwise.__main__ import main
 from rungwise.commands.init import flow
+from rungwise.core.errors import DataError
 from rungwise.corpus.look import Seen, language, look
 from rungwise.corpus.ranges import ranges_of, read_range
 from rungwise.corpus.sources import files_of
@@ -117,6 +118,30 @@ def test_the_longest_field_of_records_is_the_text(tmp_path: Path, suffix: str) -
     assert seen.kind == ("parquet" if suffix == "parquet" else "jsonl")
     assert seen.source == {"text_field": "body"}
     assert seen.documents == pytest.approx(60, abs=2)
+
+
+def test_records_longer_than_a_page_are_seen(tmp_path: Path) -> None:
+    text = " ".join(prose(0, 6000))
+    assert len(text) > 200_000
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    seen = only(tmp_path)
+    assert (seen.language, seen.documents) == ("English", 1)
+
+
+def test_parquet_files_without_rows_or_packed_are_read_and_broken_ones_named(
+    tmp_path: Path,
+) -> None:
+    table = pa.table({"text": [" ".join(prose(number, 5)) for number in range(60)]})
+    pq.write_table(table[:0], tmp_path / "0.parquet")
+    pq.write_table(table, tmp_path / "1.parquet")
+    packed = gzip.compress((tmp_path / "1.parquet").read_bytes())
+    (tmp_path / "2.parquet.gz").write_bytes(packed)
+    assert only(tmp_path).documents == 120
+    for name, content in (("3.parquet", b"version https://git-lfs"), ("3.parquet.gz", packed[:99])):
+        (tmp_path / "broken").mkdir(exist_ok=True)
+        (tmp_path / "broken" / name).write_bytes(content)
+        with pytest.raises(DataError, match=f"cannot read .*{name} as Parquet: .*; mend the file"):
+            look([str(tmp_path / "broken" / name)])
 
 
 def test_mixed_folders_name_what_is_text_and_what_is_not(tmp_path: Path) -> None:

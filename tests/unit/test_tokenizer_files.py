@@ -108,6 +108,13 @@ def test_a_vocab_txt_is_a_wordpiece_vocabulary(tmp_path: Path) -> None:
     assert read(config(crlf)).get_vocab() == read(config(path)).get_vocab()
 
 
+def test_the_byte_order_mark_of_an_editor_is_no_part_of_a_piece(tmp_path: Path) -> None:
+    mark = "\ufeff"
+    path = written(tmp_path / "vocab.txt", mark + VOCAB_TXT)
+    plain = written(tmp_path / "plain" / "vocab.txt", VOCAB_TXT)
+    assert read(config(path)).get_vocab() == read(config(plain)).get_vocab()
+
+
 def test_only_a_line_feed_ends_a_line_of_a_vocab_txt(tmp_path: Path) -> None:
     path = written(tmp_path / "vocab.txt", "[UNK]\n\u2028\nb\x85\nc")
     assert read(config(path)).get_vocab() == {"[UNK]": 0, "\u2028": 1, "b\x85": 2, "c": 3}

@@ -21,7 +21,7 @@ from rungwise.core.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.source_files import SourceFile
 from rungwise.core.store_errors import reached
-from rungwise.corpus.clean import DOCUMENT, PARAGRAPH
+from rungwise.corpus.clean import DOCUMENT, PARAGRAPH, clean
 from rungwise.corpus.quality import is_word, is_word_alone
 from rungwise.corpus.signatures import mixed
 from rungwise.corpus.streams import UnsoundError, pieces
@@ -62,7 +62,8 @@ def ngrams_of_tests(files: Iterable[SourceFile], ngram: int) -> NgramsOfTests:
     batch: list[str] = []
     characters = 0
     for text in (text for file in files for text in _texts(file)):
-        batch += [text.replace(DOCUMENT, " "), DOCUMENT]
+        # As the corpus is cleaned: without its invisible characters, accents composed.
+        batch += [clean(text).text, DOCUMENT]
         characters += len(text)
         if characters >= _CHARACTERS_AT_ONCE:
             hashes.append(np.unique(_ngrams(batch, ngram)[0]))
@@ -130,7 +131,12 @@ def _ngrams(lines: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray, np
 def _texts(file: SourceFile) -> Iterator[str]:
     try:
         with reached(file.uri, PATHS_KEY):
-            content = b"".join(pieces(file)).decode("utf-8-sig", "replace")
+            content = b"".join(pieces(file)).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{PATHS_KEY}: {file.uri} is not UTF-8 at byte {error.start:,}; expected lines of text "
+            "or JSON in UTF-8: convert the file, or name others"
+        ) from error
     except (OSError, UnsoundError) as error:
         raise DataError(f"cannot read {file.uri}, of {PATHS_KEY}: {error}") from error
     if ".json" not in file.name.rpartition("/")[2]:

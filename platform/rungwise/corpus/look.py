@@ -8,21 +8,26 @@ that a person checks before it is run (commands/init.py).
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import itertools
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rungwise.core.errors import DataError
 from rungwise.core.source_files import SourceFile, find_files, is_glob
 from rungwise.corpus import streams
 from rungwise.corpus.boilerplate import gutenberg_text
+from rungwise.corpus.records import seekable
 
 _SAMPLED_FILES, _SAMPLE_BYTES = 40, 200_000
 _LARGEST_SAMPLE_BYTES = 8_000_000  # of all files together
@@ -195,13 +200,14 @@ def _records(head: bytes) -> list[dict[str, Any]]:
 def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
     """Describe records; the field with the longest strings is taken for the text."""
     samples: list[dict[str, Any]] = []
-    for file in _evenly(files):
-        if kind == "jsonl":
-            samples += _records(_head(file))
-        else:
-            with file.open() as stream:
-                rows = pq.ParquetFile(stream).iter_batches(batch_size=2000)
-                samples += next(iter(rows)).to_pylist()
+    if kind == "jsonl":
+        for head in _heads(files).values():
+            samples += _records(head)
+    else:
+        for file in _evenly(files):
+            with _parquet(file) as table:
+                for rows in itertools.islice(table.iter_batches(batch_size=2000), 1):
+                    samples += rows.to_pylist()
     lengths: dict[str, list[int]] = defaultdict(list)
     for record in samples:
         for name, value in record.items():
@@ -234,8 +240,19 @@ def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
 
 
 def _rows(file: SourceFile) -> int:
-    with file.open() as stream:
-        return pq.ParquetFile(stream).metadata.num_rows
+    with _parquet(file) as table:
+        return table.metadata.num_rows
+
+
+@contextlib.contextmanager
+def _parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
+    try:
+        with seekable(file) as stream:
+            yield pq.ParquetFile(stream)
+    except (pa.ArrowException, streams.UnsoundError, OSError) as error:
+        raise DataError(
+            f"cannot read {file.uri} as Parquet: {error}; mend the file or leave it out"
+        ) from error
 
 
 def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:

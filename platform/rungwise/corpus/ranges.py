@@ -152,20 +152,29 @@ def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
 def _documents(part: Part, source: FileSource) -> Iterator[RawDocument]:
     if part.file.size_bytes == 0:
         return
+    nothing = True
     try:
-        match source:
-            case TextSource():
-                yield from readers.text_documents(part, source)
-            case WikiTextSource():
-                yield from readers.wikitext_documents(part)
-            case JsonLinesSource():
-                yield from records.json_documents(part, source)
-            case ParquetSource():
-                yield from records.parquet_documents(part, source)
-            case ArrowSource():
-                yield from records.arrow_documents(part, source)
-            case WarcSource():
-                yield from warc.warc_documents(part, source)
+        for document in _read(part, source):
+            nothing = False
+            yield document
     except UnsoundError as error:
         key = part.key("encoding" if error.reason == streams.NOT_DECODED else "paths")
-        yield part.skipped(error.at, error.lost, error.reason, str(error), key, "unpacked byte")
+        # Then the intact bytes are of no use: they hold part of a document, or of a table.
+        lost = part.file.size_bytes if nothing else error.lost
+        yield part.skipped(error.at, lost, error.reason, str(error), key, "unpacked byte")
+
+
+def _read(part: Part, source: FileSource) -> Iterator[RawDocument]:
+    match source:
+        case TextSource():
+            return readers.text_documents(part, source)
+        case WikiTextSource():
+            return readers.wikitext_documents(part)
+        case JsonLinesSource():
+            return records.json_documents(part, source)
+        case ParquetSource():
+            return records.parquet_documents(part, source)
+        case ArrowSource():
+            return records.arrow_documents(part, source)
+        case WarcSource():
+            return warc.warc_documents(part, source)

@@ -85,7 +85,7 @@ def _chunk_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
 
     A chunk begins with the first line in it; in wrapped text, the first after a blank line.
     """
-    chunk_bytes = round(source.chunk_kilobytes * 1000)
+    chunk_bytes = max(1, round(source.chunk_kilobytes * 1000))
     begin, end = (
         place and -(-place // chunk_bytes) * chunk_bytes for place in (part.begin, part.end)
     )

@@ -162,7 +162,7 @@ def parquet_documents(part: Part, source: ParquetSource) -> Iterator[RawDocument
     """Yield a document per row of the row groups that begin in the part."""
     fields = Fields(part, source, "row")
     with contextlib.ExitStack() as closing:
-        stream = closing.enter_context(_seekable(part.file))
+        stream = closing.enter_context(seekable(part.file))
         try:
             parquet = closing.enter_context(
                 pq.ParquetFile(stream, buffer_size=_COLUMN_BYTES_AT_ONCE)
@@ -283,7 +283,7 @@ def _arrow_stream(file: SourceFile) -> pa.NativeFile:
 
 
 @contextlib.contextmanager
-def _seekable(file: SourceFile) -> Iterator[Any]:
+def seekable(file: SourceFile) -> Iterator[Any]:
     """Open a file for seeking; a compressed one is first unpacked to disk."""
     if not streams.packing_of(file.name):
         with file.open() as stream:

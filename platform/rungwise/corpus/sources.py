@@ -293,8 +293,21 @@ def _matched(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dic
                 f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
             )
         for file in matched:
+            if not _is_utf8(file.uri):
+                raise ConfigError(
+                    f"{key}: the name of the file {file.uri!a} is not UTF-8; rename it"
+                )
             files.setdefault(file.uri, file)
     return files
+
+
+def _is_utf8(name: str) -> bool:
+    # Python holds the odd bytes of a file name as lone surrogates.
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_arrow(file: SourceFile) -> bool:

@@ -73,7 +73,7 @@ def build_corpus(
 
 
 CORPUS = StageType(
-    "corpus", 5, build_corpus, CorpusSummary, identity=identity, outside=outside, resumes=True
+    "corpus", 6, build_corpus, CorpusSummary, identity=identity, outside=outside, resumes=True
 )
 
 
@@ -302,4 +302,12 @@ def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
             f"no document fell into train: there are {documents.total} in all and "
             f"corpus.held_out_fraction is {config.held_out_fraction}; lower it or add "
             "documents to corpus.sources"
+        )
+    if not documents.validation:
+        # Documents are drawn before their repeated paragraphs go.
+        raise DataError(
+            "no document is left in validation: those held out were too short without their "
+            "repeated paragraphs; raise corpus.held_out_fraction (now "
+            f"{config.held_out_fraction}), change corpus.seed, or set corpus.duplicate_paragraphs "
+            "to null"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import contextlib
 import gzip
 import lzma
 import os
@@ -60,7 +61,7 @@ _UNPACKED: dict[str, Callable[[BinaryIO], Any]] = {
 class UnsoundError(Exception):
     """The content of a file is intact for `at` bytes and cannot be read further.
 
-    `lost` counts stored bytes; after a decoding error, only the rest of the current piece.
+    `lost` counts stored bytes; after a decoding error, those of the unpacked content.
     """
 
     def __init__(self, reason: str, detail: str, at: int, lost: int) -> None:
@@ -122,15 +123,16 @@ def transcoded(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
     For encodings whose line breaks are not those of ASCII; their files are never split.
     """
     decoder = codecs.getincrementaldecoder(encoding)()
+    pieces = iter(content)
     at = 0
     try:
-        for piece in content:
+        for piece in pieces:
             converted = decoder.decode(piece).encode("utf-8", "surrogatepass")
             yield converted
             at += len(converted)
         yield decoder.decode(b"", final=True).encode()
     except UnicodeDecodeError as error:
-        lost = len(error.object) - error.start
+        lost = len(error.object) + sum(map(len, pieces))
         raise UnsoundError(NOT_DECODED, f"not {encoding}: {error.reason}", at, lost) from None
 
 
@@ -208,10 +210,11 @@ def wide_encoding(file: SourceFile) -> str:
 def head_encoding(file: SourceFile) -> str | None:
     """Guess the encoding of the first megabyte of a file; see `guessed`."""
     head = b""
-    for piece in pieces(file, 0, _HEAD_BYTES):
-        head += piece
-        if len(head) >= _HEAD_BYTES:
-            break
+    with contextlib.suppress(UnsoundError):  # its reader reports that
+        for piece in pieces(file, 0, _HEAD_BYTES):
+            head += piece
+            if len(head) >= _HEAD_BYTES:
+                break
     return guessed(head[:_HEAD_BYTES].rpartition(b"\n")[0] or head)
 
 

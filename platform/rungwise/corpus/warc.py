@@ -23,13 +23,21 @@ class _Content:
     def __init__(self, part: Part) -> None:
         self._pieces = part.pieces()
         self._held = b""
+        self._read_bytes = 0
 
     def read(self, size: int = -1) -> bytes:
         if not self._held:
             self._held = next(self._pieces, b"")
         end = len(self._held) if size < 0 else size
         taken, self._held = self._held[:end], self._held[end:]
+        self._read_bytes += len(taken)
         return taken
+
+    def length(self) -> int:
+        """Return the length of the whole content, by reading what is left."""
+        while self.read():
+            pass
+        return self._read_bytes
 
 
 def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
@@ -41,20 +49,21 @@ def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
         raise UserError(
             f"{part.key('kind')}: web archives take `pip install rungwise[web]` on every machine"
         ) from error
-    records = ArchiveIterator(_Content(part))
+    unpacked = _Content(part)
+    records = ArchiveIterator(unpacked)
     try:
         for record in records:
             if not _is_text(record):
                 continue
             content = record.content_stream().read(part.maximum_bytes + 1)
-            # This call moves to the end of the record.
-            offset = records.get_record_offset()
+            # These calls move to the end of the record; it may not state its length.
+            offset, num_bytes = records.get_record_offset(), records.get_record_length()
             if len(content) > part.maximum_bytes:
-                yield part.too_long(offset, record.length or 0)
+                yield part.too_long(offset, num_bytes)
                 continue
             if record.http_headers is None and len(content) != record.length:
                 detail = "a cut-off record, or one without its length"
-                yield part.skipped(offset, len(content), streams.CUT_OFF, detail, part.key("paths"))
+                yield part.skipped(offset, num_bytes, streams.CUT_OFF, detail, part.key("paths"))
                 continue
             try:
                 text = part.text(content)
@@ -68,7 +77,8 @@ def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
     except ArchiveLoadFailed as error:
         detail = f"unsound from here on: {' '.join(str(error).split())[:200]}"
         at = records.offset
-        yield part.skipped(at, 1, streams.UNSOUND, detail, part.key("paths"))
+        lost = max(1, unpacked.length() - at)
+        yield part.skipped(at, lost, streams.UNSOUND, detail, part.key("paths"))
 
 
 def _is_text(record: Any) -> bool:

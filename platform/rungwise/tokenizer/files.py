@@ -179,7 +179,7 @@ def _text(file: SourceFile) -> str:
     with file.open() as stream:
         data = stream.read()
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise DataError(f"{_KEY}: {file.uri} line {line} is not UTF-8: {error.reason}") from error

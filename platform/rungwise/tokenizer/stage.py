@@ -96,7 +96,7 @@ def train_tokenizer(
 
 
 TOKENIZER = StageType(
-    "tokenizer", 4, train_tokenizer, TokenizerSummary, identity=identity, outside=outside
+    "tokenizer", 5, train_tokenizer, TokenizerSummary, identity=identity, outside=outside
 )
 
 

@@ -133,9 +133,11 @@ def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer
             minloglevel=2,
         )
     except RuntimeError as error:
+        # Pieces that the text cannot fill are no error: see hard_vocab_limit.
         raise DataError(
             f"tokenizer.vocab_size: cannot learn {config.vocab_size:,} pieces from this text "
-            f"({error}); add text, or lower tokenizer.vocab_size"
+            f"({error}); raise tokenizer.vocab_size if the text has more different characters, or "
+            "add text if it has hardly any"
         ) from error
     learned = SentencePieceProcessor(model_proto=written.getvalue())
     pieces = [(token, 0.0) for token in SPECIAL_TOKENS]
