@@ -87,11 +87,11 @@ variable "worker_groups" {
     condition = alltrue(flatten([
       for group in values(var.worker_groups) : [
         for name, amount in group.resources :
-        can(regex("^[A-Za-z][A-Za-z0-9_.:-]*$", name)) && amount > 0
+        can(regex("^[A-Za-z][A-Za-z0-9_.:-]*$", name)) && amount >= 1 && floor(amount) == amount
         && !contains(["cpu", "gpu", "memory", "object_store_memory"], lower(name))
       ]
     ]))
-    error_message = "resources: names of your own with amounts above 0; CPU and GPU are the keys cpus and gpus, and Ray counts memory itself."
+    error_message = "resources: names of your own with whole numbers, 1 or more, as Ray's autoscaler takes no fractions; CPU and GPU are the keys cpus and gpus, and Ray counts memory itself."
   }
 
   validation {
