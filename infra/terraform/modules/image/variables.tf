@@ -61,9 +61,9 @@ variable "instance_type" {
 }
 
 variable "volume_gib" {
-  description = "Its root volume, and the least that machines started from the image may have."
+  description = "Root volume in GiB. Machines started from the image need at least as much."
   type        = number
-  default     = 50
+  default     = 30
 }
 
 variable "tags" {
