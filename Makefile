@@ -7,7 +7,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 
 .PHONY: help install quickstart test test-all check check-infra format bench bench-instances bench-training screens reference dashboards clean
 help: ## print this
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
 install: $(VENV)/.run ## the command, in .venv/bin
 
