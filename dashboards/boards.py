@@ -371,7 +371,12 @@ CLUSTER = Board(
             ),
         ),
         "GPUs (DCGM)": (
-            dcgm("Utilisation", "percent", "Share of the time in which a kernel was running.", "DCGM_FI_DEV_GPU_UTIL"),
+            dcgm(
+                "Utilisation",
+                "percent",
+                "Share of the time in which a kernel was running.",
+                "DCGM_FI_DEV_GPU_UTIL",
+            ),
             dcgm(
                 "Tensor cores",
                 "percentunit",
