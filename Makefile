@@ -7,9 +7,9 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 
 .PHONY: help install quickstart test test-all check check-infra format bench bench-instances bench-training screens reference dashboards clean
 help: ## print this
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
-install: $(VENV)/.run ## the command, in .venv/bin
+install: $(VENV)/.run ## install the command rungwise in .venv/bin
 
 quickstart: $(VENV)/.run ## pretrain, fine-tune, evaluate and register a small BERT (minutes, offline)
 	$(BIN)/rungwise run workflows/finetune.py workflows/configs/quickstart.yaml
@@ -17,36 +17,36 @@ quickstart: $(VENV)/.run ## pretrain, fine-tune, evaluate and register a small B
 # Files of tests go to two processes side by side, each with one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-test: $(VENV)/.dev ## the tests, without the slow ones
+test: $(VENV)/.dev ## run the tests, without the slow ones
 	$(PYTEST) -m "not slow" -n 2 --dist loadfile
 
-test-all: $(VENV)/.dev ## every test; the slow ones, of which some watch memory, one by one
+test-all: $(VENV)/.dev ## run every test; the slow ones one by one, since some measure memory
 	$(PYTEST) -m "not slow" -n 2 --dist loadfile
 	$(PYTEST) -m slow
 
-check: $(VENV)/.dev ## format, lint, types
+check: $(VENV)/.dev ## check format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 
-check-infra: $(VENV)-checkov/.ready ## format and security of infra/terraform
+check-infra: $(VENV)-checkov/.ready ## check format and security of infra/terraform
 	terraform fmt -check -recursive infra/terraform
 	$(VENV)-checkov/bin/checkov --directory infra/terraform --framework terraform --skip-download --compact --quiet
 
-format: $(VENV)/.dev ## mend what check would complain about, where a tool can
+format: $(VENV)/.dev ## fix what a tool can of the faults that check finds
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev ## measure what the README states
+bench: $(VENV)/.dev ## measure the numbers that the README states
 	$(BIN)/python benchmarks/quickstart.py
 
-bench-instances: $(VENV)/.bench ## building and reading instances, beside the rivals, as ratios
+bench-instances: $(VENV)/.bench ## compare building and reading instances with other libraries
 	$(BIN)/python -m benchmarks.instances
 
-bench-training: $(VENV)/.bench ## training steps and runs, beside the rivals, as ratios
+bench-training: $(VENV)/.bench ## compare training steps and runs with other libraries
 	$(BIN)/python -m benchmarks.training
 
-screens: $(VENV)/.dev ## pictures of the quickstart's page, MLflow and terminals in dist/screens (needs Chromium)
+screens: $(VENV)/.dev ## take pictures of the quickstart's page, MLflow and terminals into dist/screens (needs Chromium)
 	PYTHONPATH=. $(BIN)/python -m tests.screens dist/screens
 
 reference: $(VENV)/.run ## write docs/reference/recipe.md from the configuration classes

@@ -93,15 +93,15 @@ PRETRAINING = Board(
             chart(
                 "MFU",
                 "percentunit",
-                "Operations that training needs over those that plain matrix products do in "
-                "the same time on the same machines.",
+                "Operations needed for training, as a share of those that plain matrix products "
+                "do in the same time on the same machines.",
                 recorded("mfu_ratio"),
             ),
             chart(
                 "Waiting",
                 "percentunit",
-                "Shares of the time: for data, for checkpoints, and how far the slowest "
-                "worker is behind the median one.",
+                "Share of the time spent waiting for data and for checkpoints, and how far the "
+                "slowest worker is behind the median one.",
                 of("data_wait_ratio", legend="data {{run}} {{stage}}"),
                 of("checkpoint_stall_ratio", legend="checkpoints {{run}} {{stage}}"),
                 of("straggler_ratio", legend="slowest worker {{run}} {{stage}}"),
@@ -111,7 +111,7 @@ PRETRAINING = Board(
             chart(
                 "Training loss",
                 "suffix: nats",
-                "By part of the objective; total is their sum.",
+                "By part of the objective; total is the sum of the parts.",
                 of("loss_nats", "run, stage, part", 'split="train"'),
             ),
             chart(
@@ -123,7 +123,7 @@ PRETRAINING = Board(
             chart(
                 "Accuracy",
                 "percentunit",
-                "Share of right predictions.",
+                "Share of correct predictions.",
                 of("accuracy_ratio", "run, stage, part, split"),
             ),
             chart(
@@ -132,8 +132,8 @@ PRETRAINING = Board(
                 "Of held-out text; for models that predict every token.",
                 of("bits_per_byte"),
             ),
-            chart("Gradient norm", "none", "Before it is cut.", of("gradient_norm")),
-            chart("Learning rate", "sci", "Of the last logged step.", of("learning_rate")),
+            chart("Gradient norm", "none", "Before clipping.", of("gradient_norm")),
+            chart("Learning rate", "sci", "At the last logged step.", of("learning_rate")),
         ),
         "Is anything lost?": (
             chart(
@@ -146,14 +146,14 @@ PRETRAINING = Board(
             chart(
                 "Checkpoint age",
                 "s",
-                "What a crash would cost, beside the interval that the recipe asks for.",
+                "The work that a crash would lose now, beside the interval that the recipe sets.",
                 since("checkpoint_timestamp_seconds"),
                 of("checkpoint_interval_seconds", legend="interval {{run}} {{stage}}"),
             ),
             chart(
                 "Checkpoint time",
                 "s",
-                "From the copy of the state to the record that makes it valid.",
+                "From copying the state to writing the record that makes the checkpoint valid.",
                 of("checkpoint_save_seconds"),
             ),
             chart(
@@ -168,7 +168,7 @@ PRETRAINING = Board(
             chart(
                 "Attempts and workers",
                 "short",
-                "Each restart is an attempt; elastic runs change their workers.",
+                "Each restart is an attempt; in elastic runs the number of workers changes.",
                 of("attempts_total", legend="attempts {{run}} {{stage}}"),
                 of("workers", legend="workers {{run}} {{stage}}"),
             ),
@@ -189,7 +189,7 @@ DATA = Board(
             chart(
                 "Text read",
                 "Bps",
-                "Bytes of text a second; of packed files what they are taken to hold.",
+                "Bytes of text a second; for compressed files, their estimated text.",
                 rate("read_bytes_total"),
             ),
             chart(
@@ -201,7 +201,7 @@ DATA = Board(
             chart(
                 "Progress",
                 "percentunit",
-                "Files that are done, of all.",
+                "Share of files that are done.",
                 of("stage_progress_ratio"),
             ),
             chart("Documents", "short", "Read so far, by stage.", of("documents_total")),
@@ -211,13 +211,13 @@ DATA = Board(
             chart(
                 "Tokens in no instance",
                 "percentunit",
-                "Text that the model will never see.",
+                "Share of the text that the model will never see.",
                 of("unused_tokens_ratio"),
             ),
             chart(
                 "Contract",
                 "percentunit",
-                "Shares of the masks and labels, and how full the rows are.",
+                "Shares of masks and labels, and how full the rows are.",
                 of("contract_ratio", "run, stage, figure"),
             ),
         ),
@@ -238,19 +238,19 @@ SWEEPS = Board(
             chart(
                 "Best score",
                 "none",
-                "The highest so far; the seed that chose it is not the seed that is reported.",
+                "The highest so far. It was chosen with a seed other than the reported ones.",
                 of("best_objective", "run, stage, metric"),
             ),
             chart(
                 "Last score",
                 "none",
-                "Of the trial or seed that ended last.",
+                "Score of the trial or seed that ended last.",
                 of("objective", "run, stage, metric"),
             ),
             chart(
                 "Progress",
                 "percentunit",
-                "Trials that have ended, of all.",
+                "Share of trials that have ended.",
                 of("stage_progress_ratio", where='stage=~"(sweep|evaluate).*"'),
             ),
         ),
@@ -266,14 +266,14 @@ STAGES = Board(
             chart(
                 "Running",
                 "percentunit",
-                "How far each stage is, in its own units.",
+                "The share of each running stage that is done, in its own units.",
                 of("stage_progress_ratio"),
             ),
             chart("Time of finished stages", "s", "How long each took.", of("stage_seconds")),
             chart(
                 "Loss at the end",
                 "suffix: nats",
-                "Of finished rungs, whatever their way of fitting.",
+                "Of finished rungs, however they were fitted.",
                 of("loss_nats", "run, stage, part", 'split="final"'),
             ),
         ),
@@ -281,21 +281,21 @@ STAGES = Board(
             chart(
                 "Cost",
                 "none",
-                "In the currency of compute.price_per_hour. To come: the running stages.",
+                "In the currency of compute.price_per_hour. To come counts running stages only.",
                 of("cost_so_far", "run", legend="so far {{run}}"),
                 of("cost_to_come", "run", legend="to come {{run}}"),
                 of("budget", "run", legend="budget {{run}}"),
             ),
             chart(
-                "Events kept back",
+                "Events waiting",
                 "short",
-                "What MLflow has not taken yet; it is spooled and sent later.",
+                "Events that MLflow has not accepted yet; they are spooled and sent later.",
                 of("tracking_events_waiting", "run"),
             ),
             chart(
-                "Driver heard of",
+                "Last sign of the driver",
                 "s",
-                "Seconds since the run's driver was last known to live.",
+                "Time since the run's driver was last known to be alive.",
                 since("heartbeat_timestamp_seconds", "run"),
             ),
         ),
@@ -312,7 +312,7 @@ CLUSTER = Board(
                 "short",
                 "As Ray and its autoscaler count them.",
                 node("sum(ray_cluster_active_nodes)", "alive"),
-                node("sum(autoscaler_pending_nodes)", "asked for and not started"),
+                node("sum(autoscaler_pending_nodes)", "requested, not started"),
                 node(
                     "sum(increase(autoscaler_failed_create_nodes_total[15m]))",
                     "failed to start in 15 min",
@@ -327,15 +327,15 @@ CLUSTER = Board(
             chart(
                 "Placement groups",
                 "short",
-                "Pending: workers or trials wait for room.",
+                "Pending: workers or trials are waiting for room.",
                 node("sum by (State) (ray_gcs_placement_group_count)", "{{State}}"),
             ),
         ),
         "What they do": (
             chart(
-                "CPUs asked for",
+                "CPUs in use",
                 "short",
-                "Of all nodes together.",
+                "Used and available, all nodes together.",
                 node('sum by (State) (ray_resources{Name="CPU"})', "{{State}}"),
             ),
             chart(
@@ -353,7 +353,7 @@ CLUSTER = Board(
             chart(
                 "Disk",
                 "percent",
-                "Of the disk of Ray's temporary folder.",
+                "How full the disk with Ray's temporary folder is.",
                 node("max by (ip) (ray_node_disk_utilization_percentage)"),
             ),
             chart(
@@ -371,11 +371,16 @@ CLUSTER = Board(
             ),
         ),
         "GPUs (DCGM)": (
-            dcgm("Utilisation", "percent", "A kernel was running.", "DCGM_FI_DEV_GPU_UTIL"),
+            dcgm(
+                "Utilisation",
+                "percent",
+                "Share of the time in which a kernel was running.",
+                "DCGM_FI_DEV_GPU_UTIL",
+            ),
             dcgm(
                 "Tensor cores",
                 "percentunit",
-                "Share of cycles; what MFU is made of.",
+                "Share of cycles in which they were active; this is what MFU depends on.",
                 "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
             ),
             dcgm(
@@ -387,7 +392,7 @@ CLUSTER = Board(
             dcgm(
                 "SM clock",
                 "suffix: MHz",
-                "One below the others holds them all up.",
+                "A GPU with a lower clock than the others holds them all up.",
                 "DCGM_FI_DEV_SM_CLOCK",
             ),
             dcgm("Power", "watt", "Of each GPU.", "DCGM_FI_DEV_POWER_USAGE"),

@@ -183,6 +183,22 @@ def test_every_machine_is_told_what_the_package_can_read(applied: Applied) -> No
 
 
 @pytest.mark.slow
+def test_an_image_with_the_package_fits_every_machine_of_the_smoke_cluster(tmp_path: Path) -> None:
+    folder = clusters.prepare("cpu-smoke", tmp_path)
+    terraform.run(folder, "apply", "-auto-approve", "-var=make_image=true")
+    sizes = {}
+    for resource in terraform.resources(terraform.show(folder)):
+        if resource.type == "aws_instance":
+            sizes[resource.address] = resource.values["root_block_device"][0]["volume_size"]
+        if resource.type == "aws_launch_template":
+            disk = resource.values["block_device_mappings"][0]["ebs"][0]
+            sizes[resource.address] = disk["volume_size"]
+    # EC2 starts no machine whose root volume is smaller than the image's.
+    assert sizes["module.image[0].aws_instance.this"] == min(sizes.values())
+    assert len(sizes) == 4
+
+
+@pytest.mark.slow
 def test_nothing_has_a_public_address_a_key_pair_or_an_open_port(applied: Applied) -> None:
     for instance in applied.of("aws_instance"):
         assert instance.values["associate_public_ip_address"] is False, instance.address

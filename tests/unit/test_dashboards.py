@@ -6,7 +6,9 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,42 @@ def test_promtool_accepts_rules_and_configuration(tmp_path: Path) -> None:
 
 def test_alerts_fire_when_they_should_and_only_then() -> None:
     promtool("test", "rules", str(TESTS))
+
+
+class _Api(BaseHTTPRequestHandler):
+    """Prometheus' page and an API without values, which first fails once."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        if self.path == "/consoles/rungwise.html":
+            body = (FOLDER / "prometheus" / "consoles" / "rungwise.html").read_bytes()
+        else:
+            values = {"result": []} if "query_range" in self.path else []
+            status = "success" if _Api.asked else "error"
+            body = json.dumps({"status": status, "data": values, "error": "starting"}).encode()
+            _Api.asked += 1
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+def test_the_page_recovers_when_prometheus_answers_again() -> None:
+    if shutil.which("chromium") is None:
+        pytest.skip("needs chromium")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Api) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/consoles/rungwise.html"
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=70000"]
+        said = subprocess.run(["chromium", *flags, "--dump-dom", url], capture_output=True)
+        server.shutdown()
+    shown = said.stdout.decode().partition("<main")[2].partition("</main>")[0]
+    assert _Api.asked > 1
+    assert "no values in this time" in shown
+    assert "does not answer" not in shown
 
 
 def test_grafana_finds_boards_and_data_source(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from rungwise.__main__ import main
-from rungwise.cluster import registry
+from rungwise.cluster import ray_start, registry
 from rungwise.cluster.local import processes, services
 from rungwise.cluster.local.down import down
 from rungwise.cluster.local.folder import ClusterFolder
@@ -353,6 +353,20 @@ def test_dashboards_without_prometheus_are_refused_before_anything_starts(
     with pytest.raises(UserError, match="apt-get install --no-install-recommends prometheus"):
         up(Wanted(root=str(tmp_path / "artifacts"), dashboards=True), QUIET)
     assert registry.all_clusters() == []
+
+
+def test_a_port_of_grafana_without_dashboards_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--grafana-port needs --dashboards"):
+        up(Wanted(nodes=1, root=str(tmp_path / "artifacts"), grafana_port=3001), QUIET)
+    assert registry.all_clusters() == []
+
+
+def test_a_cluster_keeps_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "300")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "90")
+    variables = ray_start.environment(Path("token"))
+    assert variables["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] == "300"
+    assert variables["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "15"  # docs/how-to/local-cluster.md
 
 
 def test_nothing_is_said_to_answer_where_nothing_listens(unused_port: int, tmp_path: Path) -> None:

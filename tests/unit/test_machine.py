@@ -495,7 +495,7 @@ after=0
 for word; do case $word in --after-cursor=*) after=${word#*=s=} ;; esac; done
 tail --lines=+$((after + 1)) "$LINES_THERE"
 last=$(wc --lines <"$LINES_THERE")
-((last == after)) || echo "-- cursor: s=$last"
+((last == 0)) || echo "-- cursor: s=$last"
 """
 
 

@@ -71,7 +71,8 @@ def command(node: Node) -> list[str]:
 
 
 def environment(token_path: Path, **more: str) -> dict[str, str]:
-    """The environment of `ray start` and its processes: token auth, our settings, `more`."""
+    """The environment of `ray start` and its processes: our settings unless the user has set them,
+    token auth, `more`."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -80,4 +81,4 @@ def environment(token_path: Path, **more: str) -> dict[str, str]:
     binaries = str(Path(sys.executable).parent)  # a job's `python` is the first one on PATH
     path = os.pathsep.join([binaries, kept.get("PATH", os.defpath)])
     auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path)}
-    return {**kept, **ENVIRONMENT, **_PACKAGE_SECONDS, "PATH": path, **auth, **more}
+    return {**ENVIRONMENT, **_PACKAGE_SECONDS, **kept, "PATH": path, **auth, **more}

@@ -1,20 +1,20 @@
 output "job_address" {
-  description = "Ray's job server, once its port is forwarded."
+  description = "Address of Ray's job server once its port is forwarded."
   value       = module.ray_cluster.job_address
 }
 
 output "tracking_uri" {
-  description = "The MLflow server, inside the VPC."
+  description = "Address of the MLflow server inside the VPC."
   value       = module.ray_cluster.tracking_uri
 }
 
 output "artifact_uri" {
-  description = "Where artifacts lie."
+  description = "Folder for artifacts."
   value       = module.ray_cluster.artifact_uri
 }
 
 output "role_names" {
-  description = "Roles of the machines, for the policy of a key or bucket that has to name who reads."
+  description = "Roles of the machines, for policies of keys or buckets that must name their readers."
   value       = module.ray_cluster.role_names
 }
 
@@ -24,16 +24,16 @@ output "autoscaling_groups" {
 }
 
 output "machines" {
-  description = "Machines by kind, how many there may be, and what one costs an hour."
+  description = "Machines by kind, how many there may be, and what one costs per hour."
   value       = module.ray_cluster.machines
 }
 
 output "connect" {
-  description = "Commands to paste: terraform output -raw does not take maps, so terraform output -json connect | jq -r .ray"
+  description = "Commands to paste. terraform output -raw takes no maps; use terraform output -json connect | jq -r .ray"
   value       = module.ray_cluster.connect
 }
 
 output "make_image" {
-  description = "With make_image=true, the command that makes an image with the package and prints its id."
+  description = "With make_image=true: the command that makes an image with the package and prints its id."
   value       = one(module.image[*].make_image)
 }

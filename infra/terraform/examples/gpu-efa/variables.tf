@@ -33,67 +33,67 @@ variable "capacity_block" {
 }
 
 variable "gpu_machines" {
-  description = "How many machines the reservation holds."
+  description = "Number of machines in the reservation."
   type        = number
   default     = 2
 }
 
 variable "prices_per_hour" {
-  description = "US dollars for an hour of one machine, for estimates. Left out: AWS's list in us-east-1, unknown elsewhere. h100 has what the reservation costs, and no default."
+  description = "US dollars per hour of one machine, for estimates. Default: AWS's list prices in us-east-1, unknown elsewhere. h100 is the price of the reservation and has no default."
   type        = object({ head = optional(number), h100 = optional(number), data = optional(number) })
   default     = {}
 }
 
 variable "ami_id" {
-  description = "Ubuntu 24.04 for x86-64 in that region, by its id."
+  description = "Id of an Ubuntu 24.04 image for x86-64 in that region."
   type        = string
 }
 
 variable "gpu_ami_id" {
-  description = "Deep Learning Base GPU AMI for Ubuntu 24.04 in that region, by its id."
+  description = "Id of a Deep Learning Base GPU AMI for Ubuntu 24.04 in that region."
   type        = string
 }
 
 variable "package_path" {
-  description = "The package that infra/package.sh made."
+  description = "Path of the package that infra/package.sh made."
   type        = string
 }
 
 variable "package_sha256" {
-  description = "Its sha256, as infra/package.sh printed it."
+  description = "Its SHA-256, as infra/package.sh printed it."
   type        = string
 }
 
 variable "monthly_budget_usd" {
-  description = "US dollars a month, with mails on the way to it."
+  description = "Monthly budget in US dollars; mails are sent at 50, 80 and 100 % of it, and when the forecast exceeds it."
   type        = number
 }
 
 variable "budget_stops_head" {
-  description = "Whether the head is stopped when that is spent; its workers leave half an hour later."
+  description = "Whether to stop the head when the budget is spent; its workers shut down half an hour later."
   type        = bool
   default     = false
 }
 
 variable "alert_emails" {
-  description = "Who gets those mails."
+  description = "Addresses that get those mails."
   type        = list(string)
 }
 
 variable "disposable" {
-  description = "Whether destroy may delete the database and a bucket that holds artifacts. Apply with it before a destroy."
+  description = "Whether terraform destroy may delete the database and a bucket that holds artifacts. Apply it before you destroy."
   type        = bool
   default     = false
 }
 
 variable "data_buckets" {
-  description = "Buckets of this account and region with texts to train on; {} if they lie in the bucket of artifacts."
+  description = "Buckets of this account and region with texts to train on; {} if they are in the bucket for artifacts."
   type        = map(object({ kms_key_arn = optional(string) }))
   default     = {}
 }
 
 variable "make_image" {
-  description = "Whether there is a machine to make an image with the package of; see Images in ../../README.md."
+  description = "Whether to start a machine from which to make an image with the package; see Images in ../../README.md."
   type        = bool
   default     = false
 }

@@ -1,7 +1,7 @@
 variable "machine" {
   description = <<-EOT
-    What the machine is told: exactly the fields of rungwise.cluster.description.Machine. It becomes
-    /etc/rungwise/machine.json, which everyone on the machine may read: secrets are named by ARN.
+    The description of the machine, with exactly the fields of rungwise.cluster.description.Machine.
+    It becomes /etc/rungwise/machine.json, which everyone on the machine can read, so give secrets by ARN.
   EOT
   type        = any
 
@@ -66,7 +66,7 @@ variable "machine" {
 }
 
 variable "package" {
-  description = "The package of infra/package.sh in the bucket, pinned by its SHA-256."
+  description = "The package made by infra/package.sh, in the bucket, pinned by its SHA-256."
   type = object({
     bucket = string
     key    = string
@@ -90,7 +90,7 @@ variable "package" {
 }
 
 variable "python" {
-  description = "The Python of the AMI; the package says which version it was made for."
+  description = "Python command of the AMI; its version must be the one the package was made for."
   type        = string
   default     = "python3"
 
@@ -101,7 +101,7 @@ variable "python" {
 }
 
 variable "scratch" {
-  description = "Where Ray keeps its temporary files and spilled objects: instance store if there is any."
+  description = "Folder for Ray's temporary files and spilled objects; on the instance store if there is one."
   type        = string
   default     = "/scratch"
 

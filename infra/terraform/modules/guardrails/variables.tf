@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Name of the cluster, in front of every name made here."
+  description = "Name of the cluster; the names of all its resources begin with it."
   type        = string
 
   validation {
@@ -25,7 +25,7 @@ variable "region" {
 }
 
 variable "monthly_budget_usd" {
-  description = "US dollars a month at which alert_emails hear of it, and before."
+  description = "Monthly budget in US dollars. alert_emails are notified at 50, 80 and 100 % of it, and when the forecast exceeds it."
   type        = number
 
   validation {
@@ -36,9 +36,9 @@ variable "monthly_budget_usd" {
 
 variable "budget_stops_head" {
   description = <<-EOT
-    Whether the head is stopped when the budget is spent. Its workers leave when it has not answered
-    for ray_cluster.headless_minutes. It keeps its disk and is started again by hand. AWS counts
-    costs with hours of delay.
+    Whether to stop the head when the budget is spent. Workers shut down once the head has not
+    answered for ray_cluster.headless_minutes. The head keeps its disk; start it again by hand. AWS
+    reports costs with hours of delay.
   EOT
   type        = bool
   default     = false
@@ -52,9 +52,9 @@ variable "budget_stops_head" {
 
 variable "cost_tag" {
   description = <<-EOT
-    Count only what bears this tag, such as {key = "cluster", value = "research"}. The key must be
-    activated as a cost allocation tag in the billing console, or the budget counts nothing. null
-    counts the whole account, which forgets nothing.
+    Count only resources with this tag, such as {key = "cluster", value = "research"}. Activate the
+    key as a cost allocation tag in the billing console first, or the budget counts nothing. null
+    counts the whole account, so that no cost is missed.
   EOT
   type        = object({ key = string, value = string })
   default     = null
@@ -66,7 +66,7 @@ variable "cost_tag" {
 }
 
 variable "alert_emails" {
-  description = "Who hears of the budget and of an idle head. Each must confirm a mail from SNS once, for the latter."
+  description = "Addresses notified about the budget and an idle head. For the idle head, each must first confirm a mail from SNS."
   type        = set(string)
 
   validation {
@@ -81,7 +81,7 @@ variable "alert_emails" {
 }
 
 variable "autoscaling_groups" {
-  description = "Worker groups: name => {name of the autoscaling group, minimum, maximum} (ray_cluster.autoscaling_groups). They publish GroupDesiredCapacity, or the idle alarm stays silent."
+  description = "Worker groups: name => {name of the autoscaling group, minimum, maximum} (ray_cluster.autoscaling_groups). The groups must publish GroupDesiredCapacity, or the idle alarm never fires."
   type        = map(object({ name = string, minimum = number, maximum = number }))
 
   validation {
@@ -97,14 +97,14 @@ variable "autoscaling_groups" {
 }
 
 variable "head_instance_id" {
-  description = "The head (ray_cluster.head_instance_id)."
+  description = "Instance id of the head (ray_cluster.head_instance_id)."
   type        = string
 }
 
 variable "off_hours" {
   description = <<-EOT
-    When workers end and when they may start again: cron expressions of five fields, in a time zone
-    by its IANA name. null lets them run at any hour.
+    When workers are ended and when they may start again: two cron expressions of five fields, and
+    the IANA name of their time zone. null lets workers run at any hour.
   EOT
   type        = object({ stop = string, start = string, timezone = string })
   default     = null
@@ -131,9 +131,9 @@ variable "off_hours" {
 
 variable "idle" {
   description = <<-EOT
-    After how many minutes without workers and with the head's CPU below cpu_percent somebody is
-    told, and whether the head is then stopped. It keeps its disk and is started again by hand; a
-    job that only waits is lost. null watches nothing.
+    Notify alert_emails after this many minutes without workers and with the head's CPU below
+    cpu_percent; stop_head also stops the head then. The head keeps its disk; start it again by hand.
+    A job that is only waiting is lost. null turns the alarm off.
   EOT
   type = object({
     minutes     = optional(number, 60)
@@ -155,7 +155,7 @@ variable "idle" {
 }
 
 variable "tags" {
-  description = "Tags of every resource."
+  description = "Tags for every resource."
   type        = map(string)
   default     = {}
 

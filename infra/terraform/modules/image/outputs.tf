@@ -1,5 +1,5 @@
 output "make_image" {
-  description = "Waits until the machine has installed the package and is off, makes the image, and prints its id."
+  description = "Command that waits until the machine has installed the package and shut down, then makes the image and prints its id."
   value = join(" && ", [
     "aws ec2 wait instance-stopped --region ${var.region} --instance-ids ${aws_instance.this.id}",
     join(" ", [

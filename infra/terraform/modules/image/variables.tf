@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Name of the cluster, in front of every name made here."
+  description = "Name of the cluster; the names of all its resources begin with it."
   type        = string
 }
 
@@ -24,12 +24,12 @@ variable "s3_prefix_list_id" {
 }
 
 variable "bucket_arn" {
-  description = "ARN of the bucket of the package (storage)."
+  description = "ARN of the bucket that holds the package (storage)."
   type        = string
 }
 
 variable "kms_key_arn" {
-  description = "Key of that bucket (storage)."
+  description = "KMS key that encrypts that bucket (storage)."
   type        = string
 }
 
@@ -39,13 +39,13 @@ variable "package" {
 }
 
 variable "python" {
-  description = "The Python of the image, as machines are told."
+  description = "Python command of the AMI, the same as for all machines."
   type        = string
   default     = "python3"
 }
 
 variable "ami_id" {
-  description = "The image to begin with, by its id: Ubuntu 24.04, or the one with NVIDIA's drivers for machines with GPUs."
+  description = "Id of the AMI to start from: Ubuntu 24.04, or for machines with GPUs the one with NVIDIA's drivers."
   type        = string
 
   validation {
@@ -55,19 +55,19 @@ variable "ami_id" {
 }
 
 variable "instance_type" {
-  description = "EC2 instance type of the machine, on which nothing needs a GPU."
+  description = "EC2 instance type of the machine; no GPU is needed."
   type        = string
   default     = "m7i.large"
 }
 
 variable "volume_gib" {
-  description = "Its root volume, and the least that machines started from the image may have."
+  description = "Root volume in GiB. Machines started from the image need at least as much."
   type        = number
-  default     = 50
+  default     = 30
 }
 
 variable "tags" {
-  description = "Tags of every resource."
+  description = "Tags for every resource."
   type        = map(string)
   default     = {}
 }

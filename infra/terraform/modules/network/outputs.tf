@@ -1,5 +1,5 @@
 output "vpc_id" {
-  description = "The VPC."
+  description = "Id of the VPC."
   value       = aws_vpc.this.id
 }
 
@@ -15,7 +15,7 @@ output "private_subnet_ids" {
 }
 
 output "zone_id" {
-  description = "The private Route 53 zone."
+  description = "Id of the private Route 53 zone."
   value       = aws_route53_zone.this.zone_id
 }
 
@@ -25,7 +25,7 @@ output "zone_name" {
 }
 
 output "endpoint_security_group_id" {
-  description = "Security group of the interface endpoints. A module with machines adds its own rule: its group in, port 443."
+  description = "Security group of the interface endpoints. A module with machines adds a rule that admits its own group on port 443."
   value       = aws_security_group.endpoints.id
 }
 
@@ -35,7 +35,7 @@ output "s3_prefix_list_id" {
 }
 
 output "s3_endpoint_id" {
-  description = "The gateway endpoint of S3, for the bucket's policy."
+  description = "Id of the S3 gateway endpoint, for the bucket's policy."
   value       = aws_vpc_endpoint.s3.id
 }
 

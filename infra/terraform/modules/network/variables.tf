@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Name of the cluster, in front of every name made here."
+  description = "Name of the cluster; the names of all its resources begin with it."
   type        = string
 
   validation {
@@ -25,7 +25,7 @@ variable "region" {
 }
 
 variable "cidr" {
-  description = "Private IPv4 addresses of the VPC. Each zone takes a sixteenth of them."
+  description = "Private IPv4 range of the VPC. Each zone gets a sixteenth of it."
   type        = string
   default     = "10.42.0.0/16"
 
@@ -47,7 +47,7 @@ variable "cidr" {
 }
 
 variable "availability_zones" {
-  description = "Zones of the region; each gets one private subnet. RDS wants two or more."
+  description = "Availability zones of the region; each gets one private subnet. RDS needs at least two."
   type        = list(string)
 
   validation {
@@ -70,22 +70,22 @@ variable "availability_zones" {
 }
 
 variable "nat" {
-  description = "Whether machines may reach the internet, through a NAT gateway. Nothing reaches them either way."
+  description = "Whether machines may reach the internet through a NAT gateway. They cannot be reached from it either way."
   type        = bool
   default     = false
 }
 
 variable "interface_endpoints" {
   description = <<-EOT
-    AWS services that machines reach without the internet. Each is paid by the hour in each zone it
-    is in. Four a cluster cannot do without:
+    AWS services that machines reach without the internet. Each is charged by the hour in each of
+    its zones. A cluster needs these four:
     ssm, ssmmessages    Session Manager, the only way in.
     secretsmanager      the cluster's token and the database's password.
     autoscaling         the head reads and sets the capacity of the worker groups.
-    The others serve what an account may add, with rights that it adds to the machines' roles:
+    The others are optional, and the machines' roles need rights for them that you add:
     ec2messages         Run Command of SSM agents before 3.3.40.
     kms, logs           Session Manager, where the account encrypts or records its sessions.
-    ec2, monitoring     jobs that ask EC2, or send metrics of their own to CloudWatch.
+    ec2, monitoring     jobs that call EC2, or send their own metrics to CloudWatch.
   EOT
   type        = set(string)
   default     = ["autoscaling", "secretsmanager", "ssm", "ssmmessages"]
@@ -108,15 +108,16 @@ variable "interface_endpoints" {
 
 variable "endpoints_in_every_zone" {
   description = <<-EOT
-    Whether the interface endpoints have an address in every zone. One zone serves them all, and
-    costs a fraction; a cluster has one head, so it does not outlive its zone in any case.
+    Whether the interface endpoints have an address in every zone. An address in one zone serves all
+    of them at a fraction of the cost. A cluster has only one head, so it does not survive the loss of
+    the head's zone in any case.
   EOT
   type        = bool
   default     = false
 }
 
 variable "flow_log_days" {
-  description = "Days for which the records of who spoke to whom are kept."
+  description = "Days for which the VPC flow logs are kept."
   type        = number
   default     = 30
 
@@ -130,7 +131,7 @@ variable "flow_log_days" {
 }
 
 variable "tags" {
-  description = "Tags of every resource."
+  description = "Tags for every resource."
   type        = map(string)
   default     = {}
 

@@ -1,25 +1,25 @@
 output "job_address" {
-  description = "Ray's job server, once its port is forwarded (connect.ray). It listens on the head's loopback only."
+  description = "Address of Ray's job server once its port is forwarded (connect.ray); on the head it listens on loopback only."
   value       = "http://127.0.0.1:8265"
 }
 
 output "tracking_uri" {
-  description = "The MLflow server, inside the VPC."
+  description = "Address of the MLflow server inside the VPC."
   value       = var.tracking_uri
 }
 
 output "artifact_uri" {
-  description = "Where a relative root of a recipe lies."
+  description = "Folder below which a recipe's relative root is placed."
   value       = var.artifact_uri
 }
 
 output "head_instance_id" {
-  description = "The head."
+  description = "Instance id of the head."
   value       = aws_instance.head.id
 }
 
 output "role_names" {
-  description = "Roles of the machines: for the policy of a key or bucket that has to name who reads."
+  description = "Roles of the machines, for policies of keys or buckets that must name their readers."
   value       = { head = aws_iam_role.head.name, worker = aws_iam_role.worker.name }
 }
 
@@ -29,7 +29,7 @@ output "security_group_id" {
 }
 
 output "autoscaling_groups" {
-  description = "Group => its autoscaling group, and the bounds that Ray's autoscaler keeps."
+  description = "Worker group => its autoscaling group, and the bounds that Ray's autoscaler respects."
   value = {
     for name, group in var.worker_groups : name => {
       name    = aws_autoscaling_group.worker[name].name
@@ -40,7 +40,7 @@ output "autoscaling_groups" {
 }
 
 output "machines" {
-  description = "Machines by kind: the least and the most of them, and the price of one in US dollars an hour, null if it was not given."
+  description = "Machines by kind: their least and greatest number, and the price of one in US dollars per hour, null if not given."
   value = merge(
     { head = { minimum = 1, maximum = 1, price_per_hour = var.head.price_per_hour } },
     { for name, group in var.worker_groups : name => {
@@ -50,12 +50,12 @@ output "machines" {
 }
 
 output "token_secret_arn" {
-  description = "Secret that holds the token. Its value is never in the state."
+  description = "ARN of the secret that holds the token. Terraform's state never contains its value."
   value       = aws_secretsmanager_secret.token.arn
 }
 
 output "connect" {
-  description = "Commands to paste, each port-forwarding in a terminal of its own. They need the AWS CLI and its Session Manager plugin."
+  description = "Commands to paste. Each port forwarding needs its own terminal; all need the AWS CLI and its Session Manager plugin."
   value = {
     ray        = "${local.forward} --target ${aws_instance.head.id} --parameters '{\"portNumber\":[\"8265\"],\"localPortNumber\":[\"8265\"]}'"
     prometheus = "${local.forward} --target ${aws_instance.head.id} --parameters '{\"portNumber\":[\"9090\"],\"localPortNumber\":[\"9090\"]}'"

@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Name of the cluster, in front of every name made here. One cluster of a name per account."
+  description = "Name of the cluster; the names of all its resources begin with it. Unique within the account."
   type        = string
 
   validation {
@@ -39,7 +39,7 @@ variable "zone_id" {
 }
 
 variable "zone_name" {
-  description = "Name of that zone; the head answers to head.<zone_name>."
+  description = "Name of that zone; the head's name is head.<zone_name>."
   type        = string
 
   validation {
@@ -59,13 +59,13 @@ variable "s3_prefix_list_id" {
 }
 
 variable "nat" {
-  description = "Whether the network has a NAT gateway; if so machines may reach port 443 anywhere."
+  description = "Whether the network has a NAT gateway; if so, machines may connect to port 443 anywhere."
   type        = bool
   default     = false
 }
 
 variable "bucket" {
-  description = "Bucket of artifacts and of the package (storage)."
+  description = "Bucket for artifacts and the package (storage)."
   type        = string
 }
 
@@ -75,7 +75,7 @@ variable "bucket_arn" {
 }
 
 variable "artifact_uri" {
-  description = "Where artifacts lie, inside the bucket: s3://<bucket>/<folder> (storage)."
+  description = "Folder for artifacts in the bucket: s3://<bucket>/<folder> (storage)."
   type        = string
 
   validation {
@@ -85,7 +85,7 @@ variable "artifact_uri" {
 }
 
 variable "data_buckets" {
-  description = "Buckets of this account and region with texts to train on, by name, and the key that encrypts each, null for S3's own. Head and workers may list and read them, no more."
+  description = "Buckets of this account and region with texts to train on, by name, each with the KMS key that encrypts it (null for S3's own encryption). Head and workers may only list and read them."
   type        = map(object({ kms_key_arn = optional(string) }))
   default     = {}
 
@@ -96,7 +96,7 @@ variable "data_buckets" {
 }
 
 variable "kms_key_arn" {
-  description = "Key that encrypts the bucket and the token's secret (storage)."
+  description = "KMS key that encrypts the bucket and the token's secret (storage)."
   type        = string
 }
 
@@ -126,20 +126,20 @@ variable "tracking_uri" {
 }
 
 variable "tracking_security_group_id" {
-  description = "Security group of the MLflow host (tracking); the cluster is let in on its port."
+  description = "Security group of the MLflow host (tracking); it will admit the cluster on MLflow's port."
   type        = string
 }
 
 variable "tracking_instance_id" {
-  description = "The MLflow host (tracking), for the command that forwards its port."
+  description = "Instance id of the MLflow host (tracking), for the command that forwards its port."
   type        = string
 }
 
 variable "head" {
   description = <<-EOT
-    The head: Ray's GCS, dashboard, job server, autoscaler, Prometheus and, where the image has it, Grafana.
-    ami_id: an Ubuntu 24.04 image, by its id. cpus: those it offers to tasks; 0 keeps work away.
-    availability_zone: null takes the first. price_per_hour: US dollars, for estimates only.
+    The head: Ray's GCS, dashboard, job server and autoscaler, Prometheus, and Grafana if the image has it.
+    ami_id: id of an Ubuntu 24.04 image. cpus: CPUs that it offers to tasks; 0 keeps tasks off it.
+    availability_zone: null for the first. price_per_hour: US dollars, for estimates only.
   EOT
   type = object({
     instance_type     = string
@@ -182,7 +182,7 @@ variable "head" {
 }
 
 variable "idle_timeout_minutes" {
-  description = "How long Ray's autoscaler lets a machine idle before it ends it."
+  description = "Minutes after which Ray's autoscaler ends an idle machine."
   type        = number
   default     = 10
 
@@ -193,7 +193,7 @@ variable "idle_timeout_minutes" {
 }
 
 variable "headless_minutes" {
-  description = "How long a worker waits for a head that does not answer before it leaves its group and ends."
+  description = "Minutes without an answer from the head after which a worker leaves its group and shuts down."
   type        = number
   default     = 30
 
@@ -204,7 +204,7 @@ variable "headless_minutes" {
 }
 
 variable "token_recovery_days" {
-  description = "Days for which AWS keeps the token's secret after destroy. 0 leaves nothing behind."
+  description = "Days for which AWS keeps the token's secret after terraform destroy; 0 deletes it at once."
   type        = number
   default     = 0
 
@@ -215,7 +215,7 @@ variable "token_recovery_days" {
 }
 
 variable "tags" {
-  description = "Tags of every resource and machine."
+  description = "Tags for every resource and machine."
   type        = map(string)
   default     = {}
 

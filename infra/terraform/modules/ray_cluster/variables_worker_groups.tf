@@ -4,13 +4,13 @@
 variable "worker_groups" {
   description = <<-EOT
     Kinds of machines that Ray's autoscaler may start, by name.
-    instance_types: the first is preferred; each must have the cpus and gpus named here.
-    minimum, maximum: machines. spot: spot machines only, drained on the two-minute notice.
+    instance_types: the first is preferred; each must have the cpus and gpus given here.
+    minimum, maximum: number of machines. spot: spot machines only, drained on the two-minute notice.
     cpus, gpus, resources, labels: what one machine offers Ray.
-    efa_cards: network cards with EFA, 0 for none. placement_group: racks close together.
-    capacity_reservation_id: launch only into this reservation; capacity_block: it is a Capacity
+    efa_cards: network cards with EFA, 0 for none. placement_group: place the machines close together.
+    capacity_reservation_id: launch only into this reservation; capacity_block: whether it is a Capacity
     Block for ML. availability_zone: null uses every zone of the network.
-    volume_gib: root volume. price_per_hour: of one machine in US dollars, for estimates only.
+    volume_gib: root volume. price_per_hour: US dollars for one machine, for estimates only.
   EOT
   type = map(object({
     instance_types          = list(string)
@@ -87,11 +87,11 @@ variable "worker_groups" {
     condition = alltrue(flatten([
       for group in values(var.worker_groups) : [
         for name, amount in group.resources :
-        can(regex("^[A-Za-z][A-Za-z0-9_.:-]*$", name)) && amount > 0
+        can(regex("^[A-Za-z][A-Za-z0-9_.:-]*$", name)) && amount >= 1 && floor(amount) == amount
         && !contains(["cpu", "gpu", "memory", "object_store_memory"], lower(name))
       ]
     ]))
-    error_message = "resources: names of your own with amounts above 0; CPU and GPU are the keys cpus and gpus, and Ray counts memory itself."
+    error_message = "resources: names of your own with whole numbers, 1 or more, as Ray's autoscaler takes no fractions; CPU and GPU are the keys cpus and gpus, and Ray counts memory itself."
   }
 
   validation {

@@ -9,7 +9,7 @@ output "bucket_arn" {
 }
 
 output "artifact_uri" {
-  description = "Where artifacts and MLflow's files lie in the bucket."
+  description = "Folder in the bucket for artifacts and MLflow's files."
   value       = "s3://${aws_s3_bucket.this.id}/${local.folder}"
 
   # Nobody writes before the rules stand.
@@ -26,6 +26,6 @@ output "package" {
 }
 
 output "kms_key_arn" {
-  description = "The cluster's key: bucket, secrets, database, and log groups named /rungwise/<name>/..."
+  description = "ARN of the cluster's KMS key, for the bucket, secrets, database, and log groups named /rungwise/<name>/..."
   value       = aws_kms_key.this.arn
 }

@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Name of the cluster, in front of every name made here."
+  description = "Name of the cluster; the names of all its resources begin with it."
   type        = string
 
   validation {
@@ -25,7 +25,7 @@ variable "region" {
 }
 
 variable "vpc_id" {
-  description = "VPC of the cluster. With s3_endpoint_id: credentials of its machines read and write objects only through that endpoint, so they are worth nothing elsewhere."
+  description = "VPC of the cluster. With s3_endpoint_id, its machines' credentials can read and write objects only through that endpoint and are useless elsewhere."
   type        = string
   default     = null
 }
@@ -42,13 +42,13 @@ variable "s3_endpoint_id" {
 }
 
 variable "force_destroy" {
-  description = "Whether destroy deletes a bucket that still holds artifacts, every version of them."
+  description = "Whether terraform destroy deletes the bucket even if it holds artifacts, with all their versions."
   type        = bool
   default     = false
 }
 
 variable "noncurrent_days" {
-  description = "Days for which a replaced or deleted object can be brought back, and for which journals are kept."
+  description = "Days for which a replaced or deleted object can be restored, and journals are kept."
   type        = number
   default     = 30
 
@@ -59,7 +59,7 @@ variable "noncurrent_days" {
 }
 
 variable "package_path" {
-  description = "The package on this machine: a tar.gz of wheels."
+  description = "Path of the package on this machine: the .tar.gz that infra/package.sh made."
   type        = string
 
   validation {
@@ -69,7 +69,7 @@ variable "package_path" {
 }
 
 variable "package_sha256" {
-  description = "sha256 of the package, as sha256sum prints it. Machines refuse any other bytes."
+  description = "SHA-256 of the package, as sha256sum prints it. Machines refuse any other file."
   type        = string
 
   validation {
@@ -79,7 +79,7 @@ variable "package_sha256" {
 }
 
 variable "tags" {
-  description = "Tags of every resource."
+  description = "Tags for every resource."
   type        = map(string)
   default     = {}
 

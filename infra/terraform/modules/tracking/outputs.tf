@@ -4,16 +4,16 @@ output "tracking_uri" {
 }
 
 output "security_group_id" {
-  description = "Security group of the MLflow host. A module with machines adds its own rule: its group in, port 5000."
+  description = "Security group of the MLflow host. A module with machines adds a rule that admits its own group on port 5000."
   value       = aws_security_group.server.id
 }
 
 output "instance_id" {
-  description = "The MLflow host, for Session Manager."
+  description = "Instance id of the MLflow host, for Session Manager."
   value       = aws_instance.this.id
 }
 
 output "database_secret_arn" {
-  description = "Secret in which RDS keeps the database's user and password."
+  description = "ARN of the secret in which RDS keeps the database's user and password."
   value       = local.secret
 }

@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Name of the cluster, in front of every name made here."
+  description = "Name of the cluster; the names of all its resources begin with it."
   type        = string
 
   validation {
@@ -45,7 +45,7 @@ variable "zone_id" {
 }
 
 variable "zone_name" {
-  description = "Name of that zone; the server answers to tracking.<zone_name>."
+  description = "Name of that zone; the server's name is tracking.<zone_name>."
   type        = string
 
   validation {
@@ -65,7 +65,7 @@ variable "s3_prefix_list_id" {
 }
 
 variable "bucket" {
-  description = "Bucket of artifacts and of the package (storage)."
+  description = "Bucket for artifacts and the package (storage)."
   type        = string
 }
 
@@ -75,7 +75,7 @@ variable "bucket_arn" {
 }
 
 variable "artifact_uri" {
-  description = "Where MLflow's files lie, inside the bucket: s3://<bucket>/<folder> (storage)."
+  description = "Folder for MLflow's files in the bucket: s3://<bucket>/<folder> (storage)."
   type        = string
 
   validation {
@@ -90,7 +90,7 @@ variable "artifact_uri" {
 }
 
 variable "kms_key_arn" {
-  description = "Key of the bucket, the database and its secret, logs and disks (storage)."
+  description = "KMS key for the bucket, the database and its secret, logs and disks (storage)."
   type        = string
 }
 
@@ -110,7 +110,7 @@ variable "package" {
 }
 
 variable "ami_id" {
-  description = "Ubuntu 24.04 image of the MLflow host, by its id."
+  description = "Id of the MLflow host's Ubuntu 24.04 image."
   type        = string
 
   validation {
@@ -120,7 +120,7 @@ variable "ami_id" {
 }
 
 variable "instance_type" {
-  description = "EC2 instance type of the MLflow host; the server alone wants about 2 GiB of memory."
+  description = "EC2 instance type of the MLflow host; the server alone needs about 2 GiB of memory."
   type        = string
   default     = "t3.medium"
 
@@ -136,7 +136,7 @@ variable "instance_type" {
 }
 
 variable "volume_gib" {
-  description = "Root volume of the MLflow host. Its data is in the database and the bucket."
+  description = "Root volume of the MLflow host in GiB. Its data is in the database and the bucket."
   type        = number
   default     = 30
 
@@ -147,7 +147,7 @@ variable "volume_gib" {
 }
 
 variable "db_engine_version" {
-  description = "Major version of PostgreSQL. RDS takes minor versions by itself, in the maintenance window."
+  description = "Major version of PostgreSQL. RDS installs minor versions by itself, in the maintenance window."
   type        = string
   default     = "17"
 
@@ -169,7 +169,7 @@ variable "db_instance_class" {
 }
 
 variable "db_allocated_gib" {
-  description = "Storage of the database to begin with; it grows by itself to five times as much."
+  description = "Initial storage of the database in GiB; it grows automatically up to five times as much."
   type        = number
   default     = 20
 
@@ -180,7 +180,7 @@ variable "db_allocated_gib" {
 }
 
 variable "backup_days" {
-  description = "Days back to which the database can be brought."
+  description = "Days for which backups are kept, from which the database can be restored."
   type        = number
   default     = 7
 
@@ -206,21 +206,21 @@ variable "log_days" {
 
 variable "deletion_protection" {
   description = <<-EOT
-    Whether AWS refuses to delete the database. Turned off and applied, destroy removes it with its
-    backups and leaves no snapshot behind.
+    Whether AWS refuses to delete the database. Once this is turned off and applied, terraform destroy
+    deletes it with its backups and leaves no snapshot.
   EOT
   type        = bool
   default     = true
 }
 
 variable "multi_az" {
-  description = "Whether a second database stands by in another zone, at twice the price."
+  description = "Whether to keep a standby database in another zone, at twice the price."
   type        = bool
   default     = false
 }
 
 variable "tags" {
-  description = "Tags of every resource."
+  description = "Tags for every resource."
   type        = map(string)
   default     = {}
 

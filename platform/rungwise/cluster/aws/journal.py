@@ -47,9 +47,12 @@ def copy(folder: Folder, cursor: Path) -> None:
         if said.returncode:
             _LOGGER.warning(f"the journal could not be read: {said.stderr.strip()}")
         return
+    if not text:  # journalctl repeats the cursor when nothing is new
+        return
     try:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%S.%f")
         folder.write_bytes(f"{now}.log", text.encode())
-        cursor.write_text(place.strip())
+        # Atomically: journalctl refuses half a cursor, and nothing would be copied any more.
+        Folder.at(cursor.parent).write_bytes(cursor.name, place.strip().encode())
     except (OSError, UserError) as error:
         _LOGGER.info(f"the journal could not be copied and is tried again: {error}")

@@ -74,6 +74,8 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
                 "--dashboards needs prometheus, which is not installed (Debian: apt-get install "
                 "--no-install-recommends prometheus)"
             )
+        if wanted.grafana_port is not None and not wanted.dashboards:
+            raise UserError("--grafana-port needs --dashboards, which starts Grafana")
         shares = divide(wanted.nodes, cores(), devices(), wanted.cpus)
         ports = Ports()
         api_port = _port(ports, wanted.port, ray_start.DASHBOARD_PORT, "--port")

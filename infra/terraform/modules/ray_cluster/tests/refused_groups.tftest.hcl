@@ -132,6 +132,14 @@ run "a_resource_of_nothing" {
   expect_failures = [var.worker_groups]
 }
 
+run "half_a_resource" {
+  command = plan
+  variables {
+    worker_groups = { cpu = { instance_types = ["c7i.2xlarge"], ami_id = "ami-0123456789abcdef0", maximum = 4, cpus = 8, resources = { disk = 1.5 } } }
+  }
+  expect_failures = [var.worker_groups]
+}
+
 run "a_label_with_a_blank" {
   command = plan
   variables {
