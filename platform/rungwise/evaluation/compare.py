@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -241,7 +242,7 @@ def _rows(
         pending[task] = done
     metric = TaskSummary.of(inputs["task"]).info.metric
     total = len(seeds) * len(config.variants)
-    waiting, noted = list(pending), set[str]()
+    waiting, unsaid = list(pending), config.budget is None
     while waiting:
         ready, waiting = ray.wait(waiting)
         try:
@@ -251,12 +252,11 @@ def _rows(
             if mendable is not None:
                 raise UserError(f"{pending[ready[0]]}: {mendable}") from error
             raise
-        row, whole = rows[-1], config.budget is None
-        length = chosen[row.variant].sequence_length
-        if whole and (line := cutting.note(length, row.cut)) and line not in noted:
-            # Most variants cut alike, and say so once.
-            context.report.note(f"{row.variant}: {line}" if noted else line)
-            noted.add(line)
+        firsts = [row for row in rows if row.seed == seeds[0]]
+        if unsaid and len(firsts) == len(config.variants):
+            unsaid = False
+            for line in _cut_notes(chosen, firsts):
+                context.report.note(line)
         context.report.progress(len(rows), total, **{metric: rows[-1].test[metric]})
     order = list(config.variants)
     return sorted(rows, key=lambda row: (order.index(row.variant), row.seed))
@@ -421,6 +421,18 @@ def _headline(variants: dict[str, VariantResult], metric: str, num_seeds: int) -
         f"{name} {result.estimates[metric].mean:.1%}" for name, result in variants.items()
     )
     return f"test {metric.replace('_', ' ')}: {scores} ({num_seeds} seeds)"
+
+
+def _cut_notes(chosen: dict[str, FinetuneConfig], rows: Sequence[_ScoredSeed]) -> list[str]:
+    """Say once what several variants cut; without their names where all cut alike."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if line := cutting.note(chosen[row.variant].sequence_length, row.cut):
+            names.setdefault(line, []).append(row.variant)
+    return [
+        line if len(these) == len(rows) else f"{', '.join(these)}: {line}"
+        for line, these in names.items()
+    ]
 
 
 def _noise_note(name: str, result: VariantResult, metric: str) -> str:

@@ -189,8 +189,8 @@ def _compared(one: GradientRun, other: GradientRun, same_workers: bool) -> dict[
 
 
 def relative_difference(one: float, other: float) -> float:
-    """The difference of two losses as a share of the larger; a loss may be exactly 0."""
-    return 0.0 if one == other else abs(one - other) / max(abs(one), abs(other))
+    """The difference of two losses as a share of the first, or of the other if that is 0."""
+    return 0.0 if one == other else abs(one - other) / abs(one or other)
 
 
 class StepFile(SilentReporter):
