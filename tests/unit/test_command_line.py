@@ -330,3 +330,20 @@ def test_a_recipe_without_its_workflow_is_told_so(
     with pytest.raises(SystemExit, match="2"):
         main([verb, "books.yaml"])
     assert "put a workflow before it, such as: pretrain books.yaml" in capfd.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    program = "from rungwise.core.exit_codes import guarded; import sys; sys.stdin.read(); "
+    program += "sys.exit(guarded(lambda: print('x' * 9, flush=FLUSH) or 0))"
+    for flush in ("True", "False"):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program.replace("FLUSH", flush)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, errors = process.communicate(b"")
+        assert (process.returncode, errors) == (0, b"")

@@ -5,6 +5,7 @@ Separate from the commands, so that small commands need not import the large one
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -22,7 +23,13 @@ def guarded(command: Callable[[], int]) -> int:
     """Run `command`. A UserError prints one line without a traceback and gives status 2."""
     errors = Console(stderr=True, soft_wrap=True)
     try:
-        return command()
+        status = command()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        if not _reader_has_gone():
+            raise
+        return OK
     except UserError as error:
         errors.print(
             without_password(f"error: {error}"), style="bold red", markup=False, highlight=False
@@ -41,6 +48,17 @@ def guarded(command: Callable[[], int]) -> int:
         errors.print("interrupted; the same command goes on from the last checkpoint:")
         errors.print(f"  {without_password(_typed(sys.argv))}", markup=False, highlight=False)
         return INTERRUPTED
+
+
+def _reader_has_gone() -> bool:
+    """Whether what stdout is piped to, such as `head`, has ended; stdout then leads nowhere."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Else the interpreter would complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _typed(argv: Sequence[str]) -> str:
