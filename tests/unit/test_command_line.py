@@ -338,6 +338,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     for flush in ("True", "False"):
         process = subprocess.Popen(
             [sys.executable, "-c", program.replace("FLUSH", flush)],
+            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -6,6 +6,7 @@ Separate from the commands, so that small commands need not import the large one
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -52,13 +53,13 @@ def guarded(command: Callable[[], int]) -> int:
 
 def _reader_has_gone() -> bool:
     """Whether what stdout is piped to, such as `head`, has ended; stdout then leads nowhere."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Else the interpreter would complain at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # errors and a closed other end are always told
+    if not poll.poll(0):
+        return False
+    # Else the interpreter would complain at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _typed(argv: Sequence[str]) -> str:
