@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 
-# Ray's type stub of `remote` omits the options of actors.
+# Ray's annotations of `remote` omit the options of actors.
 @ray.remote(num_cpus=0, max_concurrency=1)  # pyright: ignore[reportCallIssue]
 class Board:
     """Holds events until the driver drains them."""

@@ -99,7 +99,7 @@ class TrackingRun:
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage gets besides config and inputs. `recipe` is the whole recipe with all blocks
+    """Where a stage runs and whom it tells. `recipe` is the whole recipe with all blocks
     resolved; `tracking` is set only for stages in the driver."""
 
     compute: ComputeConfig = field(default_factory=ComputeConfig)

@@ -36,7 +36,7 @@ Place = Literal["task", "driver"]
 
 @dataclass(frozen=True)
 class StageType(Generic[StageConfigT, SummaryT]):
-    """What all stages of one name share.
+    """The name, version and functions that all stages of one name share.
 
     `identity` gives the part of the config that determines the output (default: all of it),
     `outside` digests of data read from elsewhere. `resumes` keeps the files of a killed attempt
@@ -97,7 +97,7 @@ class Stage:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What the fingerprint hashes, as plain data without passwords."""
+        """The data that the fingerprint hashes, without passwords."""
         identity = self.identity
         facts = {
             "stage": self.name,

@@ -33,7 +33,7 @@ _ROOM_BYTES = 256 << 20  # no stage starts with less free disk space
 
 @dataclass(frozen=True)
 class Build:
-    """What all stages of a run share; `parent` is the key of the run's MLflow run."""
+    """The values that all stages of a run share; `parent` is the key of the run's MLflow run."""
 
     label: str
     compute: ComputeConfig

@@ -22,7 +22,7 @@ def sources_read(
     steps: int,
     tokens: int,
 ) -> tuple[SourceRead, ...]:
-    """What the first `steps` steps, of `tokens` tokens in all, read of each source.
+    """Count what the first `steps` steps, of `tokens` tokens in all, read of each source.
 
     Instances are exact. Tokens are divided by the mean length of a source's instances, which is
     exact after whole epochs.

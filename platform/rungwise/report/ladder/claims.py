@@ -87,5 +87,5 @@ def _term(name: str, weight: float, first: bool) -> str:
 
 
 def missing(claim: Judged) -> list[str]:
-    """What the untested comparisons of a claim lack, each once."""
+    """List the rungs that the untested comparisons of a claim lack, each once."""
     return list(dict.fromkeys(name for row in claim.comparisons for name in row.missing))
