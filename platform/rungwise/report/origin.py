@@ -31,7 +31,7 @@ def workflow(inputs: Mapping[str, Artifact]) -> str:
 def uses(
     inputs: Mapping[str, Artifact], registered: Sequence[tuple[RegisterSummary, object]]
 ) -> list[tuple[str, str]]:
-    """What a run's models can be used for, each with its command or Python code."""
+    """List the uses of a run's models, each with its command or Python code."""
     folder = inputs["pretrain"].folder.uri
     root = shlex.quote(root_of(inputs["pretrain"]))
     commands = [

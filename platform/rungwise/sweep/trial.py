@@ -59,7 +59,7 @@ def train(
 
 @dataclass(frozen=True)
 class Job:
-    """What all trials of a sweep share; it is sent to their processes."""
+    """The values that all trials of a sweep share, sent to their processes."""
 
     config: SweepStageConfig
     inputs: Mapping[str, Artifact]
