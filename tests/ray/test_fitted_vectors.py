@@ -13,13 +13,13 @@ from rungwise.__main__ import main
 from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.config import validate
 from rungwise.core.context import Context
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import DataError
 from rungwise.core.storage import Folder
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.pipeline.loading import find_pretrain
 from rungwise.pretraining import rounds
 from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.pretrained import language_model, word_vectors
+from rungwise.pretraining.pretrained import word_vectors
 from rungwise.pretraining.stage import pretrain_model
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL
@@ -70,8 +70,6 @@ def test_from_text_to_vectors_and_a_page(
     summary, model = PretrainSummary.of(pretrain), word_vectors(pretrain)
     assert (summary.fitting, summary.epochs) == (RUNGS[name]["pretrain"]["kind"], 3.0)
     assert summary.final["loss"] > 0
-    with pytest.raises(ConfigError, match="does not offer LanguageModel"):
-        language_model(pretrain)
 
     assert main(["neighbours", "worker", "--pretrain", recipe, "--count", "4"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -106,9 +106,9 @@ def test_the_presets_have_the_sizes_of_their_classes():
     """At the published vocabularies, on tensors without storage."""
     with torch.device("meta"):
         for preset, theirs in (
-            (GptConfig.gpt2(), transformers.GPT2LMHeadModel(transformers.GPT2Config())),
+            (GptConfig(), transformers.GPT2LMHeadModel(transformers.GPT2Config())),
             (
-                GptConfig.gpt1(),
+                GptConfig(norm="post", max_position_embeddings=512),
                 transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig()),
             ),
         ):

@@ -139,11 +139,23 @@ def test_what_goes_out_again_is_what_came_in(theirs, tmp_path):
 def test_the_published_shapes_have_the_published_numbers_of_parameters():
     """Warner et al. 2024, table 3 (149 M and 395 M); Llama 7B and Qwen3-0.6B as transformers counts
     them."""
+    wide = {"num_heads": 16, "hidden_size": 1024}
+    llama = LlamaConfig(
+        num_layers=32, num_heads=32, hidden_size=4096, intermediate_size=11008, tied=False
+    )
+    qwen3 = LlamaConfig(
+        **wide,
+        num_layers=28,
+        num_key_value_heads=8,
+        head_size=128,
+        intermediate_size=3072,
+        query_key_norm=True,
+    )
     for config, vocab_size, parameters in (
-        (ModernBertConfig.base(), 50_368, 149_655_232),
-        (ModernBertConfig.large(), 50_368, 395_881_664),
-        (LlamaConfig.llama_7b(), 32_000, 6_738_415_616),
-        (LlamaConfig.qwen3_600m(), 151_936, 596_049_920),
+        (ModernBertConfig(), 50_368, 149_655_232),
+        (ModernBertConfig(**wide, num_layers=28, intermediate_size=2624), 50_368, 395_881_664),
+        (llama, 32_000, 6_738_415_616),
+        (qwen3, 151_936, 596_049_920),
     ):
         with torch.device("meta"):
             model = config.build(vocab_size, config.objectives[0])

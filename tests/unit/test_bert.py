@@ -44,14 +44,20 @@ def shaken(model, scale=0.3):
     return model
 
 
+def _sized(layers, heads, hidden):
+    return BertConfig(
+        num_layers=layers, num_heads=heads, hidden_size=hidden, intermediate_size=4 * hidden
+    )
+
+
 # Parameter counts: SPEC B3 and transformers' own classes.
 
 
 @pytest.mark.parametrize(
     ("config", "encoder", "pretraining"),
     [
-        (BertConfig.base(), 109_482_240, 110_106_428),
-        (BertConfig.large(), 335_141_888, 336_226_108),
+        (BertConfig(), 109_482_240, 110_106_428),
+        (_sized(24, 16, 1024), 335_141_888, 336_226_108),
     ],
 )
 def test_parameter_counts_are_those_of_the_paper(config, encoder, pretraining):
@@ -62,13 +68,13 @@ def test_parameter_counts_are_those_of_the_paper(config, encoder, pretraining):
 
 def test_without_next_sentence_there_is_no_pooler():
     with torch.device("meta"):
-        model = BertForPretraining(BertConfig.base(), 30_522, next_sentence=False)
+        model = BertForPretraining(BertConfig(), 30_522, next_sentence=False)
     assert parameter_count(model) == 109_514_298  # transformers.BertForMaskedLM
 
 
 @pytest.mark.parametrize(
     ("config", "millions"),
-    [(BertConfig.tiny(), 4.4), (BertConfig.mini(), 11.3), (BertConfig.small(), 29.1)],
+    [(_sized(2, 2, 128), 4.4), (_sized(4, 4, 256), 11.3), (_sized(4, 8, 512), 29.1)],
 )
 def test_the_small_ones_are_those_of_turc_et_al(config, millions):
     """Their table counts the heads of pretraining."""
@@ -84,14 +90,12 @@ def test_sinusoid_has_no_position_parameters():
 
 @pytest.mark.parametrize(("sequence_length", "megaflops"), [(128, 545.4), (512, 587.9)])
 def test_flops_per_token_of_base(sequence_length, megaflops):
-    flops = BertConfig.base().flops_per_token(
-        30_522, sequence_length, MLM_NSP, 0.15 * sequence_length
-    )
+    flops = BertConfig().flops_per_token(30_522, sequence_length, MLM_NSP, 0.15 * sequence_length)
     assert flops / 1e6 == pytest.approx(megaflops, abs=0.05)
 
 
 def test_flops_per_token_with_twenty_masked_of_128():
-    assert BertConfig.base().flops_per_token(30_522, 128, MLM_NSP, 20) / 1e6 == pytest.approx(
+    assert BertConfig().flops_per_token(30_522, 128, MLM_NSP, 20) / 1e6 == pytest.approx(
         545.4, rel=0.01
     )
 
@@ -100,7 +104,7 @@ def test_flops_are_what_pytorch_counts():
     """Counted operator by operator, forward and backward, on tensors without storage."""
     B, T, M = 2, 128, 20
     with torch.device("meta"):
-        model = BertForPretraining(BertConfig.base(), 30_522)
+        model = BertForPretraining(BertConfig(), 30_522)
         ids_BT, positions_BM = torch.zeros(B, T).long(), torch.zeros(B, M).long()
     with FlopCounterMode(display=False) as counter:
         logits = model(ids_BT, None, None, positions_BM)
@@ -108,9 +112,7 @@ def test_flops_are_what_pytorch_counts():
     unread = 1 - (M + 1) / T  # [CLS] and the masked are read of the last layer
     last_mlp = 6 * 2 * 768 * 3072 * unread
     counted = counter.get_total_flops() / (B * T) + last_mlp
-    assert BertConfig.base().flops_per_token(30_522, T, MLM_NSP, M) == pytest.approx(
-        counted, rel=1e-12
-    )
+    assert BertConfig().flops_per_token(30_522, T, MLM_NSP, M) == pytest.approx(counted, rel=1e-12)
 
 
 # Configuration.
@@ -200,7 +202,7 @@ def test_no_segments_means_all_are_the_first():
 
 
 def test_the_start_is_a_cut_normal_with_zero_biases():
-    model = BertForPretraining(BertConfig.tiny(), 5_000)
+    model = BertForPretraining(_sized(2, 2, 128), 5_000)
     weight = model.bert.token_embedding.weight
     assert weight.abs().max() <= 0.04
     # The deviation of a normal cut at two deviations is 0.8796 of it; 640,000 draws.

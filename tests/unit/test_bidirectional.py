@@ -122,8 +122,8 @@ def test_the_right_reads_as_the_left_does_in_a_mirror():
 
 def test_base_has_the_blocks_of_bert_base():
     with torch.device("meta"):
-        bidirectional = BidirectionalForPretraining(BidirectionalConfig.base(), 30_522)
-        bert = BertForPretraining(BertConfig.base(), 30_522, next_sentence=False)
+        bidirectional = BidirectionalForPretraining(BidirectionalConfig(), 30_522)
+        bert = BertForPretraining(BertConfig(), 30_522, next_sentence=False)
     # By hand: a second table of positions, two last norms, a head twice as wide; no segments and no
     # norm of the embeddings.
     extra = 512 * 768 + 2 * 2 * 768 + 768 * 768 - 2 * 768 - 2 * 768

@@ -45,14 +45,20 @@ def _one_thread_and_a_seed():
 # Sizes.
 
 
+def _sized(layers, heads, hidden):
+    return GptConfig(
+        num_layers=layers, num_heads=heads, hidden_size=hidden, intermediate_size=4 * hidden
+    )
+
+
 @pytest.mark.parametrize(
     ("preset", "vocab_size", "parameters"),
     [
-        (GptConfig.gpt1(), 40_478, 116_534_784),
-        (GptConfig.gpt2(), 50_257, 124_439_808),
-        (GptConfig.gpt2_medium(), 50_257, 354_823_168),
-        (GptConfig.gpt2_large(), 50_257, 774_030_080),
-        (GptConfig.gpt2_xl(), 50_257, 1_557_611_200),
+        (GptConfig(norm="post", max_position_embeddings=512), 40_478, 116_534_784),
+        (GptConfig(), 50_257, 124_439_808),
+        (_sized(24, 16, 1024), 50_257, 354_823_168),
+        (_sized(36, 20, 1280), 50_257, 774_030_080),
+        (_sized(48, 25, 1600), 50_257, 1_557_611_200),
     ],
 )
 def test_parameter_counts_are_the_published_ones(preset, vocab_size, parameters):
@@ -63,7 +69,7 @@ def test_parameter_counts_are_the_published_ones(preset, vocab_size, parameters)
 
 @pytest.mark.parametrize(("vocab_size", "megaflops"), [(50_304, 798.0), (50_257, 797.8)])
 def test_flops_per_token_of_gpt2(vocab_size, megaflops):
-    flops = GptConfig.gpt2().flops_per_token(vocab_size, 1024, CAUSAL)
+    flops = GptConfig().flops_per_token(vocab_size, 1024, CAUSAL)
     assert flops / 1e6 == pytest.approx(megaflops, abs=0.05)
 
 
@@ -100,7 +106,7 @@ def test_flops_of_modern_bert_are_what_pytorch_counts_but_for_far_keys():
 
 def test_flops_of_masked_objectives_are_those_of_bert():
     for kind, megaflops in (("mlm_nsp", 545.4), ("sentence_order", 545.4), ("mlm", 545.4)):
-        flops = BertConfig.base().flops_per_token(30_522, 128, objective_of(kind), 0.15 * 128)
+        flops = BertConfig().flops_per_token(30_522, 128, objective_of(kind), 0.15 * 128)
         assert flops / 1e6 == pytest.approx(megaflops, abs=0.05)
 
 
@@ -316,5 +322,5 @@ def test_left_to_right_has_the_weights_of_bert_without_nsp():
 
 
 def test_a_gpt_of_gpt1_has_no_last_norm():
-    names = GptForPretraining(GptConfig.gpt1().model_copy(update={"num_layers": 1}), 9).state_dict()
+    names = GptForPretraining(GptConfig(norm="post", num_layers=1), 9).state_dict()
     assert not [name for name in names if "final_norm" in name]

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,9 @@ def test_each_unit_starts_a_verb_that_there_is() -> None:
             assert command.startswith("${python} -m rungwise.cluster.aws ")
             started.add(command.split()[-1])
     assert started == set(VERBS)
+    for place in VERBS.values():
+        module, _, function = place.partition(".")
+        assert callable(getattr(import_module(f"rungwise.cluster.aws.{module}"), function))
 
 
 def test_an_unknown_verb_and_a_machine_without_description_end_in_one_line(

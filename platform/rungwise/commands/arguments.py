@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from rungwise.submission.connection import Server
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-Command: TypeAlias = Callable[[argparse.Namespace], int]
+Command: TypeAlias = Callable[[argparse.Namespace], int | None]
 
 
 def add_verb(
     commands: Commands, name: str, command: Command, description: str
 ) -> argparse.ArgumentParser:
-    """Add a verb that calls `command` with its parsed options."""
+    """Add a verb that calls `command` with its parsed options; it returns an exit status, None for
+    success."""
     parser = commands.add_parser(name, help=description, description=description)
     parser.set_defaults(command=command)
     return parser

@@ -20,7 +20,6 @@ from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import OK
 
 _FOLDER = Path("infra/terraform/examples/cpu-smoke")
 _PACKAGE = Path("dist/rungwise.tar.gz")
@@ -44,7 +43,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--yes", action="store_true", help="apply the plan without asking")
 
 
-def cluster(options: argparse.Namespace) -> int:
+def cluster(options: argparse.Namespace) -> None:
     """Run the action. Raises UserError without Terraform, its files or AWS credentials."""
     if not (options.folder / "variables.tf").exists():
         raise UserError(
@@ -57,10 +56,10 @@ def cluster(options: argparse.Namespace) -> int:
             "https://developer.hashicorp.com/terraform/install"
         )
     actions = {"create": _create, "status": _status, "delete": _delete}
-    return actions[options.action](options, Console(highlight=False, soft_wrap=True))
+    actions[options.action](options, Console(highlight=False, soft_wrap=True))
 
 
-def _create(options: argparse.Namespace, console: Console) -> int:
+def _create(options: argparse.Namespace, console: Console) -> None:
     from rungwise.core.storage import file_digest
 
     file = options.folder / "terraform.tfvars.json"
@@ -86,10 +85,9 @@ def _create(options: argparse.Namespace, console: Console) -> int:
     if _apply(options, console, "create or change these resources and pay for them"):
         console.print("\nthe head node takes some minutes to install the package; then")
         _show_commands(_outputs(options.folder), console)
-    return OK
 
 
-def _status(options: argparse.Namespace, console: Console) -> int:
+def _status(options: argparse.Namespace, console: Console) -> None:
     outputs = _outputs(options.folder)
     least = most = 0.0
     prices = {name: each["price_per_hour"] for name, each in outputs["machines"].items()}
@@ -112,10 +110,9 @@ def _status(options: argparse.Namespace, console: Console) -> int:
         )
     console.print(f"artifacts    {outputs['artifact_uri']}")
     _show_commands(outputs, console)
-    return OK
 
 
-def _delete(options: argparse.Namespace, console: Console) -> int:
+def _delete(options: argparse.Namespace, console: Console) -> None:
     outputs = _outputs(options.folder)
     if outputs.get("protected"):
         raise UserError(
@@ -124,7 +121,6 @@ def _delete(options: argparse.Namespace, console: Console) -> int:
         )
     console.print(f"account {_account(None)}; also deletes all of {outputs['artifact_uri']}")
     _apply(options, console, "delete all of this", "-destroy")
-    return OK
 
 
 def _apply(options: argparse.Namespace, console: Console, deed: str, *more: str) -> bool:

@@ -7,7 +7,6 @@ import shlex
 import sys
 
 from rungwise.commands.arguments import Commands, add_verb
-from rungwise.core.exit_codes import OK
 
 _SCRIPT = """\
 [ -z "$ZSH_VERSION" ] || {{ autoload -U +X compinit bashcompinit && compinit && bashcompinit; }}
@@ -24,10 +23,9 @@ complete -o default -F _rungwise rungwise
 
 
 def add(commands: Commands) -> None:
-    def completion(options: argparse.Namespace) -> int:
+    def completion(options: argparse.Namespace) -> None:
         known = {name: [*verb._option_string_actions] for name, verb in verbs.items()}
         sys.stdout.write(script(known))
-        return OK
 
     verbs = commands.choices
     help_text = 'complete commands and options with Tab: eval "$(rungwise completion)"'

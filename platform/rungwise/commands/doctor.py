@@ -69,13 +69,13 @@ def doctor(options: argparse.Namespace) -> int:
 
 def examine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
     """Yield the findings in the order of the table."""
+    from rungwise.cluster.local.machine import cores
     from rungwise.pipeline.workflow import places
 
     fits, version = sys.version_info >= (3, 11), platform.python_version()
     yield _checked(fits, "Python", version, "install Python 3.11 or newer, then remove .venv")
     yield from _packages()
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield _checked(cpus >= 2, "CPUs", str(cpus), "set compute.num_workers=1", "look")
+    yield _checked(cores() >= 2, "CPUs", str(cores()), "set compute.num_workers=1", "look")
     yield _memory()
     yield _gpu()
     root, uri = places(config, overrides)

@@ -7,7 +7,6 @@ import argparse
 from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_verb
-from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -15,8 +14,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--name", help="which cluster, if there are several")
 
 
-def down(options: argparse.Namespace) -> int:
+def down(options: argparse.Namespace) -> None:
     from rungwise.cluster.local import down
 
     down.down(options.name, Console())
-    return OK

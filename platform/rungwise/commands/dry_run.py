@@ -12,7 +12,6 @@ from rich.table import Table
 
 from rungwise.commands.arguments import Commands, add_recipe, add_verb
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -26,7 +25,7 @@ def add(commands: Commands) -> None:
     )
 
 
-def dry_run(options: argparse.Namespace) -> int:
+def dry_run(options: argparse.Namespace) -> None:
     """Print the estimate, from the instances if they are built; otherwise rows count as full."""
     from rungwise.core import artifact as artifacts
     from rungwise.pipeline.recipe import planned_vocab_size, pretrain_stages, training
@@ -70,7 +69,6 @@ def dry_run(options: argparse.Namespace) -> int:
             measured if options.measure else None,
         )
     _show(estimated, all(each.instances for each in measures), console)
-    return OK
 
 
 def _show(estimated: dict[str, Any], built: bool, console: Console) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from rungwise.commands.arguments import Commands, add_verb
-from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -16,7 +15,7 @@ def add(commands: Commands) -> None:
     )
 
 
-def ensemble(options: argparse.Namespace) -> int:
+def ensemble(options: argparse.Namespace) -> None:
     """Print a line per variant and way to combine seeds. Raises UserError for other artifacts."""
     from rungwise.core.artifact import find_input
     from rungwise.core.errors import UserError
@@ -29,4 +28,3 @@ def ensemble(options: argparse.Namespace) -> int:
     for variant, how, score, gain in combined(made, find_input(made, "task")):
         over = f"{gain.difference:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] over one seed"
         print(f"{variant}, {how}: {score:.4f}, {over}")  # noqa: T201
-    return OK

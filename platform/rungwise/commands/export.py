@@ -25,7 +25,6 @@ from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.exit_codes import OK
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,7 +57,7 @@ def add(commands: Commands) -> None:
     add_overrides(parser)
 
 
-def export(options: argparse.Namespace) -> int:
+def export(options: argparse.Namespace) -> None:
     """Write the files to a folder or s3:// URL, and print how to load them."""
     from rungwise.core.artifact import Artifact
     from rungwise.core.storage import Folder
@@ -79,7 +78,6 @@ def export(options: argparse.Namespace) -> int:
     for name in written.files:
         console.print(f"  {folder.path(name)}  {folder.size(name):,} bytes", highlight=False)
     console.print(f"load it with {written.loaded_with}", highlight=False)
-    return OK
 
 
 @dataclass(frozen=True)

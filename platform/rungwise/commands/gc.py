@@ -6,7 +6,6 @@ import argparse
 import re
 
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
-from rungwise.core.exit_codes import OK
 
 _FINGERPRINT = re.compile("[0-9a-f]{12}")
 
@@ -17,7 +16,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--delete", action="store_true", help="delete what is listed")
 
 
-def gc(options: argparse.Namespace) -> int:
+def gc(options: argparse.Namespace) -> None:
     """List the recipe's artifacts, finished or abandoned, that nothing depends on: not its current
     plan, no registered model, no artifact of another recipe."""
     from rich.console import Console
@@ -68,4 +67,3 @@ def gc(options: argparse.Namespace) -> int:
         console.print(f"{decimal(freed)} can be deleted; add --delete to the same command")
     else:
         console.print(f"{root.uri}: nothing to delete of {recipe.name}")
-    return OK

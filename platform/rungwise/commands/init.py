@@ -15,7 +15,6 @@ import yaml
 
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import OK
 
 if TYPE_CHECKING:
     from rungwise.corpus.look import Seen
@@ -42,7 +41,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--model", choices=("bert", "gpt"), help="default: gpt for code, else bert")
 
 
-def init(options: argparse.Namespace) -> int:
+def init(options: argparse.Namespace) -> None:
     """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
     from rich.console import Console
 
@@ -96,7 +95,6 @@ def init(options: argparse.Namespace) -> int:
     path.write_text(written, encoding="utf-8")
     console.print(f"\nwrote {path}; to train on it:\n", markup=False)
     console.print(f"  rungwise run {workflow} {shlex.quote(str(path))}\n", markup=False)
-    return OK
 
 
 def _name(path: str) -> str:

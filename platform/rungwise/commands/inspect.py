@@ -7,7 +7,6 @@ import argparse
 from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_verb
-from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -22,11 +21,10 @@ def add(commands: Commands) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the masks and the choice")
 
 
-def inspect(options: argparse.Namespace) -> int:
+def inspect(options: argparse.Namespace) -> None:
     from rungwise.instances import inspection
 
     instances = inspection.find(options.instances)
     inspection.inspect(
         instances, options.split, options.index, options.epoch, options.seed, Console()
     )
-    return OK

@@ -12,7 +12,6 @@ from rungwise.commands.arguments import (
     chosen_server,
     print_json,
 )
-from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -21,10 +20,10 @@ def add(commands: Commands) -> None:
     add_json(parser)
 
 
-def jobs(options: argparse.Namespace) -> int:
+def jobs(options: argparse.Namespace) -> None:
     from rungwise.submission.jobs import jobs_command, jobs_of
 
     if options.json:
         print_json(jobs_of(chosen_server(options)))
-        return OK
-    return jobs_command(chosen_server(options))
+    else:
+        jobs_command(chosen_server(options))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 
 from rungwise.commands.arguments import Commands, add_overrides, add_verb, at_least_one
-from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -26,7 +25,7 @@ def add(commands: Commands) -> None:
     add_overrides(parser)
 
 
-def neighbours(options: argparse.Namespace) -> int:
+def neighbours(options: argparse.Namespace) -> None:
     """Print one word and its cosine similarity per line, nearest first."""
     from rungwise import tokenizer as tokenizers
     from rungwise.evaluation.neighbours import Neighbourhood
@@ -39,4 +38,3 @@ def neighbours(options: argparse.Namespace) -> int:
     width = max(len(each.word) for each in found.nearest)
     for each in found.nearest:
         print(f"{each.word:<{width}}  {each.cosine:.3f}")  # noqa: T201
-    return OK

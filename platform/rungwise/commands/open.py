@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from rungwise.commands.arguments import Commands, add_overrides, add_verb
-from rungwise.core.exit_codes import OK
 
 _STAGES = ("ladder", "report")  # on a tie `max` takes the ladder's page, which shows more
 
@@ -18,7 +17,7 @@ def add(commands: Commands) -> None:
     add_overrides(parser)
 
 
-def open_page(options: argparse.Namespace) -> int:
+def open_page(options: argparse.Namespace) -> None:
     """Print the path of the page and open it. Raises UserError if there is none."""
     import webbrowser
 
@@ -46,4 +45,3 @@ def open_page(options: argparse.Namespace) -> int:
     Console().print(place, markup=False, highlight=False, soft_wrap=True)
     if not root.remote:
         webbrowser.open(f"file://{place}")
-    return OK

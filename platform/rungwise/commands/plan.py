@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from rungwise.commands.arguments import Commands, add_json, add_verb, add_workflow, print_json
-from rungwise.core.exit_codes import OK
 
 if TYPE_CHECKING:
     from rungwise.core.stage import Planned
@@ -31,7 +30,7 @@ def add(commands: Commands) -> None:
     )
 
 
-def plan(options: argparse.Namespace) -> int:
+def plan(options: argparse.Namespace) -> None:
     """Print the plan; run and write nothing."""
     from rungwise.pipeline import workflow
     from rungwise.pipeline.reference import resolved
@@ -40,11 +39,11 @@ def plan(options: argparse.Namespace) -> int:
     recipe = workflow.load_recipe(options.config, options.overrides)
     if options.resolved:
         console.print(resolved(recipe), end="", markup=False, highlight=False, soft_wrap=True)
-        return OK
+        return
     rows = workflow.plan(options.workflow, recipe)
     if options.json:
         print_json([_plain(row) for row in rows])
-        return OK
+        return
     root = workflow.root_folder(recipe.root)
     names = dict.fromkeys(row.stage.name for row in rows)
     known = (name for stage in names for name in (root / stage).subfolders())
@@ -57,7 +56,7 @@ def plan(options: argparse.Namespace) -> int:
             markup=False,
             soft_wrap=True,
         )
-        return OK
+        return
     table = Table(box=None, pad_edge=False)
     for heading in ("stage", "fingerprint", "state", "because"):
         table.add_column(heading, overflow="fold")
@@ -67,7 +66,6 @@ def plan(options: argparse.Namespace) -> int:
     console.print(table)
     missing = sum(row.artifact is None for row in rows)
     console.print(f"{missing} of {len(rows)} stages to build below {root.uri}", highlight=False)
-    return OK
 
 
 def _label(folder: str) -> str:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, TextIO
 
 from rungwise.commands.arguments import Commands, add_served, add_verb, at_least_one
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.exit_codes import OK
 
 if TYPE_CHECKING:
     from rungwise.serving.pretrained import Model
@@ -41,7 +40,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--batch-size", type=at_least_one, default=64, metavar="N")
 
 
-def predict(options: argparse.Namespace) -> int:
+def predict(options: argparse.Namespace) -> None:
     """Read the input line by line and write the answers; "-" is standard input or output."""
     from rungwise.pipeline.loading import find_served
     from rungwise.serving.pretrained import load
@@ -58,7 +57,6 @@ def predict(options: argparse.Namespace) -> int:
         for line in answers(predictor, examples, options.batch_size):
             written.write(line)
             written.flush()
-    return OK
 
 
 def answers(predictor: Model, examples: Iterable[Example], batch_size: int) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from rungwise.commands.arguments import Commands, add_registry, add_verb
-from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -20,7 +19,7 @@ def add(commands: Commands) -> None:
     add_registry(parser)
 
 
-def promote(options: argparse.Namespace) -> int:
+def promote(options: argparse.Namespace) -> None:
     """Print the comparison and which version has the alias. Raises UserError that lists the failed
     checks; then nothing has changed."""
     from rich.console import Console
@@ -40,7 +39,7 @@ def promote(options: argparse.Namespace) -> int:
     if options.back:
         before = promotion.give_back(client, name, alias)
         console.print(f"{alias} is models:/{name}/{before} again", markup=False)
-        return OK
+        return
     made = loading.find_built(options.model, options.root)
     against = promotion.faults(made, loading.served_files(options.model, options.root))
     holder = promotion.holder(client, name, alias)
@@ -61,4 +60,3 @@ def promote(options: argparse.Namespace) -> int:
         )
     promotion.give(client, name, alias, number)
     console.print(f"{alias} is {options.model}", markup=False)
-    return OK

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from rungwise.commands.arguments import Commands, add_built, add_verb, built
-from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -15,7 +14,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--into", required=True, metavar="FOLDER", help="root to build below")
 
 
-def rebuild(options: argparse.Namespace) -> int:
+def rebuild(options: argparse.Namespace) -> None:
     """Print each artifact and its files that differ. Raises DataError if any file differs."""
     from pathlib import Path
 
@@ -60,4 +59,3 @@ def rebuild(options: argparse.Namespace) -> int:
         faults += [f"{before.folder.path(name)} differs if rebuilt" for name in compared.different]
     if faults:
         raise DataError("\n".join(faults))
-    return OK

@@ -37,7 +37,7 @@ def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
     return guarded(lambda: run(options))
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Build what is missing, then print the artifacts and the next commands."""
     from rungwise.core.secrecy import without_password
     from rungwise.pipeline import workflow
@@ -49,7 +49,6 @@ def run(options: argparse.Namespace) -> int:
     file = str(workflow.recipe_file(options.config))
     command = without_password(shlex.join([file, *options.overrides]))
     _print_outcome(outcome, uri, command, recipe.root, console)
-    return OK
 
 
 def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: Console) -> None:

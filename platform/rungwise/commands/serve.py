@@ -11,7 +11,6 @@ import socket
 
 from rungwise.commands.arguments import Commands, add_served, add_verb, port_number
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -21,7 +20,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--port", type=port_number, default=0, help="default: a free port")
 
 
-def serve(options: argparse.Namespace) -> int:
+def serve(options: argparse.Namespace) -> None:
     """Serve from this machine until Ctrl-C or SIGTERM. Raises UserError if the port is taken, the
     extra is not installed, or RAY_ADDRESS names a cluster."""
     from rich.console import Console
@@ -48,7 +47,6 @@ def serve(options: argparse.Namespace) -> int:
                 signal.pause()
     except KeyboardInterrupt:
         say("stopped")
-    return OK
 
 
 def _free_port(host: str, port: int) -> int:

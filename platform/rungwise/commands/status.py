@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import time
@@ -17,7 +18,6 @@ from rich.table import Table
 
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import OK
 
 _WATCH_SECONDS = 5.0
 _MOST_RUNS = 200  # read from MLflow, newest first
@@ -86,20 +86,20 @@ def add(commands: Commands) -> None:
     parser.add_argument("--experiment", default="rungwise", help="in MLflow, instead of Prometheus")
 
 
-def status(options: argparse.Namespace) -> int:
+def status(options: argparse.Namespace) -> None:
     """Print the table, with --watch until Ctrl-C. Raises UserError if Prometheus does not answer or
     MLflow has no such experiment."""
     look, console = _source(options), Console()
     if not options.watch:
         console.print(look())
-        return OK
-    try:
-        with Live(look(), console=console, auto_refresh=False) as live:
-            while True:
-                time.sleep(_WATCH_SECONDS)
-                live.update(look(), refresh=True)
-    except KeyboardInterrupt:
-        return OK
+        return
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(look(), console=console, auto_refresh=False) as live,
+    ):
+        while True:
+            time.sleep(_WATCH_SECONDS)
+            live.update(look(), refresh=True)
 
 
 def _source(options: argparse.Namespace) -> Callable[[], Group]:

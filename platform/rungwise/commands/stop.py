@@ -11,7 +11,7 @@ def add(commands: Commands) -> None:
     add_job(add_verb(commands, "stop", stop, "stop a job as Ctrl-C stops a run"))
 
 
-def stop(options: argparse.Namespace) -> int:
+def stop(options: argparse.Namespace) -> None:
     from rungwise.submission.jobs import stop_command
 
-    return stop_command(options.job, chosen_server(options))
+    stop_command(options.job, chosen_server(options))

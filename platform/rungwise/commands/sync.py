@@ -8,7 +8,6 @@ from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_recipe, add_verb
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -18,7 +17,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--instead-of", metavar="URI", help="former address of the recipe's server")
 
 
-def sync(options: argparse.Namespace) -> int:
+def sync(options: argparse.Namespace) -> None:
     """Send every event spooled below the recipe's root to the server it was meant for. Raises
     UserError if a server does not accept them."""
     from rungwise.core import tracking
@@ -43,4 +42,3 @@ def sync(options: argparse.Namespace) -> int:
         say(f"{synced.live:,} events belong to unfinished runs, which will send them")
     if not synced.sent and not synced.live:
         say(f"nothing to send in {spool}; a job's events are on the machine that ran its driver")
-    return OK

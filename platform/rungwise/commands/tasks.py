@@ -10,7 +10,6 @@ from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.commands.init import flow
-from rungwise.core.exit_codes import OK
 
 if TYPE_CHECKING:
     from rungwise.tasks.look import Guess
@@ -27,14 +26,13 @@ def add(commands: Commands) -> None:
     )
 
 
-def tasks(options: argparse.Namespace) -> int:
+def tasks(options: argparse.Namespace) -> None:
     """Print the block, what it reads, and three examples. Raises DataError if no format fits."""
     from rungwise.tasks.look import look
 
     Console(highlight=False).print(
         told(options.path, look(options.path)), markup=False, soft_wrap=True
     )
-    return OK
 
 
 def told(path: str, guess: Guess) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from rungwise.commands.arguments import Commands, add_built, add_verb, built
-from rungwise.core.exit_codes import OK
 
 
 def add(commands: Commands) -> None:
@@ -13,7 +12,7 @@ def add(commands: Commands) -> None:
     add_built(parser)
 
 
-def verify(options: argparse.Namespace) -> int:
+def verify(options: argparse.Namespace) -> None:
     """Print a line per artifact, inputs first, and one for the registry's copy. Raises DataError
     that names each changed file."""
     from rich.console import Console
@@ -48,4 +47,3 @@ def verify(options: argparse.Namespace) -> int:
         console.print(f"{options.model}  {'CHANGED' if copied else 'unchanged'}", markup=False)
     if faults:
         raise DataError("\n".join(faults))
-    return OK

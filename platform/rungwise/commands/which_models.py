@@ -6,7 +6,6 @@ import argparse
 from typing import TYPE_CHECKING
 
 from rungwise.commands.arguments import Commands, add_verb
-from rungwise.core.exit_codes import OK
 
 if TYPE_CHECKING:
     from rungwise.core.artifact import Artifact
@@ -23,7 +22,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--root", default="artifacts", help="root of the artifacts")
 
 
-def which_models(options: argparse.Namespace) -> int:
+def which_models(options: argparse.Namespace) -> None:
     """Print each corpus that holds the text and the models built from that corpus. Raises UserError
     if no corpus does."""
     from rich.console import Console
@@ -49,7 +48,6 @@ def which_models(options: argparse.Namespace) -> int:
             if each.stage in _MODELS and corpus.fingerprint in rests:
                 line = f"  {each.stage:<9} {each.fingerprint} ({each.label})  {each.headline}"
                 console.print(line, markup=False)
-    return OK
 
 
 def _place(corpus: Artifact, options: argparse.Namespace) -> str:

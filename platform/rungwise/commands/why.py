@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rungwise.commands.arguments import Commands, add_built, add_verb, built
-from rungwise.core.exit_codes import OK
 from rungwise.core.provenance import PACKAGES
 
 
@@ -17,7 +16,7 @@ def add(commands: Commands) -> None:
     add_built(parser)
 
 
-def why(options: argparse.Namespace) -> int:
+def why(options: argparse.Namespace) -> None:
     """Print the registered version, then each artifact from the model back to the corpus with its
     date, commit and external inputs."""
     from rich.console import Console
@@ -51,7 +50,6 @@ def why(options: argparse.Namespace) -> int:
         lines += [f"read {key} {value}" for key, value in read.items()]
         for line in lines:
             console.print(f"  {line}", markup=False, soft_wrap=True)
-    return OK
 
 
 def _maker(made_by: Mapping[str, Any]) -> str:

@@ -20,13 +20,14 @@ from rungwise.core.secrecy import without_password
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 
 
-def guarded(command: Callable[[], int]) -> int:
-    """Run `command`. A UserError prints one line without a traceback and gives status 2."""
+def guarded(command: Callable[[], int | None]) -> int:
+    """Run `command`, whose None means success. A UserError prints one line without a traceback and
+    gives status 2."""
     errors = Console(stderr=True, soft_wrap=True)
     try:
         status = command()
         sys.stdout.flush()
-        return status
+        return status or OK
     except BrokenPipeError:
         if not _reader_has_gone():
             raise

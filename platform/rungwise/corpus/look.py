@@ -36,7 +36,6 @@ _FEWEST_CHARACTERS, _PIECE_CHARACTERS = 200, 2000
 _NEARLY_ALL, _UNCLEAR, _LANGUAGES_NAMED = 0.9, 0.3, 4
 _LATIN = "Latin letters"
 _SEEN_OFTEN = 3  # a third of the text may be held out
-_PACKED_FACTOR = 3
 _SUFFIXES = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -177,12 +176,6 @@ def _evenly(files: Sequence[SourceFile]) -> list[SourceFile]:
     return sorted(files, key=lambda file: file.name)[::step][:_SAMPLED_FILES]
 
 
-def _size(files: Sequence[SourceFile]) -> int:
-    return sum(
-        file.size_bytes * (_PACKED_FACTOR if streams.packing_of(file.name) else 1) for file in files
-    )
-
-
 def _records(head: bytes) -> list[dict[str, Any]]:
     """Return the objects of whole lines; none if a line holds another type."""
     read = []
@@ -200,6 +193,7 @@ def _records(head: bytes) -> list[dict[str, Any]]:
 def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
     """Describe records; the field with the longest strings is taken for the text."""
     samples: list[dict[str, Any]] = []
+    size = sum(map(streams.unpacked_bytes, files))
     if kind == "jsonl":
         for head in _heads(files).values():
             samples += _records(head)
@@ -214,11 +208,11 @@ def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
             if isinstance(value, str):
                 lengths[name].append(len(value))
     if not lengths:
-        return Seen(kind, tuple(paths), len(files), _size(files), "no text", False, 0, 0, 0, 0, 0)
+        return Seen(kind, tuple(paths), len(files), size, "no text", False, 0, 0, 0, 0, 0)
     field_ = max(lengths, key=lambda name: sum(lengths[name]))
     texts = [record[field_] for record in samples if isinstance(record.get(field_), str)]
     record_bytes = statistics.mean(len(orjson.dumps(record, default=str)) for record in samples)
-    documents = max(len(samples) if len(files) == 1 else 1, round(_size(files) / record_bytes))
+    documents = max(len(samples) if len(files) == 1 else 1, round(size / record_bytes))
     if kind == "parquet":
         documents = sum(_rows(file) for file in files)
     source = {"text_field": field_} if field_ != "text" else {}
@@ -226,7 +220,7 @@ def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
     words = round(documents * statistics.mean(len(text.split()) for text in texts))
     others = ", ".join(sorted(set(samples[0]) - {field_})) or "none"
     return Seen(
-        *(kind, tuple(paths), len(files), _size(files)),
+        *(kind, tuple(paths), len(files), size),
         *(languages([(text, len(text)) for text in texts]), False),
         *(
             words,
@@ -260,11 +254,12 @@ def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
     decoded = {file: _decoded(head).replace("\r\n", "\n") for file, head in heads.items() if head}
     texts = list(filter(None, decoded.values()))
     weights = [
-        (text, _size([file]) / len(heads[file]) * len(text)) for file, text in decoded.items()
+        (text, streams.unpacked_bytes(file) / len(heads[file]) * len(text))
+        for file, text in decoded.items()
     ]
     joined = "\n\n".join(texts)
     sampled_bytes = sum(map(len, heads.values()))
-    size = _size(files)
+    size = sum(map(streams.unpacked_bytes, files))
     source: dict[str, Any] = {}
     notes: list[str] = []
     if not all(map(_is_utf8, heads.values())):

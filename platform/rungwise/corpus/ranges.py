@@ -35,8 +35,6 @@ from rungwise.corpus.sources import (
 from rungwise.corpus.streams import UnsoundError
 
 _EMPTY = "empty file"
-# Assumed compression ratio, to make smaller ranges of compressed files.
-_PACKED_FACTOR = 3
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def ranges_of(config: CorpusConfig) -> list[Range]:
         packed_bytes = 0
         # None ends the list and closes the last pack.
         for file in [*_files_of(source, index), None]:
-            weight = 0 if file is None else _weight(file)
+            weight = 0 if file is None else streams.unpacked_bytes(file)
             # A remainder of less than half a range joins the last one.
             cuts = round(weight / step) if file and _is_splittable(file, source) else 1
             if packed and (file is None or cuts > 1 or packed_bytes + weight > step):
@@ -92,10 +90,6 @@ def _files_of(source: FileSource | PydocsSource, index: int) -> list[SourceFile]
         return files_of(source, index)
     modules = pydocs.modules(source.packages, key_of(index, "packages"))
     return [SourceFile(module.package, module.path, module.size_bytes) for module in modules]
-
-
-def _weight(file: SourceFile) -> int:
-    return file.size_bytes * (_PACKED_FACTOR if streams.packing_of(file.name) else 1)
 
 
 def _is_splittable(file: SourceFile, source: FileSource | PydocsSource) -> bool:

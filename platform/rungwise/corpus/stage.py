@@ -36,12 +36,11 @@ from rungwise.corpus.range_task import LOST, REPEATED, STAGING, RangeTask, write
 from rungwise.corpus.ranges import Range, ranges_of
 from rungwise.corpus.signatures import NearDuplicateConfig
 from rungwise.corpus.sources import CorpusConfig, identity, key_of, names_of, outside
-from rungwise.corpus.streams import packing_of
+from rungwise.corpus.streams import unpacked_bytes
 from rungwise.corpus.summary import CorpusSummary, summary_of
 
 # The summary of a stage killed between its last file and its record.
 _DONE = ".summary.json"
-_COMPRESSED_FACTOR = 3
 # A row of near-duplicate bands, without its signature.
 _BAND_ROW_BYTES = 32
 # Bytes compared by one task. More bytes than the most partitions hold make them larger: a write
@@ -234,14 +233,7 @@ def _num_parts(moved_bytes: float) -> int:
 
 def _work(range: Range) -> float:
     """Return the bytes of text that take as long as this range."""
-    return (
-        sum(
-            file.size_bytes * (_COMPRESSED_FACTOR if packing_of(file.name) else 1)
-            for file in range.files
-        )
-        if range.end is None
-        else range.num_bytes
-    )
+    return range.num_bytes if range.end is not None else sum(map(unpacked_bytes, range.files))
 
 
 def _refuse_damage(

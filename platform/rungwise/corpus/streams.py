@@ -31,6 +31,7 @@ _UNPACKED_PIECE = 1 << 16
 _ZSTANDARD_PIECE = 1 << 12  # as many intact bytes may be lost before damage
 # Read past the end of a range: usually enough for the rest of its last line.
 _MARGIN = 1 << 16
+_PACKED_FACTOR = 3
 # Encoding guesses read _HEAD_BYTES of a file and sample _SAMPLE_BYTES of non-ASCII lines.
 _HEAD_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
 _USUAL = ("cp1252", "gb18030", "cp932", "big5", "cp949")
@@ -74,6 +75,11 @@ class UnsoundError(Exception):
 def packing_of(name: str) -> str:
     """Return the suffix of a compressed file, such as ".gz", or ""."""
     return next((suffix for suffix in _UNPACKED if name.endswith(suffix)), "")
+
+
+def unpacked_bytes(file: SourceFile) -> int:
+    """The size of a file after unpacking, at an assumed compression ratio."""
+    return file.size_bytes * (_PACKED_FACTOR if packing_of(file.name) else 1)
 
 
 def pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Iterator[bytes]:

@@ -120,8 +120,8 @@ GLOVE_NEIGHBOURS = (
     "multiplayer",
 )
 
-# The models in BLiMP's file of published accuracies, in its order, and individual human accuracy.
-BLIMP_SOURCE = "Warstadt et al. 2020"
+# The models in BLiMP's file of published accuracies (Warstadt et al. 2020), in its order, and
+# individual human accuracy.
 BLIMP_MODELS = ("5-gram", "LSTM", "Transformer-XL", "GPT-2")
 BLIMP_HUMAN: Mapping[str, float] = {
     "anaphor_agreement": 0.975,

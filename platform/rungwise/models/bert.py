@@ -118,31 +118,6 @@ class BertConfig(EncoderFamily):
             )
         return self
 
-    @classmethod
-    def base(cls) -> Self:
-        """BERT base, 110 M parameters: the defaults."""
-        return cls()
-
-    @classmethod
-    def large(cls) -> Self:
-        """BERT large, 340 M parameters."""
-        return cls(num_layers=24, num_heads=16, hidden_size=1024, intermediate_size=4096)
-
-    @classmethod
-    def tiny(cls) -> Self:
-        """BERT tiny of Turc et al. 2019 (arXiv:1908.08962), 4.4 M parameters."""
-        return cls(num_layers=2, num_heads=2, hidden_size=128, intermediate_size=512)
-
-    @classmethod
-    def mini(cls) -> Self:
-        """BERT mini of the same paper, 11.3 M parameters with its heads."""
-        return cls(num_layers=4, num_heads=4, hidden_size=256, intermediate_size=1024)
-
-    @classmethod
-    def small(cls) -> Self:
-        """BERT small of the same paper, 29.1 M parameters with its heads."""
-        return cls(num_layers=4, num_heads=8, hidden_size=512, intermediate_size=2048)
-
     @property
     def max_length(self) -> int | None:
         return self.max_position_embeddings if self.positions == "learned" else None

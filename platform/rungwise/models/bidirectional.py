@@ -19,7 +19,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -52,11 +52,6 @@ class BidirectionalConfig(TransformerFamily):
 
     kind: Literal["bidirectional"] = "bidirectional"
     num_layers: int = Field(default=6, ge=1)  # of one direction
-
-    @classmethod
-    def base(cls) -> Self:
-        """As many blocks, and as wide, as BERT base: the defaults."""
-        return cls()
 
     @property
     def depth(self) -> int:

@@ -19,7 +19,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -60,31 +60,6 @@ class GptConfig(DecoderFamily):
     kind: Literal["gpt"] = "gpt"
     max_position_embeddings: int = Field(default=1024, ge=1)  # tokens of the longest row
     crosses_documents: bool = False  # a token also sees earlier documents in its block
-
-    @classmethod
-    def gpt1(cls) -> Self:
-        """GPT-1, 117 M parameters with its vocabulary of 40,478."""
-        return cls(norm="post", max_position_embeddings=512)
-
-    @classmethod
-    def gpt2(cls) -> Self:
-        """The smallest GPT-2, 124 M parameters (the paper's table 2 says 117 M): the defaults."""
-        return cls()
-
-    @classmethod
-    def gpt2_medium(cls) -> Self:
-        """GPT-2 of 24 layers, 355 M parameters (345 M in the paper)."""
-        return cls(num_layers=24, num_heads=16, hidden_size=1024, intermediate_size=4096)
-
-    @classmethod
-    def gpt2_large(cls) -> Self:
-        """GPT-2 of 36 layers, 774 M parameters (762 M in the paper)."""
-        return cls(num_layers=36, num_heads=20, hidden_size=1280, intermediate_size=5120)
-
-    @classmethod
-    def gpt2_xl(cls) -> Self:
-        """GPT-2 of 48 layers, 1.5 billion parameters."""
-        return cls(num_layers=48, num_heads=25, hidden_size=1600, intermediate_size=6400)
 
     def page_name(self, objective: Objective) -> str:
         return "GPT"

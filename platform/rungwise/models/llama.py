@@ -54,32 +54,6 @@ class LlamaConfig(DecoderFamily):
             )
         return self
 
-    @classmethod
-    def llama_7b(cls) -> Self:
-        """The smallest Llama, 6.7 billion parameters."""
-        return cls(
-            num_layers=32,
-            num_heads=32,
-            hidden_size=4096,
-            intermediate_size=11008,
-            tied=False,
-        )
-
-    @classmethod
-    def qwen3_600m(cls) -> Self:
-        """The smallest Qwen3, 0.6 billion parameters."""
-        return cls(
-            num_layers=28,
-            num_heads=16,
-            num_key_value_heads=8,
-            head_size=128,
-            hidden_size=1024,
-            intermediate_size=3072,
-            max_position_embeddings=40_960,
-            query_key_norm=True,
-            rotary_base=1e6,
-        )
-
     @property
     def own_head_size(self) -> int | None:
         return self.head_size

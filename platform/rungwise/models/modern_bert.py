@@ -17,7 +17,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -51,16 +51,6 @@ class ModernBertConfig(EncoderFamily):
     # base of the rotary positions in global layers
     global_rotary_base: float = Field(default=160_000.0, gt=1)
     local_rotary_base: float = Field(default=10_000.0, gt=1)  # the same in local layers
-
-    @classmethod
-    def base(cls) -> Self:
-        """ModernBERT base, 149 M parameters: the defaults."""
-        return cls()
-
-    @classmethod
-    def large(cls) -> Self:
-        """ModernBERT large, 395 M parameters."""
-        return cls(num_layers=28, num_heads=16, hidden_size=1024, intermediate_size=2624)
 
     def layer(self, number: int) -> Layer:
         is_global = number % self.global_every == 0

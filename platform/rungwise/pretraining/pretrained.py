@@ -13,7 +13,7 @@ from torch import nn
 from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.errors import ConfigError
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.capabilities import LanguageModel, WordVectors
+from rungwise.models.capabilities import WordVectors
 from rungwise.models.encoders import LayeredEncoder
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import carried_by, config_of
@@ -98,27 +98,15 @@ def _longest(pretrain: Artifact, max_length: int | None) -> int | None:
     return min(max_length, trained)
 
 
-def language_model(pretrain: Artifact) -> LanguageModel:
-    """The trained model as a source of text probabilities. Raises ConfigError if its family cannot
-    give them."""
-    model = load_model(pretrain)
-    if not isinstance(model, LanguageModel):
-        raise _lacks(pretrain, "LanguageModel (the probability of a text)")
-    return model
-
-
 def word_vectors(pretrain: Artifact) -> WordVectors:
     """The trained model as a source of one vector per token, independent of context. Raises
     ConfigError if its family has none."""
     model = load_model(pretrain)
     if not isinstance(model, WordVectors):
-        raise _lacks(pretrain, "WordVectors (a vector of each token)")
+        config = config_of(pretrain)
+        raise ConfigError(
+            f"{pretrain.label}-{pretrain.fingerprint} is a {config.model.kind} trained on "
+            f"{config.objective.name}, which does not offer WordVectors (a vector of each token); "
+            "choose a rung that does"
+        )
     return model
-
-
-def _lacks(pretrain: Artifact, capability: str) -> ConfigError:
-    config: PretrainStageConfig = config_of(pretrain)
-    return ConfigError(
-        f"{pretrain.label}-{pretrain.fingerprint} is a {config.model.kind} trained on "
-        f"{config.objective.name}, which does not offer {capability}; choose a rung that does"
-    )

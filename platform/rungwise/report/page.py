@@ -182,38 +182,35 @@ def render(content: Content, title: str | None, plots: Mapping[str, bytes], reci
     last = list(inputs.values())[-1]
     # Modules whose functions the templates call.
     modules = (comparison, findings, origin, speed, style, tables)
-    return (
-        environment()
-        .get_template("page.html.j2")
-        .render(
-            **{module.__name__.rpartition(".")[2]: module for module in modules},
-            **vars(content),
-            **vars(content.examples),
-            title=title or last.label,
-            run=content.pretrain.gradient,
-            instances=InstancesSummary.of(instances) if instances else None,
-            corpus=CorpusSummary.of(inputs["corpus"]),
-            read_from=sources_of(inputs["corpus"]),
-            tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
-            masking=read.masking if isinstance(read, MaskedConfig) else None,
-            num_pretrained=len(of_stage(inputs, "pretrain")),
-            registered=_registered(inputs),
-            erring_tables=[f"{name}.csv" for name in erring.rows(content.erring)],
-            trials=tables.trials(content.sweeps),
-            stages=tables.stages(inputs),
-            stages_shown=_STAGES_DRAWN,
-            plots=plots,
-            built=last.record["finished"],
-            root=origin.root_of(last),
-            recipe=recipe,
-            from_weights=INITIAL in inputs["pretrain"].record["inputs"],
-            ln_vocabulary=math.log(content.pretrain.vocab_size),
-            ln_2=math.log(2),
-            minimum_letters=spelling.MINIMUM_LETTERS,
-            top=fill_in.TOP,
-            levels=surprise.LEVELS,
-            temperature=generation.TEMPERATURE,
-        )
+    template = environment().get_template("page.html.j2")
+    return template.render(
+        **{module.__name__.rpartition(".")[2]: module for module in modules},
+        **vars(content),
+        **vars(content.examples),
+        title=title or last.label,
+        run=content.pretrain.gradient,
+        instances=InstancesSummary.of(instances) if instances else None,
+        corpus=CorpusSummary.of(inputs["corpus"]),
+        read_from=sources_of(inputs["corpus"]),
+        tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
+        masking=read.masking if isinstance(read, MaskedConfig) else None,
+        num_pretrained=len(of_stage(inputs, "pretrain")),
+        registered=_registered(inputs),
+        erring_tables=[f"{name}.csv" for name in erring.rows(content.erring)],
+        trials=tables.trials(content.sweeps),
+        stages=tables.stages(inputs),
+        stages_shown=_STAGES_DRAWN,
+        plots=plots,
+        built=last.record["finished"],
+        root=origin.root_of(last),
+        recipe=recipe,
+        from_weights=INITIAL in inputs["pretrain"].record["inputs"],
+        ln_vocabulary=math.log(content.pretrain.vocab_size),
+        ln_2=math.log(2),
+        minimum_letters=spelling.MINIMUM_LETTERS,
+        top=fill_in.TOP,
+        levels=surprise.LEVELS,
+        temperature=generation.TEMPERATURE,
     )
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from rungwise.evaluation.fill_in import TOP, Filled
@@ -87,7 +89,7 @@ def _boxes(title: str, key: Sequence[tuple[str, str]], boxes: Sequence[_Box]) ->
     axes.set_axis_off()
     axes.set_xlim(0, _LETTERS_A_LINE + 2)
     axes.set_ylim(height, 0)
-    _text(axes, 0, 0.2, title, 11, weight="bold")
+    _text(axes, 0, 0.2, title, 11, fontweight="bold")
     x = 0.0
     for label, colour in key:
         _box(axes, x, 0.4, 1.6, 0.2, colour)
@@ -99,8 +101,8 @@ def _boxes(title: str, key: Sequence[tuple[str, str]], boxes: Sequence[_Box]) ->
             width = box.width - 0.6
             middle = left + width / 2
             _box(axes, left, top, width, 0.24, box.colour)
-            _text(axes, middle, top + 0.12, box.text, 8, align="center")
-            _text(axes, middle, top + 0.32, box.below, 7, align="center", colour=style.MUTED)
+            _text(axes, middle, top + 0.12, box.text, 8, ha="center")
+            _text(axes, middle, top + 0.32, box.below, 7, ha="center", color=style.MUTED)
     return style.png(drawn)
 
 
@@ -165,31 +167,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_TOKEN else text[: _LONGEST_TOKEN - 1] + "…"
 
 
-def _box(axes, x: float, y: float, width: float, height: float, colour: str) -> None:
+def _box(axes: Axes, x: float, y: float, width: float, height: float, colour: str) -> None:
     rounded = "round,pad=0,rounding_size=0.04"
     axes.add_patch(
         FancyBboxPatch((x, y), width, height, boxstyle=rounded, facecolor=colour, linewidth=0)
     )
 
 
-def _text(
-    axes,
-    x: float,
-    y: float,
-    text: str,
-    size: float,
-    align: str = "left",
-    weight: str = "normal",
-    colour: str = style.INK,
-) -> None:
-    axes.text(
-        x,
-        y,
-        text,
-        fontsize=size,
-        ha=align,
-        va="center",
-        color=colour,
-        fontweight=weight,
-        parse_math=False,
-    )
+def _text(axes: Axes, x: float, y: float, text: str, size: float, **look: Any) -> None:
+    """Write `text` with its middle at height `y`, in ink unless `look` has another colour."""
+    look = {"color": style.INK} | look
+    axes.text(x, y, text, fontsize=size, va="center", parse_math=False, **look)

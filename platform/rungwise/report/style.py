@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 Place = Literal["best", "upper left", "upper center", "upper right"]
 
-BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
+BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 ORANGE, VERMILLION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
 INK, MUTED, FAINT = "#1f2430", "#5b6472", "#d9dde3"
 

@@ -70,7 +70,7 @@ def submit_command(
     return _after(client, job_id, console, wait)
 
 
-def jobs_command(at: Server) -> int:
+def jobs_command(at: Server) -> None:
     """Print the jobs of a cluster, newest first."""
     table = Table(box=None, pad_edge=False, expand=True)
     for heading in ("id", "name", "status"):
@@ -96,7 +96,6 @@ def jobs_command(at: Server) -> int:
         console.print(table)
     else:
         console.print(f"no jobs at {at.address}", highlight=False)
-    return OK
 
 
 def jobs_of(at: Server) -> list[dict[str, Any]]:
@@ -125,14 +124,14 @@ def logs_command(job: str, at: Server, follow: bool) -> int:
     return OK
 
 
-def stop_command(job: str, at: Server) -> int:
+def stop_command(job: str, at: Server) -> None:
     """Stop a job as Ctrl-C stops a run, and wait until it has ended."""
     client, console = connect(at), Console()
     details = _find(client, job)
     job_id = _id(details)
     if details.status.is_terminal():
         _say(console, f"{job_id} has {_ended(details.status)} already")
-        return OK
+        return
     client.stop_job(job_id)
     with console.status(f"{escape(job_id)} closes its runs (at most {_STOP_SECONDS} s)"):
         while not (details := client.details(job_id)).status.is_terminal():
@@ -140,7 +139,6 @@ def stop_command(job: str, at: Server) -> int:
     _say(console, f"{job_id} has {_ended(details.status)}")
     if details.status is JobStatus.STOPPED:
         _say(console, f"go on from its checkpoints: rungwise resume {job_id}{at.option}")
-    return OK
 
 
 def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:

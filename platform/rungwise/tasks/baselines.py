@@ -32,7 +32,7 @@ from rungwise.tasks.metrics import indicators
 from rungwise.tasks.pieces import WORD
 from rungwise.tasks.scores import score
 
-Predictions = list[dict[str, Any]]
+Rules = dict[str, list[dict[str, Any]]]  # the predictions of each rule
 _SENTENCE = re.compile(r".*?(?:[.!?](?=\s)|[。！？]|$)", re.DOTALL)  # noqa: RUF001
 
 
@@ -55,16 +55,12 @@ def baselines(
     return by_rule
 
 
-def _classification(
-    info: TaskInfo, train: Sequence[Text], test: Sequence[Text]
-) -> dict[str, Predictions]:
+def _classification(info: TaskInfo, train: Sequence[Text], test: Sequence[Text]) -> Rules:
     label = _commonest(example.target for example in train)
     return {"majority": [{"label": label}] * len(test)}
 
 
-def _multilabel(
-    info: TaskInfo, train: Sequence[Text], test: Sequence[Text]
-) -> dict[str, Predictions]:
+def _multilabel(info: TaskInfo, train: Sequence[Text], test: Sequence[Text]) -> Rules:
     gold_NC = indicators([example.target for example in train], info)
     order_C = np.argsort(-gold_NC.sum(axis=0), kind="stable")
     right_C = gold_NC.sum(axis=0)[order_C].cumsum()  # if each text gets the first 1, 2, ... labels
@@ -78,16 +74,12 @@ def _multilabel(
     return {name: [{"labels": said}] * len(test) for name, said in rules.items()}
 
 
-def _regression(
-    info: TaskInfo, train: Sequence[Text], test: Sequence[Text]
-) -> dict[str, Predictions]:
+def _regression(info: TaskInfo, train: Sequence[Text], test: Sequence[Text]) -> Rules:
     mean = float(np.mean([example.number for example in train]))
     return {"mean": [{"score": mean}] * len(test)}
 
 
-def _tagging(
-    info: TaskInfo, train: Sequence[Tagged], test: Sequence[Tagged]
-) -> dict[str, Predictions]:
+def _tagging(info: TaskInfo, train: Sequence[Tagged], test: Sequence[Tagged]) -> Rules:
     tags_of: dict[str, Counter[str]] = {}
     for example in train:
         for word, tag in zip(example.words, example.tags or (), strict=True):
@@ -102,9 +94,7 @@ def _tagging(
     }
 
 
-def _span(
-    info: TaskInfo, train: Sequence[Question], test: Sequence[Question]
-) -> dict[str, Predictions]:
+def _span(info: TaskInfo, train: Sequence[Question], test: Sequence[Question]) -> Rules:
     lengths = [len(WORD.findall(e.answers[0].text)) for e in train if e.answers]
     words = round(float(np.median(lengths))) if lengths else 1
     return {
@@ -114,9 +104,7 @@ def _span(
     }
 
 
-def _choice(
-    info: TaskInfo, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]
-) -> dict[str, Predictions]:
+def _choice(info: TaskInfo, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]) -> Rules:
     option = _commonest(example.target for example in train)
     return {
         "majority": [{"option": option}] * len(test),
@@ -127,9 +115,7 @@ def _choice(
     }
 
 
-def _generation(
-    info: TaskInfo, train: Sequence[Text], test: Sequence[Text]
-) -> dict[str, Predictions]:
+def _generation(info: TaskInfo, train: Sequence[Text], test: Sequence[Text]) -> Rules:
     target = _commonest(example.target for example in train)
     return {
         "majority": [{"text": target}] * len(test),
@@ -153,7 +139,7 @@ def _commonest(values: Iterable[Any] | Counter[str]) -> Any:
     return min(counts, key=lambda value: (-counts[value], value))
 
 
-_RULES: Mapping[Kind, Callable[[TaskInfo, Any, Any], dict[str, Predictions]]] = {
+_RULES: Mapping[Kind, Callable[[TaskInfo, Any, Any], Rules]] = {
     "classification": _classification,
     "multilabel": _multilabel,
     "regression": _regression,

@@ -21,6 +21,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from rungwise.cluster.description import MACHINE_FILE, Machine
 from rungwise.core.config import load
@@ -30,10 +31,20 @@ _LOGGER = logging.getLogger("rungwise.cluster.aws")
 # By default, botocore asks for the role's credentials once, for a second, and gets none on a busy
 # machine. The process that replaces this one and Ray's jobs inherit these variables.
 _PATIENCE = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5"}
-VERBS = (
-    *("token", "scratch", "ray", "notice", "leave", "journal"),
-    *("mlflow", "password", "prometheus", "grafana"),
-)
+# The module and function of each verb, imported when it is called: Ray takes seconds to import,
+# botocore a fraction of one.
+VERBS = {
+    "token": "token.provide_token",
+    "scratch": "scratch.provide_scratch",
+    "ray": "ray_node.become_node",
+    "notice": "notice.watch",
+    "leave": "leave.leave_without_head",
+    "journal": "journal.keep_journal",
+    "mlflow": "tracking_server.become_server",
+    "password": "tracking_server.write_password",
+    "prometheus": "prometheus.become_prometheus",
+    "grafana": "prometheus.become_grafana",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,55 +55,12 @@ def main(arguments: Sequence[str]) -> int:
     try:
         machine = load(Machine, MACHINE_FILE)
         os.environ.update(_PATIENCE | machine.environment)
-        _run(arguments[0], machine)
+        module, _, function = VERBS[arguments[0]].partition(".")
+        getattr(import_module(f"rungwise.cluster.aws.{module}"), function)(machine)
     except UserError as error:
         _LOGGER.error("error: %s", error)
         return 2
     return 0
-
-
-def _run(verb: str, machine: Machine) -> None:
-    # Import only what a verb needs: Ray takes seconds to import, botocore a fraction of one.
-    if verb == "token":
-        from rungwise.cluster.aws.token import provide_token
-
-        provide_token(machine)
-    elif verb == "scratch":
-        from rungwise.cluster.aws.scratch import provide_scratch
-
-        provide_scratch()
-    elif verb == "ray":
-        from rungwise.cluster.aws.ray_node import become_node
-
-        become_node(machine)
-    elif verb == "notice":
-        from rungwise.cluster.aws.notice import watch
-
-        watch(machine)
-    elif verb == "leave":
-        from rungwise.cluster.aws.leave import leave_without_head
-
-        leave_without_head(machine)
-    elif verb == "journal":
-        from rungwise.cluster.aws.journal import keep_journal
-
-        keep_journal(machine)
-    elif verb == "mlflow":
-        from rungwise.cluster.aws.tracking_server import become_server
-
-        become_server(machine)
-    elif verb == "password":
-        from rungwise.cluster.aws.tracking_server import write_password
-
-        write_password(machine)
-    elif verb == "prometheus":
-        from rungwise.cluster.aws.prometheus import become_prometheus
-
-        become_prometheus(machine)
-    else:
-        from rungwise.cluster.aws.prometheus import become_grafana
-
-        become_grafana()
 
 
 if __name__ == "__main__":

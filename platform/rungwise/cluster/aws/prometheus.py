@@ -44,7 +44,7 @@ def ray_variables() -> dict[str, str]:
     return dashboards.ray_environment(_uri(PORT), _uri(GRAFANA_PORT), grafana_data())
 
 
-def become_grafana() -> None:
+def become_grafana(machine: Machine) -> None:
     """Replace this process with Grafana. Raises UserError if it is not installed."""
     binary = dashboards.grafana_binary()
     if binary is None:

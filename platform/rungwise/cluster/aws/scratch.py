@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.cluster.aws.token import SERVICE_USER
+from rungwise.cluster.description import Machine
 from rungwise.core.errors import UserError
 
 _LOGGER = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def scratch_folder() -> Path:
     return Path(os.environ[VARIABLE])
 
 
-def provide_scratch() -> None:
+def provide_scratch(machine: Machine) -> None:
     """Create the folder on the best available disk, accessible only to the services' user."""
     folder = scratch_folder()
     folder.mkdir(parents=True, exist_ok=True)

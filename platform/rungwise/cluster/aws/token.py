@@ -11,14 +11,13 @@ from pathlib import Path
 
 from rungwise.cluster.aws.secret_store import put_secret, read_secret, write_private
 from rungwise.cluster.description import Machine
+from rungwise.cluster.ray_start import TOKEN_BYTES
 from rungwise.core.errors import UserError
 
 _LOGGER = logging.getLogger(__name__)
 
 TOKEN_FILE = Path("/etc/rungwise/token")
 SERVICE_USER = "rungwise"
-# As in `ray get-auth-token --generate`.
-_TOKEN_BYTES = 32
 _POLL_SECONDS = 5.0
 _POLLS_A_MESSAGE = 12
 
@@ -41,7 +40,7 @@ def _if_readable(machine: Machine) -> str | None:
     try:
         token = read_secret(machine.token_secret, machine.region)
         if token is None and machine.role == "head":
-            put_secret(machine.token_secret, machine.region, secrets.token_hex(_TOKEN_BYTES))
+            put_secret(machine.token_secret, machine.region, secrets.token_hex(TOKEN_BYTES))
             _LOGGER.info("a token was made")
             # Read it back, so that head and workers use the same stored value.
             token = read_secret(machine.token_secret, machine.region)

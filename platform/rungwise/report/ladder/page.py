@@ -156,44 +156,41 @@ def render(
     corpus = CorpusSummary.of(inputs["corpus"])
     fields = vars(content) | {
         "judged": content.judged.claims,
-        "sentences": _by_sentence(content.sentences),
-        "others": _by_score(content.others),
+        "sentences": list(_cells(content.sentences, "word", "number").values()),
+        "others": _cells(content.others, "suite", "part", "metric"),
     }
-    return (
-        environment()
-        .get_template("ladder.html.j2")
-        .render(
-            **fields,
-            board=claims,
-            comparison=comparison,
-            origin=origin,
-            style=style,
-            title=title or last.label,
-            lede=f"{verdict[0].upper()}{verdict[1:]}.",
-            budget=_budget(content, corpus),
-            pairs=_pairs(rungs),
-            passed_over=passed_over(rungs),
-            same_weights={rung.name: rung.also for rung in rungs if rung.also},
-            sentence_rungs=_with_rows(rungs, content.sentences),
-            other_rungs=_with_rows(rungs, content.others),
-            near_words=[row for row in content.neighbours if "sentence" not in row],
-            near_sentences=[row for row in content.neighbours if "sentence" in row],
-            glove_word=published.GLOVE_WORD,
-            glove=published.GLOVE_NEIGHBOURS,
-            orders_source=published.ORDERS.source,
-            gains_source=published.TABLES["T2"].source,
-            published_gains=rows.published_gains(),
-            corpus=corpus,
-            read_from=sources_of(inputs["corpus"]),
-            registered=[],
-            run=None,
-            stages=tables.stages(inputs),
-            stages_shown=_STAGES_SHOWN,
-            plots=plots,
-            built=last.record["finished"],
-            root=origin.root_of(last),
-            recipe=recipe,
-        )
+    template = environment().get_template("ladder.html.j2")
+    return template.render(
+        **fields,
+        board=claims,
+        comparison=comparison,
+        origin=origin,
+        style=style,
+        title=title or last.label,
+        lede=f"{verdict[0].upper()}{verdict[1:]}.",
+        budget=_budget(content, corpus),
+        pairs=_pairs(rungs),
+        passed_over=passed_over(rungs),
+        same_weights={rung.name: rung.also for rung in rungs if rung.also},
+        sentence_rungs=_with_rows(rungs, content.sentences),
+        other_rungs=_with_rows(rungs, content.others),
+        near_words=[row for row in content.neighbours if "sentence" not in row],
+        near_sentences=[row for row in content.neighbours if "sentence" in row],
+        glove_word=published.GLOVE_WORD,
+        glove=published.GLOVE_NEIGHBOURS,
+        orders_source=published.ORDERS.source,
+        gains_source=published.TABLES["T2"].source,
+        published_gains=rows.published_gains(),
+        corpus=corpus,
+        read_from=sources_of(inputs["corpus"]),
+        registered=[],
+        run=None,
+        stages=tables.stages(inputs),
+        stages_shown=_STAGES_SHOWN,
+        plots=plots,
+        built=last.record["finished"],
+        root=origin.root_of(last),
+        recipe=recipe,
     )
 
 
@@ -239,19 +236,11 @@ def _pairs(rungs: Sequence[Rung]) -> list[dict[str, Any]]:
     return made
 
 
-def _by_sentence(found: Sequence[rows.Row]) -> list[dict[str, rows.Row]]:
-    """One {rung: row} per sentence."""
-    cells: dict[tuple[str, int], dict[str, rows.Row]] = {}
+def _cells(found: Sequence[rows.Row], *keys: str) -> dict[tuple[Any, ...], dict[str, rows.Row]]:
+    """Rows by the values of `keys`, then by rung."""
+    cells: dict[tuple[Any, ...], dict[str, rows.Row]] = {}
     for row in found:
-        cells.setdefault((row["word"], row["number"]), {})[row["rung"]] = row
-    return list(cells.values())
-
-
-def _by_score(found: Sequence[rows.Row]) -> dict[tuple[str, str, str], dict[str, rows.Row]]:
-    cells: dict[tuple[str, str, str], dict[str, rows.Row]] = {}
-    for row in found:
-        key = (row["suite"], row["part"], row["metric"])
-        cells.setdefault(key, {})[row["rung"]] = row
+        cells.setdefault(tuple(row[key] for key in keys), {})[row["rung"]] = row
     return cells
 
 

@@ -44,7 +44,6 @@ TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 FILES = (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG)
 # Additional files of sentence-transformers.
 MODULES, SENTENCES, POOLING = "modules.json", "sentence_bert_config.json", "1_Pooling"
-SENTENCE_FILES = (MODULES, SENTENCES, f"{POOLING}/{CONFIG}")
 # The auto class of transformers that loads each exported class.
 AUTO_CLASSES: Mapping[str, str] = {
     "BertForPreTraining": "AutoModelForPreTraining",

@@ -122,23 +122,14 @@ class SickFormat(_Preset):
 
     @property
     def table(self) -> TableFormat:
-        full = self.release == "full"
+        full, rated = self.release == "full", self.target == "relatedness"
+        entailment = "entailment_label" if full else "entailment_judgment"
+        target = {"score": "relatedness_score"} if rated else {"label": entailment}
         parts = SplitColumn(column="SemEval_set", train="TRAIN", validation="TRIAL", test="TEST")
-        if self.target == "relatedness":
-            return TableFormat(
-                columns=ColumnsConfig(
-                    text="sentence_A", second="sentence_B", score="relatedness_score"
-                ),
-                score_range=(1, 5),
-                split=parts if full else None,
-            )
         return TableFormat(
-            columns=ColumnsConfig(
-                text="sentence_A",
-                second="sentence_B",
-                label="entailment_label" if full else "entailment_judgment",
-            ),
-            labels={name.upper(): name for name in _NLI},
+            columns=ColumnsConfig(text="sentence_A", second="sentence_B", **target),
+            score_range=(1, 5) if rated else None,
+            labels=None if rated else {name.upper(): name for name in _NLI},
             split=parts if full else None,
         )
 
