@@ -1,4 +1,4 @@
-"""Tagged words in JSON: lists of words and tags, or a text with marked character ranges.
+"""Tagged words in JSON or Parquet: lists of words and tags, or a text with marked character ranges.
 
 Labelling tools export entities as marks. Their text is split into words here: runs of letters and
 digits, with every other character, and every Chinese one, a word of its own. Words also end at both
@@ -20,7 +20,7 @@ from rungwise.core.source_files import SourceFile
 from rungwise.tasks.examples import Kind, Tagged
 from rungwise.tasks.formats.base import Damage, Labels, name_of, names_of, shown, words
 from rungwise.tasks.formats.columns import iob2_labels, to_iob2
-from rungwise.tasks.formats.records import RecordsFormat, TextColumn
+from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import nested, object_of
 from rungwise.tokens.segmenters import HAN
 
@@ -28,15 +28,17 @@ _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
 
 
 class _JsonTags(RecordsFormat):
-    # a JSON object per line, or one JSON array or object
-    layout: Literal["delimited", "json_lines", "json"] = "json_lines"
+    # a JSON object per line, one JSON array or object, or Parquet
+    layout: Layout = "json_lines"
     # {value in the file: name}, or a list of the allowed values; null: any value
     labels: Labels | None = None
 
     @model_validator(mode="after")
     def _json(self) -> _JsonTags:
         if self.layout == "delimited":
-            raise ValueError("layout: expected json_lines or json; kind: conll is for columns")
+            raise ValueError(
+                "layout: expected json_lines, json or parquet; kind: conll is for columns"
+            )
         return self
 
     @property
