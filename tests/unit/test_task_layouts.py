@@ -1111,6 +1111,16 @@ def test_examples_that_were_rejected_are_left_out_and_counted(
         assert counts == {"records_left_out_by_only": 2}
 
 
+def test_a_text_without_its_field_of_marks_has_none(tmp_path: Path) -> None:
+    records = [{"text": "Ann left"}, {"text": "Ann left", "spans": [MARK | {"label": "PER"}]}]
+    form = {k: v for k, v in BLOCKS["Prodigy, entities"].items() if k != "only"}
+    none, one = read(tmp_path, "a.jsonl", lines(*records), form)
+    assert (none.tags, one.tags) == (("O", "O"), ("B-PER", "O"))
+    assert look(str(tmp_path / "a.jsonl")).damaged == 0
+    with pytest.raises(DataError, match=r"a\.jsonl: expected marks in the field 'spans', found no"):
+        read(tmp_path, "a.jsonl", lines({"text": "Ann left", "span": []}), form)
+
+
 def test_rows_left_out_do_not_damage_the_examples_beside_them(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text(
         rows("q|o|g|a|lang", "Q|x|1|1|en", "Q|y|1|0|en", "F|z|2|1|fr", "F|z|2|0|fr")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -52,6 +52,8 @@ class SplitColumn(Config):
 
 class RecordsFormat(FormatConfig):
     """Records by the names of their fields, or by indexes from 0."""
+
+    optional: ClassVar[frozenset[str]] = frozenset()  # keys whose field a JSON record may lack
 
     # delimited rows, a JSON object per line, one JSON array or object, or Parquet
     layout: Layout = "delimited"
@@ -164,7 +166,12 @@ class RecordsFormat(FormatConfig):
 
     def _values(self, record: dict[str, Any], where: str) -> dict[str, Any]:
         def value(key: str, column: Column) -> Any:
-            return nested(record, str(column), where, f"data.format.{key}")
+            try:
+                return nested(record, str(column), where, f"data.format.{key}")
+            except Damage:
+                if key in self.optional:
+                    return None
+                raise
 
         return {
             key: [value(key, each) for each in column]
