@@ -1031,6 +1031,14 @@ def test_what_nothing_reads_is_said(tmp_path: Path) -> None:
         look(str(tmp_path / "a.txt"))
 
 
+def test_places_are_no_words(tmp_path: Path) -> None:
+    sentence = "#Text=Ann left\n{n}-1\t0-3\tAnn\tPER\t\n{n}-2\t4-8\tleft\t_\t\n\n"
+    webanno = "".join(sentence.format(n=n) for n in range(1, 30))
+    (tmp_path / "doc.tsv").write_text("#FORMAT=WebAnno TSV 3.3\n\n\n" + webanno)
+    with pytest.raises(DataError, match="no format reads this"):
+        look(str(tmp_path / "doc.tsv"))
+
+
 def test_a_header_that_lacks_the_name_of_the_first_column_is_no_header(tmp_path: Path) -> None:
     rows = "".join(f"{n}\tit is {word} {n}\t{word}\n" for n, word in enumerate(["good", "bad"] * 9))
     (tmp_path / "from_r.txt").write_text("review\topinion\n" + rows)

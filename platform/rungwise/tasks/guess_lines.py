@@ -182,6 +182,9 @@ def _of_words(
     word = 0 if number is None else number + 1
     if word >= width or fmean(cell.count(" ") for cell in columns[word]) > 0.1:
         return
+    # WebAnno's first columns are places, such as 1-2 and 4-9.
+    if not any(character.isalpha() for cell in columns[word] for character in cell):
+        return
     marks = [n for n, each in enumerate(columns) if n > word and _marks(each)]
     tag = width - 1
     if marks:
