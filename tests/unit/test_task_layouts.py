@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -62,6 +64,14 @@ def tar(**files: str) -> bytes:
     return packed.getvalue()
 
 
+def parquet(columns: dict[str, Any], classes: dict[str, Any] | None = None) -> bytes:
+    """A table as Hugging Face's datasets write it, with the features that are classes."""
+    stored = io.BytesIO()
+    metadata = {"huggingface": json.dumps({"info": {"features": classes or {}}})}
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), stored)
+    return stored.getvalue()
+
+
 def text(*fields: Any) -> tuple[Any, ...]:
     """What is to be understood of a text: itself, its second, its target."""
     first, *second, target = fields
@@ -82,6 +92,7 @@ def squad(**question: Any) -> str:
 RAIN = {"answers": [{"text": "rains", "answer_start": 3}]}
 ASKED = ("Why?", "It rains.", (Answer("rains", 3),))
 NLI = ("sentence1", "sentence2", "gold_label")
+MARK = {"start": 0, "end": 3, "value": "Ann"}
 ARC_LISTS = {"text": ["a", "b"], "label": ["A", "B"]}
 
 # name: (path below the folder, its content, what its first example is understood as)
@@ -202,6 +213,21 @@ LAYOUTS: dict[str, tuple[str, str | bytes, tuple[Any, ...]]] = {
         lines({"label": "108", "label_desc": "news_edu", "sentence": "上课时", "keywords": ""}),
         text("上课时", "news_edu"),
     ),
+    "IFLYTEK (CLUE)": (
+        "train.json",
+        lines({"label": "70", "label_des": "工具", "sentence": "一款应用"}),
+        text("一款应用", "工具"),
+    ),
+    "CMNLI, OCNLI (CLUE)": (
+        "train.json",
+        lines(
+            *(
+                {"sentence1": "里面", "sentence2": "外面", "label": label}
+                for label in ("-", "neutral")
+            )
+        ),
+        text("里面", "外面", "neutral"),
+    ),
     "CSL (CLUE)": (
         "train.json",
         lines({"id": 1, "abst": "为解决", "keyword": ["水声", "迭代"], "label": "1"}),
@@ -241,12 +267,23 @@ LAYOUTS: dict[str, tuple[str, str | bytes, tuple[Any, ...]]] = {
         text("Where, then?", "card_arrival"),
     ),
     "SMS Spam Collection": ("SMSSpamCollection", rows('ham|Go "now'), text('Go "now', "ham")),
-    "fastText": ("train.txt", "__label__a one two\n", text("one two", "__label__a")),
+    "Financial PhraseBank": (
+        "Sentences_50Agree.txt",
+        "Sales rose .@positive\nSales fell .@negative\n",
+        text("Sales rose .", "positive"),
+    ),
+    "fastText": ("train.txt", "__label__a one two\n", text("one two", "a")),
+    "fastText, several labels": (
+        "cooking.train",
+        "__label__sauce __label__cheese how much starch ?\n",
+        text("how much starch ?", ("cheese", "sauce")),
+    ),
     "IMDB (aclImdb), in its archive": (
         "aclImdb_v1.tar.gz/aclImdb/train",
         tar(
             aclImdb__train__unsup__0_0="No.",
             aclImdb__train__pos__0_9="A\nfine film.",
+            aclImdb__train__urls_pos="http://x",
             aclImdb__test__neg__0_2="Bad.",
         ),
         text("A\nfine film.", "pos"),
@@ -285,6 +322,27 @@ LAYOUTS: dict[str, tuple[str, str | bytes, tuple[Any, ...]]] = {
         "all.jsonl",
         lines({"id": 1, "text": "Fine.", "label": ["good"]}),
         text("Fine.", "good"),
+    ),
+    "doccano, texts to write": (
+        "all.jsonl",
+        lines({"id": 1, "text": "Gut.", "label": ["Good."]}),
+        text("Gut.", "Good."),
+    ),
+    "Parquet of Hugging Face, classes": (
+        "train-00000-of-00001.parquet",
+        parquet(
+            {"text": ["Fine.", "Bad."], "label": [1, 0]},
+            {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}},
+        ),
+        text("Fine.", "pos"),
+    ),
+    "Prodigy, one label accepted or rejected": (
+        "export.jsonl",
+        lines(
+            {"text": "No.", "label": "INSULT", "answer": "ignore"},
+            {"text": "Fine.", "label": "INSULT", "answer": "reject"},
+        ),
+        text("Fine.", "reject"),
     ),
     "Prodigy, classes": (
         "export.jsonl",
@@ -342,6 +400,26 @@ LAYOUTS: dict[str, tuple[str, str | bytes, tuple[Any, ...]]] = {
         tagged("São Paulo", "B-LOC I-LOC"),
     ),
     "CoNLL-2003": ("eng.train", "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\n", tagged("EU", "B-ORG")),
+    "CoNLL-2012": (
+        "cctv_0000.v4_gold_conll",
+        "#begin document (bc/cctv/00/cctv_0000); part 000\n"
+        "bc/cctv/00/cctv_0000 0 0 New NNP (TOP(S(NP* - - - S#1 (GPE* * -\n"
+        "bc/cctv/00/cctv_0000 0 1 York NNP *) - - - S#1 *) * -\n"
+        "bc/cctv/00/cctv_0000 0 2 won VBD (VP*))) win 01 1 S#1 * (V*) -\n\n"
+        "bc/cctv/00/cctv_0000 0 0 Bonn NNP (TOP(NP*)) - - - S#1 (GPE) -\n\n"
+        "#end document\n",
+        tagged("New York won", "B-GPE I-GPE O"),
+    ),
+    "JNLPBA (GENIA)": (
+        "Genia4ERtask1.iob2",
+        "###MEDLINE:95369245\n\n" + rows("IL-2|B-DNA", "gene|I-DNA"),
+        tagged("IL-2 gene", "B-DNA I-DNA"),
+    ),
+    "MIT restaurants, the tag first": (
+        "restauranttrain.bio",
+        rows("B-Rating|good", "O|places"),
+        tagged("good places", "B-Rating O"),
+    ),
     "CoNLL-U": (
         "en.conllu",
         "# x\n" + rows("1|He|he|PRON|PRP|_|2|nsubj|_|_"),
@@ -389,6 +467,75 @@ LAYOUTS: dict[str, tuple[str, str | bytes, tuple[Any, ...]]] = {
         lines({"id": "0", "tokens": ["Al", "Gore", "."], "ner_tags": [1, 2, 0]}),
         tagged("Al Gore .", "B-PER I-PER O"),
     ),
+    "Parquet of Hugging Face, tags": (
+        "train.parquet",
+        parquet(
+            {"tokens": [["in", "Ulm"]], "pos_tags": [[1, 2]], "ner_tags": [[0, 1]]},
+            {"ner_tags": {"feature": {"names": ["O", "B-LOC"], "_type": "ClassLabel"}}},
+        ),
+        tagged("in Ulm", "O B-LOC"),
+    ),
+    "Label Studio, entities, JSON-MIN": (
+        "export.json",
+        json.dumps([{"id": 1, "text": "Ann left", "label": [MARK | {"labels": ["PER"]}]}]),
+        tagged("Ann left", "B-PER O"),
+    ),
+    "doccano, entities with relations": (
+        "all.jsonl",
+        lines(
+            {
+                "id": 1,
+                "text": "Ann left",
+                "entities": [{"id": 1, "label": "PER", "start_offset": 0, "end_offset": 3}],
+                "relations": [],
+            }
+        ),
+        tagged("Ann left", "B-PER O"),
+    ),
+    "LightTag": (
+        "export.json",
+        json.dumps(
+            {
+                "id": "8",
+                "name": "Export",
+                "examples": [
+                    {"content": "None left", "metadata": {}, "annotations": []},
+                    {"content": "Ann left", "metadata": {}, "annotations": [MARK | {"tag": "PER"}]},
+                ],
+                "relations": [],
+            }
+        ),
+        tagged("None left", "O O"),
+    ),
+    "spaCy, texts and entities": (
+        "train.json",
+        json.dumps([["Ann left", {"entities": [[0, 3, "PER"]]}]]),
+        tagged("Ann left", "B-PER O"),
+    ),
+    "spaCy 2, training data": (
+        "train.json",
+        json.dumps(
+            [
+                {
+                    "id": 0,
+                    "paragraphs": [
+                        {
+                            "raw": "Ann left",
+                            "sentences": [
+                                {
+                                    "tokens": [
+                                        {"id": 0, "orth": "Ann", "ner": "U-PER"},
+                                        {"id": 1, "orth": "left", "ner": "O"},
+                                    ]
+                                }
+                            ],
+                        }
+                    ],
+                }
+            ]
+        ),
+        tagged("Ann left", "B-PER O"),
+    ),
     "Label Studio, entities": (
         "export.json",
         json.dumps(
@@ -422,12 +569,45 @@ LAYOUTS: dict[str, tuple[str, str | bytes, tuple[Any, ...]]] = {
     ),
     "Prodigy, entities": (
         "export.jsonl",
-        lines({"text": "In Ulm.", "tokens": [], "spans": [{"start": 3, "end": 6, "label": "LOC"}]}),
+        lines(
+            {"text": "In Ulm.", "tokens": [], "spans": [{"start": 3, "end": 6, "label": "LOC"}]}
+            | {"answer": "accept"}
+        ),
         tagged("In Ulm .", "O B-LOC O"),
     ),
     "SQuAD 1.1": ("train-v1.1.json", squad(**RAIN), ASKED),
     "SQuAD 2.0": ("train-v2.0.json", squad(is_impossible=True), ("Why?", "It rains.", ())),
     "CMRC 2018, DRCD, XQuAD, MLQA": ("dev.json", squad(**RAIN, id="DEV_0_QUERY_0"), ASKED),
+    "MRQA: NewsQA, TriviaQA, HotpotQA, Natural Questions": (
+        "NewsQA.jsonl",
+        lines(
+            {"header": {"dataset": "NewsQA", "split": "dev"}},
+            {
+                "context": "It rains.",
+                "qas": [
+                    {
+                        "qid": "b3",
+                        "question": "Why?",
+                        "answers": ["rains"],
+                        "detected_answers": [{"text": "rains", "char_spans": [[3, 7]]}],
+                    }
+                ],
+            },
+        ),
+        ASKED,
+    ),
+    "Parquet of Hugging Face, questions": (
+        "train.parquet",
+        parquet(
+            {
+                "id": ["5"],
+                "context": ["It rains."],
+                "question": ["Why?"],
+                "answers": [{"text": ["rains"], "answer_start": [3]}],
+            }
+        ),
+        ASKED,
+    ),
     "SQuAD, a question a line": (
         "train.jsonl",
         lines(
@@ -537,6 +717,49 @@ LAYOUTS: dict[str, tuple[str, str | bytes, tuple[Any, ...]]] = {
         ),
         ("C.", "Q?", ("a", "b", "c"), 2),
     ),
+    "Social IQa 1.4": (
+        "socialIQa_v1.4_trn.jsonl",
+        lines(
+            {"context": "C.", "correct": "C", "question": "Q?"}
+            | {"answerA": "a", "answerB": "b", "answerC": "c", "promptDim": "xWant"}
+        ),
+        ("C.", "Q?", ("a", "b", "c"), 2),
+    ),
+    "Cosmos QA": (
+        "train.jsonl",
+        lines(
+            {"id": "3", "context": "C.", "question": "Q?", "answer0": "a", "answer1": "b"}
+            | {"answer2": "c", "answer3": "d", "label": "2"}
+        ),
+        ("C.", "Q?", ("a", "b", "c", "d"), 2),
+    ),
+    "MedQA": (
+        "US_train.jsonl",
+        lines(
+            {"question": "Q?", "answer": "b", "options": {"A": "a", "B": "b"}, "answer_idx": "B"}
+        ),
+        ("Q?", None, ("a", "b"), 1),
+    ),
+    "MedMCQA": (
+        "train.json",
+        lines(
+            {"question": "Q?", "exp": None, "cop": 4, "id": "1"}
+            | {f"op{each}": each for each in "abcd"}
+        ),
+        ("Q?", None, ("a", "b", "c", "d"), 3),
+    ),
+    "Story Cloze": (
+        "cloze_val.csv",
+        "InputStoryid,InputSentence1,InputSentence2,InputSentence3,InputSentence4,"
+        "RandomFifthSentenceQuiz1,RandomFifthSentenceQuiz2,AnswerRightEnding\n"
+        "1,One.,Two.,Three.,Four.,a,b,2\n",
+        ("One. Two. Three. Four.", None, ("a", "b"), 1),
+    ),
+    "Parquet of Hugging Face, choices": (
+        "train.parquet",
+        parquet({"question": ["Q?"], "choices": [ARC_LISTS], "answerKey": ["B"]}),
+        ("Q?", None, ("a", "b"), 1),
+    ),
     "MMLU": (
         "anatomy_dev.csv",
         '"Q, then?",a,b,c,d,C\n',
@@ -593,7 +816,8 @@ def read(folder: Path, name: str, content: str | bytes, form: dict[str, Any]) ->
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     reader = validate(Block, {"format": form}).format
     files = matching([str(folder / name)], "data.train")
-    return [example for file in files for example in reader.read(file, "train", Counter())]
+    chosen = reader.chosen(files, Counter())
+    return [example for file in chosen for example in reader.read(file, "train", Counter())]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -693,6 +917,16 @@ DAMAGED: dict[str, tuple[dict[str, Any], str, str]] = {
         ),
         "their_answer",
     ),
+    "two labels where one is asked for": (
+        BLOCKS["fastText"],
+        "__label__a __label__b one\n__label__a two\n",
+        "their_label",
+    ),
+    "too few columns before the tag": (
+        BLOCKS["CoNLL-2012"],
+        "a 0 0 Bonn NNP\n\na 0 0 Ulm NNP * - - - S (GPE) -\n",
+        "a_line_with_other_columns",
+    ),
     "no right option": (
         BLOCKS["WikiQA, options in rows"],
         str(LAYOUTS["WikiQA, options in rows"][1]),
@@ -755,8 +989,9 @@ def test_a_file_of_an_archive_is_the_file_itself(tmp_path: Path) -> None:
 NOT_GUESSED = {
     *("CoLA (GLUE)", "STS benchmark", "AG News", "SMS Spam Collection", "CODAH", "MMLU"),
     *("ANLI", "JSON Lines of tokens and tags", "TREC questions, coarse", "20 Newsgroups"),
-    *("Movie review polarity, a file a class", "CSL (CLUE)", "SICK", "WikiQA, options in rows"),
-    "XNLI, trained in English, tested in Swahili",
+    *("Movie review polarity, a file a class", "SICK", "WikiQA, options in rows"),
+    *("XNLI, trained in English, tested in Swahili", "Financial PhraseBank"),
+    "doccano, texts to write",
 }
 
 
@@ -796,6 +1031,14 @@ def test_what_nothing_reads_is_said(tmp_path: Path) -> None:
         look(str(tmp_path / "a.txt"))
 
 
+def test_places_are_no_words(tmp_path: Path) -> None:
+    sentence = "#Text=Ann left\n{n}-1\t0-3\tAnn\tPER\t\n{n}-2\t4-8\tleft\t_\t\n\n"
+    webanno = "".join(sentence.format(n=n) for n in range(1, 30))
+    (tmp_path / "doc.tsv").write_text("#FORMAT=WebAnno TSV 3.3\n\n\n" + webanno)
+    with pytest.raises(DataError, match="no format reads this"):
+        look(str(tmp_path / "doc.tsv"))
+
+
 def test_a_header_that_lacks_the_name_of_the_first_column_is_no_header(tmp_path: Path) -> None:
     rows = "".join(f"{n}\tit is {word} {n}\t{word}\n" for n, word in enumerate(["good", "bad"] * 9))
     (tmp_path / "from_r.txt").write_text("review\topinion\n" + rows)
@@ -824,3 +1067,184 @@ def test_a_header_may_have_names_of_several_words(tmp_path: Path) -> None:
     form = look(str(tmp_path / "reviews.csv")).form
     assert form["columns"] == {"text": "Text of the review", "label": "Opinion"}
     assert "header" not in form
+
+
+def test_files_beside_the_folders_of_classes_are_left_out_and_counted(tmp_path: Path) -> None:
+    for name in ("pos/1.txt", "neg/1.txt", "neg/2.txt", "urls_pos.txt", "README"):
+        path = tmp_path / "train" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"It is {name}.")
+    form, counts = validate(Block, {"format": {"kind": "folders"}}).format, Counter[str]()
+    chosen = form.chosen(matching([str(tmp_path / "train")], "data.train"), counts)
+    assert [file.name for file in chosen] == ["neg/1.txt", "neg/2.txt", "pos/1.txt"]
+    assert counts == {"files_left_out_beside_the_folders_of_classes": 2}
+    assert look(str(tmp_path / "train")).labels == {"neg": 2, "pos": 1}
+    only_pos = matching([str(tmp_path / "train/pos")], "data.train")
+    assert form.chosen(only_pos, counts) == only_pos
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "left"),
+    [
+        (
+            "Prodigy, entities",
+            [
+                {"text": f"Ann {n}", "spans": [MARK | {"label": "PER"}], "answer": answer}
+                for n, answer in enumerate(["accept", "reject", "accept", "ignore"])
+            ],
+            [0, 2],
+        ),
+        (
+            "Prodigy, classes",
+            [
+                {"text": f"Ann {n}", "accept": accept, "answer": answer}
+                for n, (accept, answer) in enumerate(
+                    [([], "ignore"), (["A"], "accept"), (["B"], "accept"), (["A"], "reject")]
+                )
+            ],
+            [1, 2],
+        ),
+    ],
+)
+def test_examples_that_were_rejected_are_left_out_and_counted(
+    name: str, records: list[dict[str, Any]], left: list[int], tmp_path: Path
+) -> None:
+    path = tmp_path / "export.jsonl"
+    path.write_text(lines(*records))
+    for form in (BLOCKS[name], look(str(path)).form):
+        counts: Counter[str] = Counter()
+        (file,) = matching([str(path)], "data.train")
+        found = list(validate(Block, {"format": form}).format.read(file, "train", counts))
+        assert [int(each.where.rpartition(":")[2]) - 1 for each in found] == left
+        assert counts == {"records_left_out_by_only": 2}
+
+
+def test_a_text_without_its_field_of_marks_has_none(tmp_path: Path) -> None:
+    records = [{"text": "Ann left"}, {"text": "Ann left", "spans": [MARK | {"label": "PER"}]}]
+    form = {k: v for k, v in BLOCKS["Prodigy, entities"].items() if k != "only"}
+    none, one = read(tmp_path, "a.jsonl", lines(*records), form)
+    assert (none.tags, one.tags) == (("O", "O"), ("B-PER", "O"))
+    assert look(str(tmp_path / "a.jsonl")).damaged == 0
+    with pytest.raises(DataError, match=r"a\.jsonl: expected marks in the field 'spans', found no"):
+        read(tmp_path, "a.jsonl", lines({"text": "Ann left", "span": []}), form)
+
+
+def test_rows_left_out_do_not_damage_the_examples_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(
+        rows("q|o|g|a|lang", "Q|x|1|1|en", "Q|y|1|0|en", "F|z|2|1|fr", "F|z|2|0|fr")
+    )
+    columns = {"question": "q", "option": "o", "group": "g", "answer": "a"}
+    form = {"kind": "choice", "columns": columns, "only": {"lang": ["en", "de"]}}
+    (file,) = matching([str(tmp_path / "a.tsv")], "k")
+    (example,) = validate(Block, {"format": form}).format.read(file, "train", Counter())
+    assert understood(example) == ("Q", None, ("x", "y"), 0)
+
+
+CANCELLED = [
+    {"data": {"text": "Ann left"}, "annotations": [{"was_cancelled": True, "result": []}]},
+    *(
+        {
+            "data": {"text": f"Ann left {n}"},
+            "annotations": [{"was_cancelled": False, "result": result}],
+        }
+        for n, result in enumerate(
+            [[], [{"value": {"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}}]]
+        )
+    ),
+]
+
+
+def test_a_task_skipped_in_label_studio_is_no_text_without_entities(tmp_path: Path) -> None:
+    (tmp_path / "export.json").write_text(json.dumps(CANCELLED))
+    guess = look(str(tmp_path / "export.json"))
+    assert [understood(example)[1] for example in guess.examples] == [
+        ("O", "O", "O"),
+        ("B-PER", "O", "O"),
+    ]
+
+
+def test_an_example_without_its_label_does_not_make_one_label_several(tmp_path: Path) -> None:
+    records = [{"text": f"It is {n}", "label": [["a"], ["b"], []][n % 3 if n < 9 else n % 2]}
+               for n in range(30)]  # fmt: skip
+    (tmp_path / "all.jsonl").write_text(lines(*records))
+    guess = look(str(tmp_path / "all.jsonl"))
+    assert guess.form["columns"] == {"text": "text", "label": "label"}
+    assert (guess.form["on_error"], guess.damaged, len(guess.examples)) == ("drop", 3, 27)
+
+
+SENTENCES = [f"The {a} {b} the {c}" for a in ("old", "new") for b in ("is", "was", "saw")
+             for c in ("film", "plot", "end", "cast")]  # fmt: skip
+
+
+def test_sentences_are_no_examples_with_the_first_word_as_their_label(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"{each} .\n" for each in SENTENCES))
+    with pytest.raises(DataError, match="no format reads this"):
+        look(str(tmp_path / "a.txt"))
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        # Chinese has no blanks between words.
+        ("今天天气很好{n}\t明天会不会下雨{n}\t{label}", {"text": 0, "second": 1, "label": 2}),
+        # A title is part of the text.
+        (
+            "{label}\tA title {n}\t{sentence}, {sentence}, {sentence} {n}",
+            {"text": [1, 2], "label": 0},
+        ),
+        # A date is not.
+        ("{label}\tMon Apr 06 22:{n}:45 PDT 2009\t{sentence} {n}", {"text": 2, "label": 0}),
+    ],
+)
+def test_columns_of_text_are_told_from_others(
+    row: str, columns: dict[str, Any], tmp_path: Path
+) -> None:
+    filled = (
+        row.format(n=10 + n, label="ab"[n % 2], sentence=each) for n, each in enumerate(SENTENCES)
+    )
+    (tmp_path / "a.txt").write_text("\n".join(filled))
+    assert look(str(tmp_path / "a.txt")).form["columns"] == columns
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252", "utf-8-sig"])
+def test_what_windows_saves_is_read_and_printed(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "daten.csv"
+    content = "".join(f'"Größe “{n}” €";{["gut", "schlecht"][n % 2]}\r\n' for n in range(12))
+    path.write_bytes(f"Text;Urteil\r\n{content}".encode(encoding))
+    guess = look(str(path))
+    assert understood(guess.examples[0]) == ("Größe “0” €", None, "gut")
+    block = yaml.safe_load(told(str(path), guess))
+    assert block["format"].get("encoding", "utf-8-sig") == encoding
+
+
+def test_control_characters_of_an_example_do_not_break_the_block(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines({"text": "a\x00b\x9d", "label": "x"}))
+    printed = told("a.jsonl", look(str(tmp_path / "a.jsonl")))
+    assert r"text: a\x00b\x9d" in printed
+    assert yaml.safe_load(printed)["format"]["columns"] == {"text": "text", "label": "label"}
+
+
+def test_parquet_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    form = {"kind": "table", "layout": "parquet", "columns": {"text": "text", "label": "label"}}
+    whole = parquet({"text": ["a"], "label": ["b"]})
+    for content in (whole[:-20], b"text\tlabel\n"):
+        with pytest.raises(DataError, match="expected a Parquet file, found what cannot be read"):
+            read(tmp_path, "train.parquet", content, form)
+
+
+def test_extra_columns_are_counted_from_the_left() -> None:
+    with pytest.raises(ConfigError, match="count word and tag from the left"):
+        validate(Block, {"format": {"kind": "conll", "extra_columns": True}})
+
+
+def test_the_labels_of_brackets_are_those_of_their_spans() -> None:
+    labels = ["*", "(PER*", "*)", "(PER)", "(ORG)"]
+    form = validate(Block, {"format": {"kind": "conll", "labels": labels}}).format
+    assert form.stated_labels == ("O", "B-PER", "I-PER", "B-ORG", "I-ORG")
+
+
+def test_a_number_of_a_class_is_printed_with_its_name(tmp_path: Path) -> None:
+    path, content, _ = LAYOUTS["Parquet of Hugging Face, classes"]
+    (tmp_path / path).write_bytes(content)  # pyright: ignore
+    block = yaml.safe_load(told(path, look(str(tmp_path / path))))
+    assert block["format"]["labels"] == {0: "neg", 1: "pos"}

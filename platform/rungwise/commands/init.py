@@ -200,7 +200,7 @@ def _source(seen: Seen, several: bool) -> dict[str, Any]:
 def flow(value: Any) -> str:
     """Format a value in YAML's flow style, on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {flow(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{flow(key)}: {flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(flow, value)) + "]"
     if isinstance(value, bool):

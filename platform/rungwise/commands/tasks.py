@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import unicodedata
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +57,19 @@ def told(path: str, guess: Guess) -> str:
     return "\n".join(lines)
 
 
+def _printable(character: str) -> str:
+    # YAML has no control characters, not even in comments.
+    if unicodedata.category(character) in ("Cc", "Cs"):
+        return character.encode("unicode_escape").decode()
+    return character
+
+
 def _example(fields: dict[str, Any]) -> list[str]:
     def shown(value: Any) -> str:
         if isinstance(value, tuple | list):
             each = [each["text"] if isinstance(each, dict) else each for each in value]
             value = " | ".join(each) or "none"
-        text = " ".join(str(value).split())
+        text = "".join(map(_printable, " ".join(str(value).split())))
         return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
 
     if fields.get("tags") is not None:

@@ -85,10 +85,11 @@ def load(config: FilesTaskConfig) -> Task:
 
 def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:
     examples: list[Example] = []
-    for file in files_of(config, split):
+    form = config.format_of(split)
+    for file in form.chosen(files_of(config, split), counts):
         try:
             with reached(file.uri, key_of(split)):
-                examples.extend(config.format_of(split).read(file, split, counts))
+                examples.extend(form.read(file, split, counts))
         except OSError as error:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
     damaged = sum(number for reason, number in counts.items() if reason.startswith(DROPPED))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from rungwise.tokens.segmenters import HAN
+
 ROWS = 400  # rows of a sample to look at
 LABELS = (
-    *("label_desc", "gold_label", "entailment_label", "label", "labels", "accept", "category"),
+    *("label_desc", "label_des", "gold_label", "entailment_label", "label", "labels"),
+    *("accept", "category"),
     *("class", "intent", "sentiment", "is_duplicate", "quality", "polarity", "target", "topic"),
     *("genres", "topics", "categories", "emotions"),
 )
@@ -19,6 +21,7 @@ PAIRS = (
     *(("premise", "hypothesis"), ("sentence1", "sentence2"), ("sentence_a", "sentence_b")),
     *(("question1", "question2"), ("context", "hypothesis"), ("question", "passage")),
     *(("question", "sentence"), ("text_a", "text_b"), ("#1 string", "#2 string")),
+    *(("premise", "hypo"), ("keyword", "abst")),
 )
 WRITTEN = (
     *(("source", "target"), ("src", "tgt"), ("input", "output"), ("document", "summary")),
@@ -33,9 +36,18 @@ _QUESTIONS = ("question.stem", "question", "questions", "goal", "sentence", "pro
 _OPTIONS = (
     *("question.choices.*.text", "choices.*.text", "choices.text", "options", "choices", "endings"),
 )
-ANSWERS = ("answerkey", "answer", "answers", "correct_answer", "label", "gold", "target")
+_SERIES_OF_OPTIONS = (
+    *("ending", "choice", "option", "options.", "answer", "sol", "op", "randomfifthsentencequiz"),
+)
+_SERIES_OF_CONTEXTS = ("inputsentence",)
+ANSWERS = (
+    *("answerkey", "answer_idx", "answerrightending", "correct", "cop", "answer", "answers"),
+    *("correct_answer", "label", "gold", "target"),
+)
 DECIMAL = re.compile(r"-?\d+\.\d+").fullmatch
-_SERIES = re.compile(r"(.*?)([0-9]|[A-H])")
+_SERIES = re.compile(r"(.*?)([0-9]|[a-h])")
+_SPACED = re.compile(rf"[ {HAN}]")
+_FEW = 10  # fewer values do not tell whether they recur
 
 
 def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -54,9 +66,10 @@ def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterat
         # Labels recur; texts rarely do.
         if before and after and len({*map(str, fields[after])}) > len(fields[after]) / 2:
             yield {"kind": "table", **layout, "columns": {"text": before, "target": after}}
-    label, score = named(LABELS), named(SCORES)
-    if label is None and score is None:
-        label = named(("answer",))
+    label = named([name for name in LABELS if name in lower and _varies(fields[lower[name]])])
+    label, score = label or named(LABELS), named(SCORES)
+    if label is None and score is None and "answer" in lower and recurs(fields[lower["answer"]]):
+        label = lower["answer"]
     # Numbers that rarely recur are scores.
     target: dict[str, Any] = {"score": score}
     if label and not (score and len({*map(str, fields[label])}) > len(fields[label]) / 2):
@@ -73,7 +86,9 @@ def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterat
     text = named([name for name in TEXTS if texts.get(lower.get(name, ""))], but=[label]) or max(
         texts, key=lambda name: texts[name], default=None
     )
-    if text and text != label and (label or score):
+    if text and label and not score and not recurs(fields[label]):
+        yield {"kind": "table", **layout, "columns": {"text": text, "target": label}}
+    elif text and text != label and (label or score):
         yield {"kind": "table", **layout, "columns": {"text": text, **target}}
     if text and (marks := marked(fields)):
         yield {"kind": "table", **layout, "columns": {"text": text, "labels": marks}}
@@ -84,7 +99,9 @@ def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterat
 
 def labelled(name: Any, values: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the column of one or several labels per example, and the format keys it needs."""
-    if any(isinstance(each, list) and len(each) != 1 for each in values):
+    lists = [each for each in values if isinstance(each, list)]
+    # With at most one label in each, an empty list is an example without its label.
+    if any(len(each) > 1 for each in lists) or 2 * lists.count([]) > len(values):
         return {"labels": name}, {}
     for separator in ",;|":
         # Lists of labels take more different values than labels do.
@@ -103,17 +120,19 @@ def marked(columns: Mapping[Any, Sequence[Any]]) -> list[Any]:
 def _choices(
     fields: Mapping[str, list[Any]], lower: Mapping[str, str], layout: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    series = [name for name in fields if _SERIES.fullmatch(name)]
-    stems = Counter(_SERIES.sub(r"\1", name) for name in series)
+    series: dict[str, list[str]] = {}
+    for name in fields:
+        if numbered := _SERIES.fullmatch(name.lower()):
+            series.setdefault(numbered[1], []).append(name)
+
+    def one_of(stems: Sequence[str]) -> list[str] | None:
+        return next((sorted(series[s]) for s in stems if len(series.get(s, ())) > 1), None)
+
     options: Any = next(
         (lower[name] for name in _OPTIONS if name in lower and as_list(fields[lower[name]][0])),
         None,
     )
-    stem = next(
-        (stem for stem in ("ending", "choice", "option", "answer", "sol") if stems[stem] > 1), ""
-    )
-    if options is None and stem:
-        options = sorted(name for name in series if _SERIES.sub(r"\1", name) == stem)
+    options = options or one_of(_SERIES_OF_OPTIONS)
     answer = next((lower[name] for name in ANSWERS if name in lower), None)
     about = {
         key: next((lower[name] for name in names if name in lower), None)
@@ -122,6 +141,8 @@ def _choices(
     if "distractor1" in lower and answer:
         options = [answer, *(lower[name] for name in sorted(lower) if "distractor" in name)]
     columns: dict[str, Any] = {key: name for key, name in about.items() if name}
+    if parts := one_of(_SERIES_OF_CONTEXTS):
+        columns["context"] = parts
     if "sent1" in lower and "sent2" in lower:
         columns |= {"context": lower["sent1"], "begins": lower["sent2"]}
     if options is None or answer is None or not columns:
@@ -142,6 +163,24 @@ def _choices(
         yield block | {"answer": "letter"}
     else:
         yield block | {"answer": "text"}
+
+
+def recurs(values: Sequence[Any]) -> bool:
+    """Whether most values occur more than once, as those of classes do."""
+    return len(values) < _FEW or len({*map(str, values)}) <= len(values) / 2
+
+
+def _varies(values: Sequence[Any]) -> bool:
+    return len(values) < _FEW or len({*map(str, values)}) > 1
+
+
+def is_prose(cells: Sequence[str]) -> bool:
+    """Whether a column is text of several words; dates and names of files are not."""
+    filled = [cell for cell in cells if cell.strip()]
+    spaced = [cell for cell in filled if _SPACED.search(cell.strip())]
+    if len(spaced) <= 0.5 * len(filled):
+        return False
+    return fmean(sum(c.isalpha() or c == " " for c in cell) / len(cell) for cell in filled) > 0.6
 
 
 def mean_length(values: Sequence[Any]) -> float:

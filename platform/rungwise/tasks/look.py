@@ -8,6 +8,7 @@ columns. A person is expected to check it against the examples.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +20,19 @@ from rungwise.core.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.outside import matching
 from rungwise.core.source_files import SourceFile
-from rungwise.corpus.streams import guessed, packing_of, pieces
+from rungwise.corpus.streams import guessed, packing_of, wide_encoding
 from rungwise.tasks.examples import Example
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.base import DROPPED
+from rungwise.tasks.formats.base import DROPPED, bytes_of
 from rungwise.tasks.guess_fields import ROWS
 from rungwise.tasks.guess_json import of_json
 from rungwise.tasks.guess_lines import of_lines
+from rungwise.tasks.guess_parquet import MAGIC, of_parquet
 
 _SAMPLE_BYTES = 1 << 20  # read from a file of lines
 _MOST_DAMAGED = 0.3
+_WHOLE = ("squad", "dream", "folders")
+_TABLES = (".csv", ".tsv", ".conll", ".conllu", ".parquet")  # one is no text of a class
 
 
 class _Block(Config):
@@ -75,17 +79,23 @@ def look(path: str) -> Guess:
 
 def _forms(files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
     folders = {file.uri.rpartition("/")[0] for file in files}
-    content = b"".join(pieces(files[0]))
-    encoding, text = _decoded(content)
+    content = bytes_of(files[0])
+    if content.startswith(MAGIC):
+        yield from of_parquet(content)
+        return
+    encoding, text = _decoded(files[0], content)
+    if text.lstrip().startswith(("{", "[")):
+        forms = of_json(text)
+    elif len(folders) > 1 and not files[0].name.endswith(_TABLES):
+        # Most of the texts may be ASCII, and only some tell the encoding.
+        others = (_decoded(file, bytes_of(file))[0] for file in files)
+        encoding = next((each for each in others if each != "utf-8"), encoding)
+        # aclImdb keeps its unlabelled reviews beside the classes.
+        unlabelled = any(folder.endswith("/unsup") for folder in folders)
+        forms = iter([{"kind": "folders"} | ({"skip_labels": ["unsup"]} if unlabelled else {})])
+    else:
+        forms = of_lines(text)
     named = {} if encoding == "utf-8" else {"encoding": encoding}
-    several = len(folders) > 1 and not text.lstrip().startswith(("{", "["))
-    forms = (
-        iter([{"kind": "folders"}])
-        if several
-        else of_json(text)
-        if text.lstrip()[:1] in "{["
-        else of_lines(text)
-    )
     yield from (form | named for form in forms)
 
 
@@ -94,7 +104,7 @@ def _tried(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
     examples: list[Example] = []
     try:
         block = validate(_Block, {"format": form | {"on_error": "drop"}})
-        shown = files if form["kind"] == "folders" else files[:1]
+        shown = block.format.chosen(files if form["kind"] == "folders" else files[:1], counts)
         for file in shown:
             examples += islice(block.format.read(_sample(file, form), "train", counts), 2 * ROWS)
     except (ConfigError, DataError):
@@ -107,8 +117,10 @@ def _tried(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
 
 def _sample(file: SourceFile, form: Mapping[str, Any]) -> SourceFile:
     """Return a JSON file as a whole, and the first lines of other files."""
-    content = b"".join(pieces(file))
-    if form.get("layout") != "json" and form["kind"] not in ("squad", "dream", "folders"):
+    content = bytes_of(file)
+    whole = form.get("layout") in ("json", "parquet") or form["kind"] in _WHOLE
+    # In UTF-16 and UTF-32 a line does not end with a byte.
+    if not whole and not form.get("encoding", "").startswith("utf-"):
         kept = content[:_SAMPLE_BYTES]
         content = content if len(kept) == len(content) else kept[: kept.rfind(b"\n") + 1]
     name = file.name.removesuffix(packing_of(file.name))
@@ -116,12 +128,16 @@ def _sample(file: SourceFile, form: Mapping[str, Any]) -> SourceFile:
     return Member(uri, name, len(content), content=content)
 
 
-def _decoded(content: bytes) -> tuple[str, str]:
+def _decoded(file: SourceFile, content: bytes) -> tuple[str, str]:
+    if wide := wide_encoding(file):
+        return wide, content.decode(wide, "replace")
     # Mostly-ASCII text gives the detector too little to guess an encoding from.
     try:
         return "utf-8", content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError:
         head = content[:_SAMPLE_BYTES]
         western = sum(byte > 127 for byte in head) < 0.1 * len(head)
-    encoding = "latin-1" if western else guessed(head) or "latin-1"
+    # The control characters of Latin-1 are quotes and dashes of Windows.
+    usual = "cp1252" if re.search(rb"[\x80-\x9f]", content) else "latin-1"
+    encoding = usual if western else guessed(head) or usual
     return encoding, content.decode(encoding, "replace")

@@ -51,4 +51,4 @@ def build_task(
     )
 
 
-TASK = StageType("task", 5, build_task, TaskSummary, identity=identity, outside=outside)
+TASK = StageType("task", 6, build_task, TaskSummary, identity=identity, outside=outside)

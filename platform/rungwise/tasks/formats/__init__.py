@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rungwise.tasks.formats.choice import ChoiceFormat, CodahFormat, DreamFormat, SwagFormat
 from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
+from rungwise.tasks.formats.fasttext import FastTextFormat
 from rungwise.tasks.formats.folders import FoldersFormat
 from rungwise.tasks.formats.presets import GlueFormat, SickFormat, StsFormat
 from rungwise.tasks.formats.squad import SquadFormat
@@ -17,6 +18,7 @@ from rungwise.tasks.formats.tagged import MarksFormat, TokensFormat
 TaggedFormat = Annotated[
     TableFormat
     | FoldersFormat
+    | FastTextFormat
     | GlueFormat
     | ConllFormat
     | ConlluFormat

@@ -6,7 +6,7 @@ import contextlib
 import difflib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, field_validator
@@ -58,6 +58,10 @@ class FormatConfig(Config, ABC):
 
         Raises DataError, naming file and line, for data that cannot be used.
         """
+
+    def chosen(self, files: Sequence[SourceFile], counts: Counter[str]) -> Sequence[SourceFile]:
+        """Return the files of a split that hold examples; `counts` counts the others."""
+        return files
 
     @contextlib.contextmanager
     def sound(self, counts: Counter[str], what: str = "examples") -> Iterator[None]:
@@ -127,15 +131,20 @@ def name_of(
     return labels[value] if isinstance(labels, dict) else value
 
 
+def bytes_of(file: SourceFile) -> bytes:
+    """Read a file, unpacked if its name ends in .gz. Raises DataError if it is damaged."""
+    try:
+        return b"".join(pieces(file))
+    except UnsoundError as error:
+        raise DataError(f"{file.uri}: {error}; fetch the file again") from None
+
+
 def text_of(file: SourceFile, encoding: str = "utf-8") -> str:
-    """Read a file, unpacked if its name ends in .gz, without a byte order mark.
+    """Read a file as text, without a byte order mark.
 
     Raises DataError if it is not in `encoding`, naming the line, or is a damaged .gz.
     """
-    try:
-        content = b"".join(pieces(file))
-    except UnsoundError as error:
-        raise DataError(f"{file.uri}: {error}; fetch the file again") from None
+    content = bytes_of(file)
     try:
         return content.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:

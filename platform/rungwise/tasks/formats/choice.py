@@ -19,9 +19,17 @@ from pydantic import Field, model_validator
 from rungwise.core.config import Config
 from rungwise.core.source_files import SourceFile
 from rungwise.tasks.examples import ChoiceExample, Kind
-from rungwise.tasks.formats.base import Damage, FormatConfig, listed, nearest, shown, words
+from rungwise.tasks.formats.base import (
+    DROPPED,
+    Damage,
+    FormatConfig,
+    listed,
+    nearest,
+    shown,
+    words,
+)
 from rungwise.tasks.formats.records import RecordsFormat, TextColumn
-from rungwise.tasks.formats.rows import Column, json_of
+from rungwise.tasks.formats.rows import Column, json_of, plain
 
 
 class ChoiceColumns(Config):
@@ -79,12 +87,12 @@ class ChoiceFormat(RecordsFormat):
         # With each row, how many were dropped before it. A dropped row has no group: it may be an
         # option of the example before it or after it, so both are dropped.
         dropped: Counter[str] = Counter()
-        records = [(*record, dropped.total()) for record in self.records(file, split, dropped)]
+        records = [(*record, _damaged(dropped)) for record in self.records(file, split, dropped)]
         counts.update(dropped)
         before, groups = 0, itertools.groupby(records, lambda r: r[1]["columns.group"])
         several = [list(rows) for _, rows in groups]
         for number, rows in enumerate(several, start=1):
-            then = several[number][0][2] if number < len(several) else dropped.total()
+            then = several[number][0][2] if number < len(several) else _damaged(dropped)
             whole, before = before == then, rows[-1][2]
             line, first, _ = rows[0]
             with self.sound(counts):
@@ -93,7 +101,7 @@ class ChoiceFormat(RecordsFormat):
                 options = _options(
                     [row["columns.option"] for _, row, _ in rows], f"{file.uri}:{line}"
                 )
-                marks = [_plain(row["columns.answer"]) in self.right for _, row, _ in rows]
+                marks = [plain(row["columns.answer"]) in self.right for _, row, _ in rows]
                 if sum(marks) != 1:
                     raise Damage(
                         f"{file.uri}:{line}: expected one right option in the {len(marks)} rows "
@@ -122,7 +130,7 @@ class ChoiceFormat(RecordsFormat):
         )
 
     def _target(self, row: dict[str, Any], options: Sequence[str], where: str) -> int:
-        value = _plain(row["columns.answer"])
+        value = plain(row["columns.answer"])
         known = [str(place + self.first) for place in range(len(options))]
         if "columns.names" in row:
             names = row["columns.names"]
@@ -132,7 +140,7 @@ class ChoiceFormat(RecordsFormat):
                     f"{shown(names)}; mend the line, or change data.format.columns.names",
                     "their_names_of_options",
                 )
-            known = [_plain(name) for name in names]
+            known = [plain(name) for name in names]
         elif self.answer == "letter":
             known, value = list(string.ascii_uppercase[: len(options)]), value.upper()
         elif self.answer == "text":
@@ -145,10 +153,6 @@ class ChoiceFormat(RecordsFormat):
                 "their_answer",
             )
         return known.index(value)
-
-
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
 class _Preset(FormatConfig):
@@ -224,6 +228,10 @@ class DreamFormat(_Preset):
                             options,
                             options.index(answer),
                         )
+
+
+def _damaged(counts: Counter[str]) -> int:
+    return sum(number for reason, number in counts.items() if reason.startswith(DROPPED))
 
 
 def _options(options: Any, where: str) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 CoNLL-2003 (Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050) marks entities in IOB1: B- is used
 only where an entity directly follows another of its type. Later files, and the usual scorer, use
 IOB2: B- begins every entity. Other schemes also mark the last word and single-word entities: IOBES
-(or BIOES), BILOU, and BMES, which marks Chinese words without a type. By default all of these are
-converted to IOB2, so that a tag means the same in all data sets. CoNLL-U follows
+(or BIOES), BILOU, and BMES, which marks Chinese words without a type. CoNLL-2012 writes spans as
+brackets: (PERSON* and *) on the first and the last word, (GPE) on a single one. By default all of
+these are converted to IOB2, so that a tag means the same in all data sets. CoNLL-U follows
 universaldependencies.org/format.html.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rungwise.core.source_files import SourceFile
 from rungwise.tasks.examples import Kind, Tagged
@@ -25,6 +26,7 @@ from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, name_of,
 
 SPANS = re.compile(r"O|[BIMESLU]-.+")
 BARE = frozenset("BIMESO")  # tags without a type
+BRACKETS = re.compile(r"\*\)?|\([^()*]+\*?\)?")
 _BEGINS = "BSU"  # marks that begin a span
 _BARE_TYPE = "span"
 # Only blank and tab: an ideographic or no-break space is a word where characters are words.
@@ -104,6 +106,7 @@ class _Layout:
     numbered: bool
     to_iob2: bool
     glued_digit: bool = False
+    extra: bool = False
 
 
 class ConllFormat(_Tagging):
@@ -119,13 +122,25 @@ class ConllFormat(_Tagging):
     scheme: Literal["iob2", "as_is"] = "iob2"  # iob2: convert the tags to IOB2; as_is: keep them
     # remove the digit after a character, its place in the word (X1), as in Weibo NER
     glued_digit: bool = False
+    # lines may have any number of columns after those of the word and the tag, as in CoNLL-2012
+    extra_columns: bool = False
+
+    @model_validator(mode="after")
+    def _counted(self) -> ConllFormat:
+        if self.extra_columns and min(self.word, self.tag) < 0:
+            raise ValueError(
+                "extra_columns: count word and tag from the left, as in tag: 3; the last column "
+                "is another one in each line"
+            )
+        return self
 
     @property
     def layout(self) -> _Layout:
         least = max(2, *(at + 1 if at >= 0 else -at for at in (self.word, self.tag)))
         tabs, to_iob2 = self.separator == "tab", self.scheme == "iob2"
         comment, digit = self.comment, self.glued_digit
-        return _Layout(self.word, self.tag, 0, least, tabs, comment, False, to_iob2, digit)
+        extra = self.extra_columns
+        return _Layout(self.word, self.tag, 0, least, tabs, comment, False, to_iob2, digit, extra)
 
 
 class ConlluFormat(_Tagging):
@@ -155,6 +170,9 @@ def to_iob2(tags: Sequence[str], scheme: Collection[str] = ()) -> list[str]:
 def iob2_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """Return the tags that sentences tagged with `labels` can have after `to_iob2`."""
     tags: dict[str, None] = {}
+    if brackets(labels):
+        types = dict.fromkeys(label.strip("(*)") for label in labels)
+        labels = ["O", *(f"I-{each}" for each in types if each)]
     for tag in _to_iob(labels, labels):
         if tag.startswith("I-"):
             tags[f"B-{tag[2:]}"] = None
@@ -162,8 +180,23 @@ def iob2_labels(labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(tags)
 
 
+def brackets(scheme: Collection[str]) -> bool:
+    """Whether the tags write spans as brackets."""
+    return any(tag[:1] == "(" for tag in scheme) and all(map(BRACKETS.fullmatch, scheme))
+
+
+def _from_brackets(tags: Sequence[str]) -> Iterator[str]:
+    opened = ""
+    for tag in tags:
+        opened = tag.strip("(*)") or opened
+        yield f"{'B' if tag[0] == '(' else 'I'}-{opened}" if opened else "O"
+        opened = "" if tag.endswith(")") else opened
+
+
 def _to_iob(tags: Sequence[str], scheme: Collection[str]) -> Sequence[str]:
-    if BARE.issuperset(scheme) and not {"B", "S"}.isdisjoint(scheme):
+    if brackets(scheme):
+        tags = [*_from_brackets(tags)]
+    elif BARE.issuperset(scheme) and not {"B", "S"}.isdisjoint(scheme):
         tags = [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
     elif not all(map(SPANS.fullmatch, scheme)):
         return tags
@@ -187,8 +220,8 @@ def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[_Word |
         if layout.comment and text.startswith(layout.comment):
             continue
         # The first line decides the width; a line with fewer columns lacks its word or its tag.
-        width = width or len(cells)
-        if len(cells) != width or width < layout.least:
+        width = layout.least if layout.extra else width or len(cells)
+        if len(cells) < layout.least or (len(cells) != width and not layout.extra):
             yield Damage(
                 f"{file.uri}:{line}: expected {max(width, layout.least)} columns, a word and its "
                 f"tag among them, found {len(cells)}: {shown(text)}; words and tags must be as "

@@ -6,7 +6,7 @@ Movie reviews (aclImdb, rt-polarity) and newsgroups are published in this form.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from rungwise.core.source_files import SourceFile
@@ -42,6 +42,16 @@ class FoldersFormat(FormatConfig):
     def stated_labels(self) -> tuple[str, ...]:
         return names_of(self.labels)
 
+    def chosen(self, files: Sequence[SourceFile], counts: Counter[str]) -> Sequence[SourceFile]:
+        """Leave out files beside the folders of classes, such as a README or a list of names."""
+        if self.label == "file":
+            return files
+        above = {parent for file in files for parent in _parents(_parent(file.uri))}
+        kept = [file for file in files if _parent(file.uri) not in above]
+        if len(kept) < len(files):
+            counts["files_left_out_beside_the_folders_of_classes"] += len(files) - len(kept)
+        return kept
+
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
         *_, folder, name = file.uri.split("/")
         name = name.removesuffix(packing_of(name)).removesuffix(".txt")
@@ -58,3 +68,12 @@ class FoldersFormat(FormatConfig):
             for line, each in enumerate(lines_of(text), start=1):
                 if each.strip():
                     yield Text(f"{file.name}:{line}", each.strip(), None, label)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := _parent(path):
+        yield path

@@ -1,4 +1,4 @@
-"""Base of formats with named fields: delimited text, JSON Lines and JSON, read as records.
+"""Base of formats with named fields: delimited text, JSON and Parquet, read as records.
 
 file ──> rows or objects ──> the records inside each (`each`) ──> the fields that are asked for
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rungwise.core.config import Config
 from rungwise.core.errors import DataError
@@ -24,12 +24,21 @@ from rungwise.tasks.formats.rows import (
     json_of,
     nested,
     object_of,
+    parquet_rows,
     parsed,
+    plain,
 )
 
 # The texts of several columns are joined by blanks.
 TextColumn = Column | tuple[Column, ...]
 Record = tuple[str, dict[str, Any]]  # (place in the file, values by key)
+Layout = Literal["delimited", "json_lines", "json", "parquet"]
+# One value or several, as text.
+Values = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: tuple(map(plain, value if isinstance(value, list) else [value]))),
+    Field(min_length=1),
+]
 
 
 class SplitColumn(Config):
@@ -44,8 +53,10 @@ class SplitColumn(Config):
 class RecordsFormat(FormatConfig):
     """Records by the names of their fields, or by indexes from 0."""
 
-    # delimited rows, a JSON object per line, or one JSON array or object
-    layout: Literal["delimited", "json_lines", "json"] = "delimited"
+    optional: ClassVar[frozenset[str]] = frozenset()  # keys whose field a JSON record may lack
+
+    # delimited rows, a JSON object per line, one JSON array or object, or Parquet
+    layout: Layout = "delimited"
     # JSON: the field of a record that lists its examples, or several such lists in parallel; other
     # fields apply to each
     each: tuple[str, ...] = ()
@@ -58,6 +69,8 @@ class RecordsFormat(FormatConfig):
     extra_columns: bool = False  # rows may be longer than the first one
     # how one file holds all splits; null: each split has its own files
     split: SplitColumn | None = None
+    # read only records with these values, such as {answer: accept}
+    only: dict[Column, Values] = Field(default_factory=dict)
 
     @property
     @abstractmethod
@@ -67,7 +80,8 @@ class RecordsFormat(FormatConfig):
     def asked(self) -> dict[str, TextColumn]:
         """Return the `fields` that are set, and the column of the split."""
         split = {"split.column": self.split.column if self.split else None}
-        given = {**self.fields, **split}
+        only = {f"only.{column}": column for column in self.only}
+        given = {**self.fields, **split, **only}
         return {key: column for key, column in given.items() if column is not None}
 
     @model_validator(mode="after")
@@ -90,8 +104,12 @@ class RecordsFormat(FormatConfig):
         read = self._from_cells if self.layout == "delimited" else self._from_json
         for line, record in read(file, counts):
             # In JSON the value may be a number.
-            if self.split is None or str(record["split.column"]) == getattr(self.split, split):
+            if self.split and str(record["split.column"]) != getattr(self.split, split):
+                continue
+            if all(plain(record[f"only.{key}"]) in given for key, given in self.only.items()):
                 yield line, record
+            else:
+                counts["records_left_out_by_only"] += 1
 
     def _from_cells(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
         indexes: dict[str, int | list[int]] = {}
@@ -148,7 +166,12 @@ class RecordsFormat(FormatConfig):
 
     def _values(self, record: dict[str, Any], where: str) -> dict[str, Any]:
         def value(key: str, column: Column) -> Any:
-            return nested(record, str(column), where, f"data.format.{key}")
+            try:
+                return nested(record, str(column), where, f"data.format.{key}")
+            except Damage:
+                if key in self.optional:
+                    return None
+                raise
 
         return {
             key: [value(key, each) for each in column]
@@ -161,7 +184,8 @@ class RecordsFormat(FormatConfig):
 def objects(
     form: FormatConfig, layout: str, file: SourceFile, counts: Counter[str]
 ) -> Iterator[Record]:
-    """Yield the objects of JSON Lines, of an array, or the only object, with line or number."""
+    """Yield the objects of JSON Lines, of an array, the only object, or the rows of Parquet, with
+    line or number."""
     if layout == "json_lines":
         problem = "expected a JSON object on each line, found no JSON"
         remedy = "mend the line, or change data.format.layout"
@@ -170,6 +194,9 @@ def objects(
                 with form.sound(counts):
                     read = parsed(text, file, line, problem, remedy)
                     yield str(line), object_of(read, f"{file.uri}:{line}")
+        return
+    if layout == "parquet":
+        yield from ((f"row {number}", row) for number, row in enumerate(parquet_rows(file), 1))
         return
     data = json_of(file, form.encoding)
     if not isinstance(data, list | dict):

@@ -1,4 +1,4 @@
-"""Read the rows of delimited text, and JSON and JSON Lines.
+"""Read the rows of delimited text, JSON, JSON Lines and Parquet.
 
 A quoted field may hold line breaks, so the line that a row begins on, which messages give, is not
 the number of the row.
@@ -12,9 +12,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from rungwise.core.errors import DataError
 from rungwise.core.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, listed, nearest, text_of
+from rungwise.tasks.formats.base import Damage, bytes_of, listed, nearest, text_of
 
 # The csv module's default limit is 131,072 characters; reading passages are longer.
 csv.field_size_limit(1 << 30)
@@ -52,6 +55,24 @@ def delimited(
             f"{file.uri}:{line}: the quotes of this row do not match ({error}); mend the row, or "
             "set data.format.quoting to false if quotes are characters like others"
         ) from None
+
+
+def parquet_rows(file: SourceFile) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Parquet file. Raises DataError if it is none or is damaged."""
+    try:
+        with pq.ParquetFile(pa.BufferReader(bytes_of(file))) as table:
+            for batch in table.iter_batches():
+                yield from batch.to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise DataError(
+            f"{file.uri}: expected a Parquet file, found what cannot be read as one ({error}); "
+            "fetch the file again, or change data.format.layout"
+        ) from None
+
+
+def plain(value: Any) -> str:
+    """Return a value as the text that a recipe compares it with: `true`, `3`, `accept`."""
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
 def object_of(value: Any, where: str) -> dict[str, Any]:

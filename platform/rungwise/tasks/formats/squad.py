@@ -22,9 +22,10 @@ class SquadFormat(FormatConfig):
     """SQuAD JSON, version 1.1 or 2.0; the questions show which."""
 
     kind: Literal["squad"] = "squad"
-    # squad: as published; others: an object per question, with its context and answers: {text:
-    # [...], answer_start: [...]}, as other tools export it
-    layout: Literal["squad", "json_lines", "json"] = "squad"
+    # squad: as published; mrqa: a context with its questions per line, as MRQA publishes many data
+    # sets; others: an object per question, with its context and answers: {text: [...],
+    # answer_start: [...]}, as other tools export it
+    layout: Literal["squad", "mrqa", "json_lines", "json", "parquet"] = "squad"
     # questions without an answer; drop turns version 2.0 into 1.1
     unanswerable: Literal["keep", "drop"] = "keep"
 
@@ -55,6 +56,9 @@ class SquadFormat(FormatConfig):
         self, file: SourceFile, counts: Counter[str]
     ) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield (place, context, question with its answers) in SQuAD's form."""
+        if self.layout == "mrqa":
+            yield from self._of_mrqa(file, counts)
+            return
         if self.layout != "squad":
             for line, record in objects(self, self.layout, file, counts):
                 where = f"{file.uri}:{line}"
@@ -87,6 +91,24 @@ class SquadFormat(FormatConfig):
                     for asked, entry in _objects(paragraph, "qas", f"{where}."):
                         yield asked, context, entry
 
+    def _of_mrqa(
+        self, file: SourceFile, counts: Counter[str]
+    ) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        for line, record in objects(self, "json_lines", file, counts):
+            if "header" in record:
+                continue
+            where = f"{file.uri}:{line}"
+            with self.sound(counts):
+                context = words(record.get("context"), where, "the context")
+                for asked, entry in _objects(record, "qas", f"{where}, "):
+                    with self.sound(counts):
+                        answers = [
+                            {"text": answer.get("text"), "answer_start": _first(span)}
+                            for at, answer in _objects(entry, "detected_answers", f"{asked}.")
+                            for span in _value(answer, "char_spans", at, list)
+                        ]
+                        yield asked, context, {**entry, "id": entry.get("qid"), "answers": answers}
+
     def _answers(
         self, entry: dict[str, Any], context: str, where: str, counts: Counter[str]
     ) -> Iterator[Answer]:
@@ -103,6 +125,10 @@ class SquadFormat(FormatConfig):
                         "not_being_in_the_context",
                     )
                 yield Answer(text, start)
+
+
+def _first(span: Any) -> Any:
+    return span[0] if isinstance(span, list) and span else None
 
 
 def _objects(record: dict[str, Any], key: str, before: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""Tagged words in JSON: lists of words and tags, or a text with marked character ranges.
+"""Tagged words in JSON or Parquet: lists of words and tags, or a text with marked character ranges.
 
 Labelling tools export entities as marks. Their text is split into words here: runs of letters and
 digits, with every other character, and every Chinese one, a word of its own. Words also end at both
@@ -11,16 +11,17 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
 from rungwise.core.config import Config
+from rungwise.core.errors import DataError
 from rungwise.core.source_files import SourceFile
 from rungwise.tasks.examples import Kind, Tagged
 from rungwise.tasks.formats.base import Damage, Labels, name_of, names_of, shown, words
 from rungwise.tasks.formats.columns import iob2_labels, to_iob2
-from rungwise.tasks.formats.records import RecordsFormat, TextColumn
+from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import nested, object_of
 from rungwise.tokens.segmenters import HAN
 
@@ -28,15 +29,17 @@ _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
 
 
 class _JsonTags(RecordsFormat):
-    # a JSON object per line, or one JSON array or object
-    layout: Literal["delimited", "json_lines", "json"] = "json_lines"
+    # a JSON object per line, one JSON array or object, or Parquet
+    layout: Layout = "json_lines"
     # {value in the file: name}, or a list of the allowed values; null: any value
     labels: Labels | None = None
 
     @model_validator(mode="after")
     def _json(self) -> _JsonTags:
         if self.layout == "delimited":
-            raise ValueError("layout: expected json_lines or json; kind: conll is for columns")
+            raise ValueError(
+                "layout: expected json_lines, json or parquet; kind: conll is for columns"
+            )
         return self
 
     @property
@@ -117,6 +120,9 @@ class MarkColumns(Config):
 class MarksFormat(_JsonTags):
     """A text and labelled [start, end) in characters; or {label: {words: [[start, end]]}}."""
 
+    # Prodigy writes no spans beside a text that has none.
+    optional: ClassVar[frozenset[str]] = frozenset({"columns.marks"})
+
     kind: Literal["marks"] = "marks"
     columns: MarkColumns = MarkColumns()
     end_included: bool = False  # `end` is the last character of the mark, not the one after it
@@ -136,7 +142,9 @@ class MarksFormat(_JsonTags):
         return ()  # `labels` names marks, not tags of words
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
+        has_marks = records = 0
         for line, row in self.records(file, split, counts):
+            records, has_marks = records + 1, has_marks + (row["columns.marks"] is not None)
             with self.sound(counts):
                 where = f"{file.uri}:{line}"
                 text = words(row["columns.text"], where, "the text")
@@ -150,6 +158,11 @@ class MarksFormat(_JsonTags):
                             "marks_that_overlap",
                         )
                 yield _cut(f"{file.name}:{line}", text, marks)
+        if records and not has_marks:
+            raise DataError(
+                f"{file.uri}: expected marks in the field {self.columns.marks!r}, found no record "
+                "that has it; change data.format.columns.marks"
+            )
 
     def _marks(self, given: Any, length: int, where: str) -> Iterator[tuple[int, int, str]]:
         for mark in _listed(given, where):
