@@ -177,6 +177,19 @@ def test_parts_by_length_hold_every_row_once_and_no_length_twice(kind: str, tmp_
     assert sum(part.count for part in parts) == 2 * COUNT
 
 
+def test_the_length_of_a_chinese_text_is_its_characters() -> None:
+    texts = ("猫" * 3, "猫狗" * 20, "ab 狗")
+    rows = predictions.rows(
+        "a",
+        0,
+        [Text(f"a:{n}", text, None, "no") for n, text in enumerate(texts)],
+        [{"label": "no", "probabilities": [1.0, 0.0, 0.0]}] * 3,
+    )
+    info = TaskInfo("classification", LABELS, False, "accuracy")
+    parts = errors(rows, "a", info).by_length
+    assert [(each.shortest, each.longest) for each in parts] == [(2, 2), (3, 3), (40, 40)]
+
+
 def test_two_variants_are_compared_example_by_example(tmp_path: Path) -> None:
     info, rows = kept(tmp_path, "choice")
     counts, shown = disagreements(rows, "a", "b", info)

@@ -16,6 +16,7 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, Scores, Split, TaskData, finetune, loop
 from rungwise.finetune.batches import collate
+from rungwise.finetune.learning import in_force
 from rungwise.finetune.loop import add_gradients, build
 from rungwise.finetune.scoring import class_weights, loss_sums
 from rungwise.sweep.draws import check_values
@@ -220,6 +221,8 @@ def test_training_in_parts_is_training_with_a_ragged_last_batch_too() -> None:
         ({"windows": True}, "finetune.windows was drawn as True, but 0 was in force"),
         ({"stride": 4}, "finetune.stride was drawn as 4, but 0 was in force"),
         ({"accumulation": 6}, "finetune.accumulation was drawn as 6, but 4 was in force"),
+        ({"pooling": "mean"}, None),
+        ({"max_answer_tokens": 9}, "finetune.max_answer_tokens was drawn as 9, but 0 was in force"),
     ],
 )
 def test_a_swept_value_that_does_nothing_fails_the_sweep(
@@ -238,6 +241,30 @@ def test_a_swept_value_that_does_nothing_fails_the_sweep(
     drawn = {f"finetune.{key}": value for key, value in keys.items() if key != "epochs"}
     error = difference("trial-000", drawn, measured)
     assert str(error).startswith(f"trial-000: {wrong}") if wrong else error is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "drawn", "longest"),
+    [
+        ("span", {"stride": 6}, 6),
+        ("span", {"stride": 7}, 6),  # half of the 13 places beside three marks
+        ("regression", {"stride": 7}, 6),
+        ("multilabel", {"stride": 7}, 7),
+        ("span", {"max_answer_tokens": 9}, 9),
+        ("generation", {"max_answer_tokens": 6}, 6),
+        ("generation", {"max_answer_tokens": 9}, 6),  # a target takes at most half of a row
+        ("tagging", {"pooling": "mean"}, 0),
+        ("generation", {"pooling": "last"}, 0),
+        ("choice", {"pooling": "mean"}, 1),
+    ],
+)
+def test_values_in_force_are_those_that_rows_have_room_for(
+    kind: Kind, drawn: dict[str, Any], longest: int
+) -> None:
+    data = toy_data(kind)
+    data.splits["test"].items.append(data.splits["test"].items[0])  # a second window
+    found = in_force(config_of(**drawn), data, None, 1, torch.device("cpu"))
+    assert found == dict.fromkeys(drawn, longest)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,8 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
         assert set(frame.columns) == COLUMNS[kind]
         assert len(frame) == len(records)
     refused = dict.fromkeys(records[0])
-    for nothing in ([refused], pd.DataFrame([refused]), [None], [1.5]):
+    missing = pd.DataFrame([dict.fromkeys(records[0], pd.NA)])
+    for nothing in ([refused], pd.DataFrame([refused]), missing, [None], [pd.NA], [1.5], None, 5):
         with pytest.raises(DataError):
             served.predict(SimpleNamespace(), nothing)  # pyright: ignore[reportArgumentType]
     if kind == "tagging":
@@ -172,6 +173,12 @@ def test_a_text_that_is_cut_is_said_once(
     assert capsys.readouterr().err == (
         "stdin:120: the text is cut, for the model reads 16 tokens (finetune.sequence_length) and "
         "this needs 42; others that are cut are not named\n"
+    )
+    predictor = make_model(tmp_path, "span", "mlm_nsp")
+    predictor([example_of({"question": "w5 " * 65, "context": "w6"}, predictor.info, "stdin:1")])
+    assert capsys.readouterr().err == (
+        "stdin:1: the text is cut, for a question is read up to 64 tokens, and up to half of the "
+        "16 of a row (finetune.sequence_length); others that are cut are not named\n"
     )
 
 

@@ -25,12 +25,13 @@ from rungwise.evaluation.summary import EvaluateSummary, SeedRow, VariantResult
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
-from rungwise.serving.card import description
+from rungwise.serving.card import description, uses
 from rungwise.serving.predictor import FILES, Predictor
 from rungwise.serving.pretrained import load
 from rungwise.serving.registry import RegisterConfig, register_model
 from rungwise.tasks import examples as tasks
-from rungwise.tasks.examples import ExampleCounts, TaskSummary, Text
+from rungwise.tasks.examples import ExampleCounts, Kind, TaskSummary, Text
+from rungwise.tasks.unlabelled import columns, examples_in
 from tests.report_pages import Recorder, corpus_summary
 from tests.unit.test_predictor import INFO, make_model
 
@@ -252,3 +253,14 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     (first / "more.pkl").write_bytes(b"x")
     assert main(["verify", f"models:/{NAME}/1", "--root", str(models.root)]) == 2
     assert "more.pkl is not in the record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", list(INFO))
+def test_a_model_is_said_to_take_lines_of_text_only_if_it_does(kind: Kind) -> None:
+    told = uses("models:/small-toy/1", "root", INFO[kind]).partition("\n")[0]
+    try:
+        examples_in("a line", INFO[kind])
+    except DataError:
+        assert f"predictions, a table or JSON Lines with {', '.join(columns(INFO[kind]))}:" in told
+    else:
+        assert "predictions, one text per line:" in told

@@ -92,6 +92,9 @@ def test_what_is_no_request_is_told_so_and_one_that_is_refused_costs_no_other_it
         status, told = asked(service, "POST", "/predict", body)
         assert status == 400
         assert told["error"].startswith("expected ")
+    # The message quotes the key, half of a character, which UTF-8 cannot hold.
+    status, told = asked(service, "POST", "/predict", b'{"\\ud800": "one"}')
+    assert (status, told["error"][-1]) == (400, "\ud800")
     assert asked(service, "POST", "/predict", "one") == (200, {"label": "one"})
     assert asked(service, "POST", "/predict", ["one", "bad"])[0] == 400
     examples: Any = [SimpleNamespace(text=text) for text in ("one", "bad", "two")]
@@ -106,8 +109,8 @@ def test_what_is_no_request_is_told_so_and_one_that_is_refused_costs_no_other_it
     }
     assert status == 200
     assert samples["rungwise_serve_requests_total", "200"] == 1
-    assert samples["rungwise_serve_requests_total", "400"] == 6
-    assert samples["rungwise_serve_seconds_count",] == 7
+    assert samples["rungwise_serve_requests_total", "400"] == 7
+    assert samples["rungwise_serve_seconds_count",] == 8
     # One, then two whose answers are asked for twice, then three.
     assert samples["rungwise_serve_batch_examples_count",] == 4
     assert samples["rungwise_serve_batch_examples_sum",] == 8

@@ -244,6 +244,18 @@ def test_an_interval_ends_where_the_metric_does() -> None:
     assert (apart.low, apart.high) == (-1.0, 1.0)
 
 
+def test_the_bootstraps_interval_ends_where_the_difference_of_a_metric_does() -> None:
+    # Seeds differ by 1 and 0.4; the luck of seeds, stretched, reaches beyond 1.
+    first, second = sums(np.ones((2, 10))), sums(np.zeros((2, 10)))
+    second[1, :6, 0] = 1
+    assert paired_bootstrap(first, second, share, 0, resamples=999).high > 1
+    clipped = paired_bootstrap(first, second, share, 0, resamples=999, within=(0.0, 1.0))
+    assert clipped.high == 1
+    assert clipped.difference == pytest.approx(0.7)
+    mirrored = paired_bootstrap(second, first, share, 0, resamples=999, within=(0.0, 1.0))
+    assert mirrored.low == -1
+
+
 def test_holm_gives_what_p_adjust_of_r_gives() -> None:
     # p.adjust(c(0.04, 0.01, 0.03, 0.005), "holm")
     assert holm([0.04, 0.01, 0.03, 0.005]) == pytest.approx([0.06, 0.03, 0.06, 0.02])

@@ -44,7 +44,7 @@ def share_of(
 ) -> CutShare:
     frame = Frame(101, 102, 103, length)
     items = kinds.encode(examples, INFO[name], tokenizer, frame, stride=4, windows=windows)
-    return cut_share(examples, items, tokenizer)
+    return cut_share(examples, items, tokenizer, INFO[name].kind)
 
 
 def test_words_that_are_lost_or_torn_are_counted(letters: Tokenizer) -> None:
@@ -119,8 +119,23 @@ def test_the_length_named_is_the_smallest_that_cuts_at_most_5_percent(
 
     examples = [example(number) for number in range(120)]
     length = share_of(name, examples, letters, 9, windows).length
+    assert length is not None
     assert share_of(name, examples, letters, length, windows).of_examples <= 0.05
     assert share_of(name, examples, letters, length - 1, windows).of_examples > 0.05
+
+
+def test_no_length_is_named_where_another_limit_cuts(letters: Tokenizer) -> None:
+    # A target is written up to 30 tokens, a question read up to 64.
+    written: list[Example] = [
+        Text("1", "aa bb", target="cc " * 20),
+        Text("2", "aa", target="cc dd"),
+    ]
+    assert share_of("generation", written, letters, 100) == CutShare(
+        examples=2, cut_examples=1, windowed_examples=0, words=25, cut_words=5, length=None
+    )
+    asked = Question("1", "1", "aa " * 33, "cc", (Answer("cc", 0),))
+    found = share_of("span", [asked], letters, 300)
+    assert (found.cut_examples, found.cut_words, found.length) == (1, 1, None)
 
 
 def test_a_note_is_made_of_more_than_5_percent() -> None:
@@ -136,10 +151,11 @@ def test_a_note_is_made_of_more_than_5_percent() -> None:
     )
     assert cutting.note(64, {"test": little}) is None
     # Long rows do not help where another key limits a text.
-    assert cutting.note(143, {"train": much}) == (
-        "79.5% of the train examples (41.2% of the words) are cut although they fit into "
-        "finetune.sequence_length 143: texts to write are cut at finetune.max_answer_tokens, "
-        "questions at 64 tokens"
+    limited = much.model_copy(update={"length": None})
+    assert cutting.note(64, {"train": limited, "test": much}) == (
+        "79.5% of the train examples (41.2% of the words), 79.5% of the test examples (41.2% of "
+        "the words) are cut, and no finetune.sequence_length would cut at most 5%: texts to write "
+        "are cut at finetune.max_answer_tokens, questions at 64 tokens"
     )
     windowed = little.model_copy(update={"cut_examples": 0, "windowed_examples": 25})
     assert cutting.note(64, {"train": little, "test": windowed}) == (

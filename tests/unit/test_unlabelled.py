@@ -72,6 +72,10 @@ def test_questions_and_choices_come_from_objects_and_columns() -> None:
     lines = ["context\toption0\toption1\n", "The sun\trises.\tbarks.\n"]
     (choice,) = read_lines(lines, "tsv", info("choice"), "c.tsv")
     assert choice == ChoiceExample("c.tsv:2", "The sun", None, ("rises.", "barks."))
+    # Rows with fewer options end in empty cells.
+    lines = ["context\toption0\toption1\toption2\n", "The sun\trises.\tbarks.\t\n"]
+    (choice,) = read_lines(lines, "tsv", info("choice"), "c.tsv")
+    assert choice == ChoiceExample("c.tsv:2", "The sun", None, ("rises.", "barks."))
 
 
 def test_an_endless_stream_is_answered_as_it_comes() -> None:
@@ -108,7 +112,8 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_must_be_utf_8(tmp_path: Pat
     [
         (["x"], "text", info("span"), "needs question, context.*JSON Lines"),
         (['{"text": "a"}'], "jsonl", info("classification", pair=True), r"f:1: second is missing"),
-        (['{"text": 3}'], "jsonl", info("classification"), "f:1: text is a int"),
+        (['{"text": NaN}'], "jsonl", info("classification"), "f:1: text is missing; this model"),
+        (['{"text": 3}'], "jsonl", info("classification"), "f:1: text is 3 and not a text"),
         (['{"text": "a"}', "{"], "jsonl", info("classification"), "f:2: expected one JSON object"),
         (["[1]"], "jsonl", info("classification"), "f:1: expected a JSON object, found list"),
         (['{"text": "\\ud83d"}'], "jsonl", info("classification"), "f:1: text holds half of a"),
@@ -129,6 +134,12 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_must_be_utf_8(tmp_path: Pat
             "jsonl",
             info("choice"),
             "f:1: expected options, a list of 2 or more",
+        ),
+        (
+            ['{"context": "a", "option0": "b", "option1": "c", "option2": null, "option3": "d"}'],
+            "jsonl",
+            info("choice"),
+            "f:1: option2 is missing, but there is option3",
         ),
     ],
 )

@@ -169,7 +169,7 @@ def compare_variants(
     )
 
 
-EVALUATE = StageType("evaluate", 8, compare_variants, EvaluateSummary, resumes=True)
+EVALUATE = StageType("evaluate", 9, compare_variants, EvaluateSummary, resumes=True)
 
 
 class _ScoredSeed(SeedRow):
@@ -282,7 +282,10 @@ def _score(
     if counts_cut:
         cut = {
             name: cutting.cut_share(
-                data.splits[name].examples, data.splits[name].items, data.tokenizer
+                data.splits[name].examples,
+                data.splits[name].items,
+                data.tokenizer,
+                data.info.kind,
             )
             for name in SPLITS
         }
@@ -357,6 +360,7 @@ def _differences(
             value=lambda totals: metrics.value(totals.astype(np.float64, copy=False), info),
             seed=settings.first_seed,
             resamples=settings.bootstrap_resamples,
+            within=metrics.range_of(info.metric),
         )
         old, new = float(np.mean(scores[second])), float(np.mean(scores[first]))
         differences.append(

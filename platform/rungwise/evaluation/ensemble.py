@@ -53,7 +53,8 @@ def combined(evaluated: Artifact, task: Artifact) -> Iterator[tuple[str, str, fl
             either = np.stack([sums([label] * len(examples)) for label in info.labels])
             ways["with a threshold"] = _cross_fitted(share_N.mean(axis=1), either, info)
         for how, own in ways.items():
-            gain = paired_bootstrap(np.broadcast_to(own, alone.shape), alone, value, seed=0)
+            both = np.broadcast_to(own, alone.shape), alone
+            gain = paired_bootstrap(*both, value, seed=0, within=metrics.range_of(info.metric))
             yield variant, how, float(value(own.sum(axis=0))), gain
 
 

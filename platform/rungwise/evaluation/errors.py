@@ -16,6 +16,7 @@ import numpy as np
 
 from rungwise.tasks import chrf, squad_rules
 from rungwise.tasks.examples import Answer, Question, TaskInfo
+from rungwise.tasks.pieces import WORD
 from rungwise.tasks.tagging import marks_spans, spans_of
 
 Row = dict[str, Any]
@@ -45,7 +46,8 @@ class Bin:
 
 @dataclass(frozen=True)
 class Part:
-    """Examples of similar length (words): bounds, number of rows, mean score."""
+    """Examples of similar length in words, of which a Han character is one: bounds, number of rows,
+    mean score."""
 
     shortest: int
     longest: int
@@ -246,7 +248,7 @@ def text_of(row: Row) -> str:
 
 
 def _words(row: Row) -> int:
-    return len(row["words"]) if "words" in row else len(text_of(row).split())
+    return len(row["words"]) if "words" in row else len(WORD.findall(text_of(row)))
 
 
 def _shown(row: Row, info: TaskInfo, other: Row | None = None) -> Shown:

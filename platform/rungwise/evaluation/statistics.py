@@ -91,6 +91,7 @@ def paired_bootstrap(
     value: Callable[[NDArray[np.floating]], NDArray[np.floating]],
     seed: int,
     resamples: int = 10_000,
+    within: Range = _ANY,
 ) -> Difference:
     """The difference of a metric between two variants by bootstrap over examples and seeds.
 
@@ -105,7 +106,8 @@ def paired_bootstrap(
 
     Drawing both is conservative for noise of (seed, example) pairs (Owen 2007, "The pigeonhole
     bootstrap", Annals of Applied Statistics 1), but the interval is too narrow if most noise comes
-    from a few seeds: prefer Student's t (`paired_difference`). One seed covers examples only.
+    from a few seeds: prefer Student's t (`paired_difference`). One seed covers examples only. The
+    interval is clipped to the differences that the metric's range `within` allows.
 
     Raises ValueError if the shapes differ or an axis is empty.
     """
@@ -120,7 +122,8 @@ def paired_bootstrap(
         return of_first - of_second
 
     observed, drawn = _resampled(np.stack([first, second]), minus, seed, resamples)
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    widest = within[1] - within[0]
+    low, high = np.quantile(drawn, [0.025, 0.975]).clip(-widest, widest)
     # Adding one to each count keeps p above 0 (Davison and Hinkley 1997, sec. 4.2).
     tails = [(np.sum(drawn <= 0) + 1), (np.sum(drawn >= 0) + 1)]
     p = min(1.0, 2 * float(min(tails)) / (resamples + 1))

@@ -16,6 +16,9 @@ from rungwise.finetune.config import DiscriminativeAdaptation, FinetuneConfig
 from rungwise.finetune.data import TaskData
 from rungwise.finetune.kept import Kept
 from rungwise.finetune.model import TaskModel
+from rungwise.models.device import multiplies_bfloat16
+from rungwise.tasks.examples import OF_TEXT
+from rungwise.tasks.generation import longest_target
 from rungwise.training.state import named_state
 
 _EPOCH = "epoch"
@@ -64,22 +67,36 @@ def effective(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, f
 
 
 def in_force(
-    config: FinetuneConfig, data: TaskData, weights: torch.Tensor | None, parts: int
+    config: FinetuneConfig,
+    data: TaskData,
+    weights: torch.Tensor | None,
+    parts: int,
+    device: torch.device,
 ) -> dict[str, float]:
     """Return the measured effect of these keys where they differ from their default; 0: none.
 
-    `weights` are the class weights, and `parts` is the number of parts of the first batch.
+    `weights` are the class weights, `parts` is the number of parts of the first batch, and `device`
+    is the model's.
     """
-    windows = data.info.kind != "tagging" and any(
+    kind, longest = data.info.kind, config.sequence_length
+    windows = kind != "tagging" and any(
         len(split.items) > len(split.examples) for split in data.splits.values()
     )
+    marks = 3 if kind == "span" or data.info.pair else 2
+    answers = {"span": config.max_answer_tokens}
+    if kind == "generation":
+        answers = {kind: longest_target(longest, config.max_answer_tokens)}
     found = {
         "accumulation": parts,
         "auxiliary_language_model": config.auxiliary_language_model,
         "best_epoch": config.epochs > 1,
+        "bfloat16": multiplies_bfloat16(device),
         "class_weights": weights is not None and bool((weights != 1).any()),
+        "max_answer_tokens": answers.get(kind, 0),
+        "pooling": kind in (*OF_TEXT, "choice"),
         "windows": windows,
-        "stride": config.stride if windows else 0,
+        # No window begins more than half a window after the one before.
+        "stride": min(config.stride, (longest - marks) // 2) if windows else 0,
     }
     usual = FinetuneConfig()
     return {k: float(v) for k, v in found.items() if getattr(config, k) != getattr(usual, k)}

@@ -138,7 +138,7 @@ def finetune(
                 measured |= {key: to_peak * value for key, value in in_use.items()}
             if "batch_size" not in measured:
                 measured |= {"batch_size": len(chosen)}
-                measured |= in_force(config, data, weights, passes)
+                measured |= in_force(config, data, weights, passes, model.device)
             loss = add_gradients(model, batches, weights, devices)
             if not math.isfinite(loss):
                 raise UserError(

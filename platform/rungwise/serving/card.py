@@ -16,7 +16,8 @@ from rungwise.evaluation.statistics import Estimate, bootstrap
 from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks import metrics
-from rungwise.tasks.examples import TaskSummary
+from rungwise.tasks.examples import TaskInfo, TaskSummary
+from rungwise.tasks.unlabelled import columns, is_one_text
 
 _RESAMPLES = 2000
 _MOST_LETTERS = 5000  # of a description in MLflow's tables; PostgreSQL refuses more
@@ -141,12 +142,15 @@ def description(before: str, card: str, after: str) -> str:
     return before + card + after
 
 
-def uses(model: str, root: str) -> str:
+def uses(model: str, root: str, info: TaskInfo) -> str:
     """The commands that use a registered model of the registry of `root`."""
+    given = "one text per line"
+    if not is_one_text(info):
+        given = f"a table or JSON Lines with {', '.join(columns(info))}"
     where = f"{model} --root {shlex.quote(root)}"
     return "\n".join(
         (
-            f"- predictions, one text per line: `rungwise predict {where} --input FILE`",
+            f"- predictions, {given}: `rungwise predict {where} --input FILE`",
             f"- over HTTP: `rungwise serve {where}`",
             f"- provenance: `rungwise why {where}`",
         )

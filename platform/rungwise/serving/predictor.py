@@ -10,6 +10,7 @@ It needs only these three files, neither Ray nor the artifacts it was made from.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -102,8 +103,14 @@ class Predictor:
         if cut is None or self._said_cut:
             return
         self._said_cut = True
+        why = (
+            "a question is read up to 64 tokens, and up to half of the "
+            f"{self.frame.sequence_length} of a row (finetune.sequence_length)"
+            if math.isinf(cut.needs)
+            else f"the model reads {self.frame.sequence_length} tokens (finetune.sequence_length) "
+            f"and this needs {cut.needs}"
+        )
         sys.stderr.write(
-            f"{examples[cut.example].where}: the text is cut, for the model reads "
-            f"{self.frame.sequence_length} tokens (finetune.sequence_length) and this needs "
-            f"{cut.needs}; others that are cut are not named\n"
+            f"{examples[cut.example].where}: the text is cut, for {why}; others that are cut are "
+            "not named\n"
         )

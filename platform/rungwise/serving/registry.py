@@ -99,10 +99,12 @@ class RegisterSummary(Summary):
 
 @dataclass(frozen=True)
 class _Entry:
-    """A model to register. `shown` are example inputs as a caller gives them, `said` the answers.
-    Versions with the same tags `compared_on` compare by `score`; higher is better."""
+    """A model to register, and what it is asked. `shown` are example inputs as a caller gives them,
+    `said` the answers. Versions with the same tags `compared_on` compare by `score`; higher is
+    better."""
 
     files: dict[str, str]
+    info: TaskInfo
     shown: list[str] | pd.DataFrame
     said: list[dict[str, Any]]
     card: str
@@ -178,7 +180,7 @@ def register_model(
         f"{entry.about} `@{config.alias}` is the version to use: a new one gets it unless the "
         f"holder's {entry.score_name} is better, any other through `rungwise promote`.\n\n"
         f"The newest is [version {number}](#/models/{config.name}/versions/{number}); the page of "
-        f"its run: {page}\n\n{uses(f'models:/{config.name}@{config.alias}', root)}",
+        f"its run: {page}\n\n" + uses(f"models:/{config.name}@{config.alias}", root, entry.info),
     )
     client.update_model_version(
         config.name,
@@ -186,7 +188,7 @@ def register_model(
         description(
             f"The page of its run: {page}\n\n",
             entry.card,
-            f"\n{uses(f'models:/{config.name}/{number}', root)}",
+            "\n" + uses(f"models:/{config.name}/{number}", root, entry.info),
         ),
     )
     better = _better_holder(client, config, entry.compared_on, tags)
@@ -221,6 +223,7 @@ def _of_task(config: RegisterConfig, inputs: Mapping[str, Artifact], output: Fol
     examples = read(task, "validation")[:_EXAMPLES]
     return _Entry(
         files=_files(evaluation.folder, evaluation.folder, evaluation.folder),
+        info=info,
         shown=_input_example(examples, info),
         said=Predictor.load(evaluation.folder, quiet=True)(examples),
         card=task_card(config.name, inputs, config.licences),
@@ -248,6 +251,7 @@ def _of_pretraining(
     summary = PretrainSummary.of(pretrain)
     return _Entry(
         files=_files(pretrain.folder, inputs["tokenizer"].folder, output),
+        info=predictor.info,
         shown=texts,
         said=said,
         card=pretrain_card(config.name, inputs, config.licences),

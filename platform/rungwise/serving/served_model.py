@@ -6,7 +6,7 @@ tokenizers, but neither Ray nor a checkout of this project.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +44,24 @@ def _plain(model_input: Any) -> Any:
     if isinstance(model_input, pd.DataFrame):
         rows = model_input.to_dict("records")
         if any(isinstance(name, int) for name in model_input.columns):
-            return [next(iter(row.values())) for row in rows]
+            return [_value(next(iter(row.values()))) for row in rows]
+    elif isinstance(model_input, str | Mapping) or not isinstance(model_input, Iterable):
+        rows = [model_input]
     else:
-        rows = [model_input] if isinstance(model_input, str | Mapping) else list(model_input)
+        rows = list(model_input)
     return [
-        {
-            str(key): value.tolist() if isinstance(value, np.ndarray) else value
-            for key, value in row.items()
-        }
+        {str(key): _value(value) for key, value in row.items()}
         if isinstance(row, Mapping)
-        else row
+        else _value(row)
         for row in rows
     ]
+
+
+def _value(value: Any) -> Any:
+    """A value as JSON has it: a list for an array, None for what pandas calls missing."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return None if pd.api.types.is_scalar(value) and pd.isna(value) else value
 
 
 set_model(Served())

@@ -107,4 +107,6 @@ def _error(status: int, message: str) -> Reply:
 
 
 def _reply(status: int, value: Any) -> Reply:
-    return Reply(status, (json.dumps(value, ensure_ascii=False) + "\n").encode())
+    # A message may quote half of a character (a lone surrogate), which JSON can only escape.
+    text = json.dumps(value, ensure_ascii=False) + "\n"
+    return Reply(status, text.encode(errors="backslashreplace"))

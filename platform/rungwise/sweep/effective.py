@@ -45,7 +45,8 @@ def difference(
                 f"{trial}: {key} was drawn as {drawn!r}, but {value:g} was in force, so its score "
                 "is not that of its settings; take the key out of sweep.space, or mend what it "
                 "does not reach (a batch larger than the training split is cut to it; windows need "
-                "texts longer than a row, class weights classes of unlike size)"
+                "texts longer than a row, class weights classes of unlike size; a stride is at "
+                "most half a window)"
             )
     return None
 

@@ -2,12 +2,13 @@
 
 Encoding records for each item what it left out (`Item.cut`) and how long its rows would have been
 (`Item.needs`). Windows cover the whole text, and a long tagged sentence continues in the next row,
-so only questions, single words and the shorter text of a pair can be cut there.
+so only questions, single words and the shorter text of a pair can be cut there. Questions and
+texts to write have limits of their own, which longer rows do not lift.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +16,18 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rungwise.core.summary import Part
+from rungwise.tasks.examples import Kind, Text
 from rungwise.tasks.items import Cut, Item
 from rungwise.tasks.pieces import WORD
-from rungwise.tasks.splits import parts, whole
+from rungwise.tasks.splits import whole
 
 NOTED = 0.05  # cuts in more than this share of the examples are reported
 
 
 class CutShare(Part):
     """Counts of a split: examples, examples that lost something, examples read in several items,
-    words, and words not read completely. Rows of `length` tokens would cut at most 5 % of them.
+    words, and words not read completely. Rows of `length` tokens would cut at most 5 % of the
+    examples; None: no row is long enough, because of another limit.
     """
 
     examples: int
@@ -32,7 +35,7 @@ class CutShare(Part):
     windowed_examples: int
     words: int
     cut_words: int
-    length: int
+    length: int | None
 
     @property
     def of_examples(self) -> float:
@@ -47,22 +50,25 @@ class CutShare(Part):
         return self.cut_words / max(1, self.words)
 
 
-def cut_share(examples: Sequence[Any], items: Sequence[Item], tokenizer: Tokenizer) -> CutShare:
+def cut_share(
+    examples: Sequence[Any], items: Sequence[Item], tokenizer: Tokenizer, kind: Kind
+) -> CutShare:
     """Count what `items` lost of `examples`. A word is a run without blanks, or a Han character."""
-    needs = [0] * len(examples)
+    needs = [0.0] * len(examples)
     for item in items:
         needs[item.example] = max(needs[item.example], item.needs)
     cuts = [cut for item in items for cut in item.cut]
-    # In generation the target is a text too, and can lose words.
-    targets = (c.text for i in items for c in i.cut if c.text not in parts(examples[i.example]))
-    read = itertools.chain(map(whole, examples), targets)
+    read = [whole(example) for example in examples]
+    if kind == "generation":  # the target is a text too, and can lose words
+        read += [str(each.target) for each in examples if isinstance(each, Text)]
+    enough = sorted(needs)[len(needs) - 1 - int(NOTED * len(needs))]
     return CutShare(
         examples=len(examples),
         cut_examples=len({item.example for item in items if item.cut}),
         windowed_examples=sum(n > 1 for n in Counter(item.example for item in items).values()),
         words=sum(len(WORD.findall(text)) for text in read),
         cut_words=sum(_lost(cuts, tokenizer)),
-        length=sorted(needs)[len(needs) - 1 - int(NOTED * len(needs))],
+        length=None if math.isinf(enough) else int(enough),
     )
 
 
@@ -81,15 +87,15 @@ def note(sequence_length: int, shares: dict[str, CutShare]) -> str | None:
         f"{share.of_examples:.1%} of the {split} examples ({share.of_words:.1%} of the words)"
         for split, share in cut.items()
     )
-    length = max(share.length for share in cut.values())
-    if length <= sequence_length:
+    lengths = [share.length for share in cut.values()]
+    if None in lengths:
         return (
-            f"{parts} are cut although they fit into finetune.sequence_length {sequence_length}: "
+            f"{parts} are cut, and no finetune.sequence_length would cut at most {NOTED:.0%}: "
             "texts to write are cut at finetune.max_answer_tokens, questions at 64 tokens"
         )
     return (
-        f"finetune.sequence_length {sequence_length} cuts {parts}; {length} would cut at "
-        f"most {NOTED:.0%} of the examples"
+        f"finetune.sequence_length {sequence_length} cuts {parts}; "
+        f"{max(filter(None, lengths))} would cut at most {NOTED:.0%} of the examples"
     )
 
 

@@ -10,6 +10,7 @@ whether or not its target is known.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,12 +43,14 @@ def encode(
         written = row.ids[row.second : len(row.ids) - unended]
         known = example.target is not None
         places = range(row.second - 1, row.second - 1 + len(written)) if known else ()
-        side = max(len(source), min(len(target), max_answer_tokens))
+        side = max(len(source), len(target))
         cut = cuts(
             (example.text, source, 0, min(room, len(source))),
             (texts[index], target, 0, min(longest, len(target))),
         )
         needs = side + min(side, max_answer_tokens) + 3
+        if len(target) > max_answer_tokens:
+            needs = math.inf
         of_row = written if known else None
         items.append(Item((row,), index, of_row, tuple(places), needs=needs, cut=cut))
     return items

@@ -55,7 +55,8 @@ class Item:
     that predict the target. Span: [start, end) in characters of each context token, from
     `rows[0].second` on.
 
-    `needs` is the length of the longest row if nothing were cut, and `cut` what was.
+    `needs` is the length of the longest row if nothing were cut, infinite if another limit than
+    the row's cuts a text, and `cut` what was cut.
     """
 
     rows: tuple[Row, ...]
@@ -63,7 +64,7 @@ class Item:
     target: Any = None
     places: tuple[Any, ...] = ()
     first: int = 0
-    needs: int = field(default=0, compare=False)
+    needs: float = field(default=0, compare=False)
     cut: tuple[Cut, ...] = field(default=(), compare=False)
 
 

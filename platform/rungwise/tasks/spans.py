@@ -16,6 +16,7 @@ mark, belong to none: annotators do not see them either.
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -69,7 +70,7 @@ def encode(
         text = located[example.context]
         question = asked[:longest]
         cut = cuts((example.question, asked, 0, len(question)))
-        needs = 2 * min(len(asked), max_question_tokens) + 3
+        needs = 2 * len(asked) + 3 if len(asked) <= max_question_tokens else math.inf
         wanted = _answer(example, text)
         room = frame.sequence_length - 3 - len(question)
         for begin, end in windows(len(text.ids), room, stride):

@@ -14,8 +14,8 @@ Lines are read one by one, so that an endless stream is answered as it arrives.
 from __future__ import annotations
 
 import csv
-import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ SUFFIXES: Mapping[str, Format] = {
     ".ndjson": "jsonl",
 }
 _OPTION = "option"
+_NUMBERED = re.compile(f"{_OPTION}[0-9]+")
 
 
 def read_lines(
@@ -90,12 +91,17 @@ def examples_in(given: Any, info: TaskInfo) -> list[Example]:
 
 def text_column(info: TaskInfo) -> str:
     """Return the column that a line of text fills; DataError if an example has several."""
-    if info.kind in ("tagging", "generation") or (info.kind in OF_TEXT and not info.pair):
+    if is_one_text(info):
         return "text"
     raise DataError(
         f"a bare line of text is not enough for this model: it needs {', '.join(columns(info))}; "
         "give a table with a header, or JSON Lines, with these"
     )
+
+
+def is_one_text(info: TaskInfo) -> bool:
+    """Whether a bare text is an example."""
+    return info.kind in ("tagging", "generation") or (info.kind in OF_TEXT and not info.pair)
 
 
 def columns(info: TaskInfo) -> tuple[str, ...]:
@@ -117,9 +123,9 @@ def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example
     def get(name: str) -> str:
         value = record.get(name)
         if not isinstance(value, str):
-            kind = "missing" if value is None else f"a {type(value).__name__} and not a text"
+            found = f"{value!r:.80} and not a text" if _given(value) else "missing"
             raise DataError(
-                f"{where}: {name} is {kind}; this model needs {', '.join(columns(info))}, "
+                f"{where}: {name} is {found}; this model needs {', '.join(columns(info))}, "
                 f"found {', '.join(map(str, record)) or 'nothing'}"
             )
         return _whole(value, name, where)
@@ -142,8 +148,14 @@ def example_of(record: Mapping[str, Any], info: TaskInfo, where: str) -> Example
 def _options(record: Mapping[str, Any], where: str) -> tuple[str, ...]:
     given = record.get("options")
     if given is None:
-        numbered = (record.get(f"{_OPTION}{number}") for number in itertools.count())
-        given = list(itertools.takewhile(_given, numbered))
+        numbered = {name: record[name] for name in record if _NUMBERED.fullmatch(str(name))}
+        there = {name for name, value in numbered.items() if _given(value)}
+        names = [f"{_OPTION}{number}" for number in range(len(there))]
+        if lacking := [name for name in names if name not in there]:
+            raise DataError(
+                f"{where}: {lacking[0]} is missing, but there is {max(there - {*names})}"
+            )
+        given = [numbered[name] for name in names]
     if not isinstance(given, list | tuple) or len(given) < 2:
         raise DataError(
             f"{where}: expected options, a list of 2 or more, or {_OPTION}0, {_OPTION}1 and so on, "
@@ -153,8 +165,8 @@ def _options(record: Mapping[str, Any], where: str) -> tuple[str, ...]:
 
 
 def _given(value: Any) -> bool:
-    """Whether a cell has a value; a data frame has NaN in empty cells."""
-    return value is not None and value == value
+    """Whether a cell has a value; an empty one has "" in a file and NaN in a data frame."""
+    return value is not None and value == value and value != ""
 
 
 def _texts(values: Iterable[Any], name: str, where: str) -> tuple[str, ...]:
