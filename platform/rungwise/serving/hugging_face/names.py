@@ -15,8 +15,9 @@
     ModernBertForPretraining          modernbert: ModernBertForMaskedLM
     LlamaForPretraining               llama: LlamaForCausalLM; with query_key_norm
                                       qwen3: Qwen3ForCausalLM
-    SentenceEncoder                   bert: BertModel, modernbert: ModernBertModel, and the
-                                      files of sentence-transformers, export only
+    SentenceEncoder                   bert: BertModel, roberta-prelayernorm: the same,
+                                      modernbert: ModernBertModel, and the files of
+                                      sentence-transformers, export only
 
 This module maps configs, tensors.py tensors. Apart from names, their BERT and Llama have queries,
 keys and values in three matrices, their NSP classes are in reverse order, and their GPT stores each
@@ -64,6 +65,7 @@ AUTO_CLASSES: Mapping[str, str] = {
     "LlamaForCausalLM": "AutoModelForCausalLM",
     "Qwen3ForCausalLM": "AutoModelForCausalLM",
     "BertModel": "AutoModel",
+    "RobertaPreLayerNormModel": "AutoModel",
     "ModernBertModel": "AutoModel",
 }
 
