@@ -200,6 +200,9 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     rows = instances_of(tmp_path)
     drier = model.model_copy(update={"dropout": 0.0})
     check_initial(drier, model.objective("mlm"), artifact, rows)
+    gpt, _, theirs, _ = trained_on("gpt", tmp_path / "gpt")
+    crossing = gpt.model_copy(update={"crosses_documents": True})
+    check_initial(crossing, gpt.objectives[0], theirs, rows)
     wider = model.model_copy(update={"intermediate_size": 99})
     with pytest.raises(ConfigError, match=r"model\.intermediate_size is 99, but there it was 24"):
         check_initial(wider, model.objective("mlm"), artifact, rows)
@@ -232,6 +235,11 @@ def test_a_recipe_takes_model_and_tokenizer_from_the_folder(tmp_path: Path) -> N
     assert stages["pretrain"].inputs["initial"] is stages["initial"]
     assert validate(Recipe, made.model_dump(mode="json")) == made
     validate(Recipe, recipe | {"model": {"dropout": 0.1}})
+    gpt = {"pretrain": {"initial": str(folder_of("gpt", tmp_path / "gpt")), "steps": 2}}
+    gpt |= {"instances": {"kind": "causal", "sequence_length": 16}}
+    crossing = validate(Recipe, recipe | gpt | {"model": {"crosses_documents": True}}).model
+    assert crossing is not None
+    assert crossing.model_dump()["crosses_documents"]
     with pytest.raises(ConfigError, match=r"model\.num_layers is 3, but the weights in .* have 2"):
         validate(Recipe, recipe | {"model": {"num_layers": 3}})
     # Its place is no part of what it is.
