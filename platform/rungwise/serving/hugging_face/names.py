@@ -41,7 +41,9 @@ ModelType = Literal[
 Known = BertConfig | GptConfig | ModernBertConfig | LlamaConfig
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+OLD_WEIGHTS = "pytorch_model.bin"  # a pickle, which older versions of theirs wrote
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+INDEX = ".index.json"  # ends the name of the file that lists shards
 FILES = (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG)
 # Additional files of sentence-transformers.
 MODULES, SENTENCES, POOLING = "modules.json", "sentence_bert_config.json", "1_Pooling"
