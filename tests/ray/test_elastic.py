@@ -184,6 +184,62 @@ def test_a_run_of_one_step_and_one_that_a_clock_ends_prove_nothing(instances: Ar
         prove_resume(timed, {"instances": instances}, ComputeConfig(), Folder.at("/nowhere"))
 
 
+class _Asked(Exception):
+    """Stands for the first run of a proof."""
+
+
+def asked_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[str], int]]:
+    """Record the inputs and workers of the first run, and end there."""
+    asked: list[tuple[set[str], int]] = []
+
+    def ends(settings: Any, read: Any, compute: ComputeConfig, *_: Any) -> None:
+        asked.append((set(read), compute.num_workers))
+        raise _Asked
+
+    monkeypatch.setattr(resume_proof, "_run", ends)
+    return asked
+
+
+def test_the_proof_begins_with_the_initial_weights_of_the_recipe(
+    instances: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asked_of(monkeypatch)
+    monkeypatch.setattr(resume_proof.gradient, "check_fit", lambda *_: None)
+    inputs = {"corpus": instances, "instances": instances, "initial": instances}
+    with pytest.raises(_Asked):
+        prove_resume(config(), inputs, ComputeConfig(num_workers=1), Folder.at("/nowhere"))
+    assert asked == [({"instances", "initial"}, 1)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"model.dropout": 0.1}, r"model\.dropout is 0\.1"),
+        ({"pretrain.objective": "simcse"}, r"pretrain\.objective simcse has a dropout of 0\.1"),
+    ],
+)
+def test_with_dropout_a_run_is_proved_on_as_many_workers_alone(
+    instances: Artifact, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], told: str
+) -> None:
+    asked_of(monkeypatch)
+    fitted: list[int] = []
+
+    def fits(settings: Any, inputs: Any, compute: ComputeConfig) -> None:
+        fitted.append(compute.num_workers)
+
+    monkeypatch.setattr(resume_proof.gradient, "check_fit", fits)
+    compute, place = ComputeConfig(num_workers=1), Folder.at("/nowhere")
+    read = {"instances": instances}
+    with pytest.raises(_Asked):
+        prove_resume(config(**changes), read, compute, place)
+    assert fitted == [1, 1]
+    with pytest.raises(UserError, match=rf"--workers-after is 2 after 1, but {told}"):
+        prove_resume(config(**changes), read, compute, place, 2)
+    with pytest.raises(_Asked):
+        prove_resume(config(), read, compute, place)
+    assert fitted[2:] == [1, 2]
+
+
 @pytest.mark.parametrize(("difference", "verdict"), [(5e-4, "same"), (2e-3, "DIFFERENT")])
 def test_the_certificate_says_where_the_kill_lay_and_what_was_allowed(
     instances: Artifact,

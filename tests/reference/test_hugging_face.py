@@ -398,6 +398,29 @@ def test_gpt2_without_prefix_and_with_its_masks_is_understood(gpt_folder):
     assert {tensor.dtype for tensor in load(gpt_folder)[1].values()} == {torch.float32}
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_weights_in_shards_and_of_old_versions_are_the_same(bert_folder, name):
+    _, expected = load(bert_folder)
+    safe = name.endswith(".safetensors")
+    theirs = transformers.AutoModelForPreTraining.from_pretrained(bert_folder)
+    (bert_folder / "model.safetensors").unlink()
+    if safe:
+        theirs.save_pretrained(bert_folder, max_shard_size="5KB")
+    else:
+        torch.save(theirs.state_dict(), bert_folder / name)
+        torch.testing.assert_close(load(bert_folder)[1], expected, atol=0, rtol=0)
+        (bert_folder / name).unlink()
+        parts = {"a.bin": {}, "b.bin": {}}
+        for number, (key, tensor) in enumerate(theirs.state_dict().items()):
+            parts["ab"[number % 2] + ".bin"][key] = tensor
+        for file, tensors in parts.items():
+            torch.save(tensors, bert_folder / file)
+        where = {key: file for file, tensors in parts.items() for key in tensors}
+        (bert_folder / f"{name}.index.json").write_text(json.dumps({"weight_map": where}))
+    assert not (bert_folder / name).exists()
+    torch.testing.assert_close(load(bert_folder)[1], expected, atol=0, rtol=0)
+
+
 # Tokenizers.
 
 
@@ -487,6 +510,7 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
         ({"model_type": "removed"}, "model_type must be one of .* found null"),
         ({"num_hidden_layers": "removed"}, "the key num_hidden_layers is missing"),
         ({"vocab_size": "removed"}, "the key vocab_size is missing"),
+        ({"vocab_size": "59"}, 'vocab_size must be a number above 0, found "59"'),
         ({"attention_probs_dropout_prob": 0.5}, "hidden_dropout_prob and attention_.* the same"),
         ({"num_attention_heads": 3}, "hidden_size 16 and num_heads 3"),
     ],
@@ -553,7 +577,24 @@ def test_files_that_are_not_there_or_not_readable_are_named(bert_folder):
     with pytest.raises(DataError, match=r"model\.safetensors: expected safetensors"):
         load(bert_folder)
     weights.rename(bert_folder / "pytorch_model.bin")
-    with pytest.raises(DataError, match=r"found none \(beside it: .*pytorch_model\.bin.*\); save"):
+    with pytest.raises(DataError, match=r"pytorch_model\.bin: expected a dictionary of tensors"):
+        load(bert_folder)
+    torch.save([print], bert_folder / "pytorch_model.bin")
+    with pytest.raises(DataError, match=r"pytorch_model\.bin: expected a dictionary of tensors"):
+        load(bert_folder)
+    (bert_folder / "pytorch_model.bin").unlink()
+    with pytest.raises(
+        DataError, match=r"has no weights; expected model\.safetensors or pytorch_mo"
+    ):
+        load(bert_folder)
+    index = bert_folder / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "model-1.safetensors"}}')
+    with pytest.raises(
+        DataError, match=r"index\.json lists model-1\.safetensors, which is not besid"
+    ):
+        load(bert_folder)
+    index.write_text("{}")
+    with pytest.raises(DataError, match=r"index\.json: expected a weight_map"):
         load(bert_folder)
     config.write_text("{")
     with pytest.raises(DataError, match=r"config\.json: expected JSON"):

@@ -166,6 +166,7 @@ def test_the_published_shapes_have_the_published_numbers_of_parameters():
     ("kind", "changes", "message"),
     [
         ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "rope_type must be default, found"),
+        ("llama", {"rope_parameters": [1]}, r"rope_parameters must be an object, found \[1\]"),
         ("llama", {"attention_bias": True}, "attention_bias must be false, found true"),
         ("modernbert", {"layer_types": ["sliding_attention"] * 5}, "layer_types must begin with"),
         ("modernbert", {"norm_bias": True}, "norm_bias must be false"),

@@ -165,9 +165,16 @@ def test_a_text_is_written_again_from_the_vector_of_what_is_left(kind: str) -> N
 
 
 @pytest.mark.parametrize("objective", [SIMCSE, TSDAE], ids=lambda each: each.name)
-@pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
+@pytest.mark.parametrize(
+    ("kind", "norm", "name"),
+    [
+        ("mlm", "post", "BertModel"),
+        ("mlm", "pre", "RobertaPreLayerNormModel"),
+        ("modern_bert", "pre", "ModernBertModel"),
+    ],
+)
 def test_the_exported_folder_gives_sentence_transformers_the_same_vectors(
-    kind: str, objective: Any, tmp_path: Path
+    kind: str, norm: str, name: str, objective: Any, tmp_path: Path
 ) -> None:
     from sentence_transformers import SentenceTransformer  # seconds, which collecting need not pay
 
@@ -175,9 +182,9 @@ def test_the_exported_folder_gives_sentence_transformers_the_same_vectors(
     file = tmp_path / "tokenizer.json"
     tokenizer = train(WordPieceConfig(vocab_size=120), sentences)
     tokenizer.save(str(file))
-    family = small_config(kind)
+    family = small_config(kind, norm=norm)
     model = shaken(family.build(tokenizer.get_vocab_size(), objective), 0.2).eval()
-    export(model, family, file, tmp_path / "out")
+    assert export(model, family, file, tmp_path / "out") == name
     theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     texts = [sentences[0][:12], sentences[1], "a"]
     ours = SentenceModel(model, family.max_length, *special_ids(tokenizer).require("cls", "sep"))

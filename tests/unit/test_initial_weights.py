@@ -29,7 +29,7 @@ from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.imported import ImportConfig
 from rungwise.pretraining.initial import began_with, check_initial, load_initial
-from rungwise.serving.hugging_face import export
+from rungwise.serving.hugging_face import export, load
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS, import_weights
 from rungwise.tokenizer.new_words import with_new_words
 from tests.conftest import small_recipe
@@ -195,11 +195,22 @@ def test_heads_that_the_folder_lacks_are_drawn_and_those_not_trained_are_carried
     assert set(began_with(module, artifact).carried) == set(carried)
 
 
+def test_an_output_matrix_that_the_folder_lacks_is_drawn(tmp_path: Path) -> None:
+    """A LlamaModel without its head, as a BertModel is."""
+    folder = folder_of("llama", tmp_path / "theirs")
+    transformers.LlamaModel.from_pretrained(folder).save_pretrained(folder)
+    _, state = load(folder)
+    assert "output.weight" not in state
+
+
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     model, _, artifact, _ = trained_on("bert", tmp_path)
     rows = instances_of(tmp_path)
     drier = model.model_copy(update={"dropout": 0.0})
     check_initial(drier, model.objective("mlm"), artifact, rows)
+    gpt, _, theirs, _ = trained_on("gpt", tmp_path / "gpt")
+    crossing = gpt.model_copy(update={"crosses_documents": True})
+    check_initial(crossing, gpt.objectives[0], theirs, rows)
     wider = model.model_copy(update={"intermediate_size": 99})
     with pytest.raises(ConfigError, match=r"model\.intermediate_size is 99, but there it was 24"):
         check_initial(wider, model.objective("mlm"), artifact, rows)
@@ -232,6 +243,13 @@ def test_a_recipe_takes_model_and_tokenizer_from_the_folder(tmp_path: Path) -> N
     assert stages["pretrain"].inputs["initial"] is stages["initial"]
     assert validate(Recipe, made.model_dump(mode="json")) == made
     validate(Recipe, recipe | {"model": {"dropout": 0.1}})
+    gpt = {"pretrain": {"initial": str(folder_of("gpt", tmp_path / "gpt")), "steps": 2}}
+    gpt |= {"instances": {"kind": "causal", "sequence_length": 16}}
+    crossing = validate(Recipe, recipe | gpt | {"model": {"crosses_documents": True}}).model
+    assert crossing is not None
+    assert crossing.model_dump()["crosses_documents"]
+    with pytest.raises(ConfigError, match=r"pretrain\.initial: expected a folder .* 'bert-base'"):
+        validate(Recipe, recipe | {"pretrain": {"initial": "bert-base", "steps": 2}})
     with pytest.raises(ConfigError, match=r"model\.num_layers is 3, but the weights in .* have 2"):
         validate(Recipe, recipe | {"model": {"num_layers": 3}})
     # Its place is no part of what it is.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -106,6 +107,30 @@ def test_a_vocab_txt_is_a_wordpiece_vocabulary(tmp_path: Path) -> None:
     assert tokens(read(config(path, lowercase=False)), "Playing") == ["[UNK]"]
     crlf = written(tmp_path / "crlf" / "small.txt", VOCAB_TXT.replace("\n", "\r\n"))
     assert read(config(crlf)).get_vocab() == read(config(path)).get_vocab()
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"do_lower_case": False}, r"do_lower_case is false in .*set tokenizer\.lowercase=false"),
+        ({"strip_accents": False}, r"strip_accents is false, but a vocab\.txt is read with true"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false, but"),
+    ],
+)
+def test_what_transformers_wrote_beside_a_vocab_txt_must_agree(
+    stated: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "vocab.txt", VOCAB_TXT)
+    agrees = outside(config(path))
+    written(tmp_path / "tokenizer_config.json", json.dumps(stated))
+    for place in (path, tmp_path):
+        with pytest.raises(DataError, match=message):
+            outside(config(place))
+    plain = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+    written(tmp_path / "tokenizer_config.json", json.dumps(plain))
+    assert outside(config(tmp_path)) == agrees
+    written(tmp_path / "tokenizer_config.json", json.dumps({"do_lower_case": False}))
+    assert outside(config(tmp_path, lowercase=False)) == agrees
 
 
 def test_the_byte_order_mark_of_an_editor_is_no_part_of_a_piece(tmp_path: Path) -> None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from rungwise.commands.arguments import Commands, add_recipe, add_verb, at_least_one
 from rungwise.core.exit_codes import FAILED, OK
+
+if TYPE_CHECKING:
+    from rungwise.core.stage import Stage
+    from rungwise.pipeline.recipe import Recipe
 
 
 def add(commands: Commands) -> None:
@@ -30,11 +34,11 @@ def add(commands: Commands) -> None:
 
 
 def prove_resume(options: argparse.Namespace) -> int:
-    """Build missing instances, run the proof, print its certificate and save it below ROOT/proof/;
+    """Build the missing inputs, run the proof, print its certificate and save it below ROOT/proof/;
     return 0 if the runs agree, else 1."""
     from rungwise.core.config import fingerprint
     from rungwise.pipeline import workflow
-    from rungwise.pipeline.recipe import instances_stages, training
+    from rungwise.pipeline.recipe import pretrain_stages, training
     from rungwise.pretraining.config import by_gradient
     from rungwise.pretraining.resume_proof import CERTIFICATE, prove_resume
 
@@ -42,7 +46,11 @@ def prove_resume(options: argparse.Namespace) -> int:
     settings = training(recipe)
     by_gradient(settings.pretrain, "steps")
     console = Console()
-    built = workflow.run(lambda recipe: list(instances_stages(recipe).values()), recipe, console)
+
+    def inputs(recipe: Recipe) -> list[Stage]:
+        return [each for name, each in pretrain_stages(recipe).items() if name != "pretrain"]
+
+    built = workflow.run(inputs, recipe, console)
     name = fingerprint({"config": settings, "at": time.time_ns()})
     place = workflow.root_folder(recipe.root) / "proof" / name
     certificate = prove_resume(

@@ -120,6 +120,11 @@ class Recipe(Config):
             return data
         model, tokenizer = data.get("model") or {}, data.get("tokenizer") or {}
         if "kind" not in model:
+            if not Path(initial).is_dir():
+                raise ConfigError(
+                    "pretrain.initial: expected a folder on this machine that save_pretrained of "
+                    f"transformers has written, found {initial!r}; rungwise downloads no models"
+                )
             theirs = load_config(Path(initial)).model_dump(mode="json")
             for key, value in model.items():
                 if key in theirs and key not in NOT_OF_WEIGHTS and value != theirs[key]:

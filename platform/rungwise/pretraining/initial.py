@@ -36,7 +36,8 @@ from rungwise.pretraining.summary import BeganWith, PretrainSummary
 from rungwise.training.tensor_files import MODEL, load_tensors
 
 INITIAL = "initial"  # the input of the stage
-NOT_OF_WEIGHTS = ("dropout", "initializer_range")  # keys of a model that do not affect tensors
+# Keys of a model that say how it is trained, and do not affect tensors.
+NOT_OF_WEIGHTS = ("dropout", "initializer_range", "crosses_documents")
 
 
 def check_initial(

@@ -4,6 +4,9 @@
     disturbed     n workers ──> SIGKILL to all of its processes, at a random step
                   m workers ──> from the last checkpoint to the end ─> losses, hash of the rows
 
+Dropout is drawn on each worker for its own rows, so a run with dropout is the same only with as
+many workers, and m is n.
+
 The kill falls into the second epoch of the instances if the run has one, because mistakes in the
 data order show there first; else anywhere. At least a tenth of the run comes after it, and at least
 one checkpoint before it.
@@ -46,6 +49,7 @@ from rungwise.core.storage import Folder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining import gradient
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
+from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.training.config import first_longer_step
 from rungwise.training.curriculum import READ_BY_NAME, rows_per_epoch
@@ -70,20 +74,29 @@ def prove_resume(
 ) -> dict[str, Any]:
     """Run the proof in `place` and return the certificate, which is also written there.
 
-    `workers_after` is by default one less than before, or two after one; `seed` chooses the step of
-    the kill; `console` shows progress. Raises UserError if a second run could not be the same, if
-    the run has a single step, or if it does not fit one of the numbers of workers.
+    `workers_after` is by default one less than before, or two after one, but as many with dropout;
+    `seed` chooses the step of the kill; `console` shows progress. Raises UserError if a second run
+    could not be the same, if the run has a single step, or if it does not fit one of the numbers of
+    workers.
     """
     console = console or Console(quiet=True)
     settings = by_gradient(config.pretrain, "steps").model_copy(update={"log_every_steps": 1})
     config = config.model_copy(update={"pretrain": settings})
     before = compute.num_workers
-    after = workers_after or (before - 1 if before > 1 else 2)
+    other = before - 1 if before > 1 else 2
+    dropout = _dropout(config)
+    after = workers_after or (before if dropout else other)
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     if settings.max_seconds is not None:
         raise UserError(
             f"pretrain.max_seconds is {settings.max_seconds}: a clock ends the run, so no second "
             "one would be the same; set pretrain.max_seconds=null for the proof"
+        )
+    if dropout and after != before:
+        raise UserError(
+            f"--workers-after is {after} after {before}, but {dropout}, and each worker draws it "
+            "for its own rows, so no second run would be the same; leave --workers-after out, or "
+            "set the dropout to 0"
         )
     kill_steps(config, inputs["instances"], settings.steps)
     # The number of workers is part of the proof, so none may go missing.
@@ -91,7 +104,7 @@ def prove_resume(
     for workers in (before, after):
         changed = compute.model_copy(update={"num_workers": workers})
         gradient.check_fit(config, inputs, changed)
-    read = {name: inputs[name] for name in READ_BY_NAME if name in inputs}
+    read = {name: inputs[name] for name in (*READ_BY_NAME, INITIAL) if name in inputs}
 
     straight, broken = place / "undisturbed", place / "disturbed"
     undisturbed = _run(config, read, compute, straight, "1 of 3, undisturbed", console)
@@ -122,7 +135,8 @@ def prove_resume(
         "precision": _precision(_gradient(undisturbed)),
         "seeds": {"pretrain": settings.seed, "kill": seed},
         "config": fingerprint({"config": config}),
-        "instances_fingerprints": [artifact.fingerprint for artifact in read.values()],
+        "instances_fingerprints": [read[name].fingerprint for name in READ_BY_NAME if name in read],
+        "initial_fingerprint": read[INITIAL].fingerprint if INITIAL in read else None,
         "made_by": provenance(),
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
@@ -131,6 +145,16 @@ def prove_resume(
         straight.remove()
         broken.remove()
     return certificate
+
+
+def _dropout(config: PretrainStageConfig) -> str | None:
+    """What says that units are dropped, in words; None if none are."""
+    for key, value in config.model:
+        if key.endswith("dropout") and value:
+            return f"model.{key} is {value}"
+    if rate := config.objective.default_dropout:
+        return f"pretrain.objective {config.objective.name} has a dropout of {rate}"
+    return None
 
 
 def kill_steps(
@@ -224,7 +248,7 @@ def _run(
         job = {
             "config": config.model_dump(mode="json"),
             "compute": compute.model_dump(mode="json"),
-            "instances": {name: artifact.folder.uri for name, artifact in read.items()},
+            "inputs": {name: artifact.folder.uri for name, artifact in read.items()},
             "output": output.uri,
             "steps": str(steps),
             "hold_at": kill_at,
@@ -289,7 +313,7 @@ def _work(path: str) -> None:
     job = json.loads(Path(path).read_text())
     compute = ComputeConfig(**job["compute"])
     inputs: dict[str, Artifact] = {}
-    for name, uri in job["instances"].items():
+    for name, uri in job["inputs"].items():
         artifact = artifacts.load(Folder.at(uri))
         assert artifact is not None
         inputs[name] = artifact

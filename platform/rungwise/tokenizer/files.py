@@ -21,6 +21,7 @@ from rungwise.tokenizer.training import wordpiece
 
 FILE = "tokenizer.json"
 _VOCAB_TXT, _VOCAB_JSON, _MERGES = "vocab.txt", "vocab.json", "merges.txt"
+_STATED = "tokenizer_config.json"
 _KEY = "tokenizer.path"
 
 
@@ -54,11 +55,17 @@ def read(config: TokenizerFileConfig) -> Tokenizer:
 
 
 def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
-    """Return the digest of a vocabulary read from a file; nothing for a trained one."""
+    """Return the digest of a vocabulary read from a file; nothing for a trained one.
+
+    Raises DataError if the file is missing, or states another treatment of letters.
+    """
     if not isinstance(config, TokenizerFileConfig):
         return {}
     digest = hashlib.sha256()
-    for file in _files(config):
+    files = _files(config)
+    if files[0].name == _VOCAB_TXT:
+        _check_stated(config, files[0])
+    for file in files:
         with file.open() as stream:
             file_digest = hashlib.sha256(stream.read()).hexdigest()
         digest.update(file_digest.encode())
@@ -87,6 +94,26 @@ def _files(config: TokenizerFileConfig) -> list[SourceFile]:
         f"{_KEY}: {config.path} holds neither tokenizer.json, nor vocab.txt, nor vocab.json with "
         f"merges.txt; found {', '.join(sorted(by_name)[:5])}{hint}"
     )
+
+
+def _check_stated(config: TokenizerFileConfig, vocabulary: SourceFile) -> None:
+    """Compare with what transformers wrote beside a vocab.txt, which cannot state it itself."""
+    uri = vocabulary.uri.removesuffix(_VOCAB_TXT) + _STATED
+    for file in find_files(uri):
+        stated = _parsed(file, _text(file))
+        case = stated.get("do_lower_case", config.lowercase)
+        if case != config.lowercase:
+            raise DataError(
+                f"tokenizer.lowercase is {json.dumps(config.lowercase)}, but do_lower_case is "
+                f"{json.dumps(case)} in {uri}; set tokenizer.lowercase={json.dumps(case)}"
+            )
+        for key, ours in (("strip_accents", config.lowercase), ("tokenize_chinese_chars", True)):
+            if stated.get(key) not in (None, ours):
+                raise DataError(
+                    f"{uri}: {key} is {json.dumps(stated[key])}, but a vocab.txt is read with "
+                    f"{json.dumps(ours)}; load the tokenizer with AutoTokenizer of transformers "
+                    f"and save it, which writes the {FILE} that says so"
+                )
 
 
 def _vocab_txt(file: SourceFile, lowercase: bool) -> Tokenizer:

@@ -68,11 +68,11 @@ def train(
 ) -> tuple[Progress, Costs]:
     """Train `model` in place until the end, from the newest sound checkpoint if any.
 
-    `compute` changes the numbers only by rounding. With `drawn`, the weights are random, and the
-    first losses are compared with their known values. `notice` returns True once for each notice
-    that a machine will go away, to save at once; all workers ask at the same steps. Returns the
-    progress and the references for throughput. Raises UserError if too many steps are not finite or
-    checkpoints cannot be written.
+    `compute` changes the numbers only by rounding, and the draw of dropout. With `drawn`, the
+    weights are random, and the first losses are compared with their known values. `notice` returns
+    True once for each notice that a machine will go away, to save at once; all workers ask at the
+    same steps. Returns the progress and the references for throughput. Raises UserError if too many
+    steps are not finite or checkpoints cannot be written.
     """
     keep_freed_memory()
     bfloat16 = uses_bfloat16(config.precision, group.device)

@@ -6,6 +6,7 @@ type; before, it had a key for each number. Both forms are read and written.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,10 @@ def _base(
 ) -> float:
     """The rotary base, of the layer type `layer` if there are several."""
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
-    if layer is not None:
+    if isinstance(rope, dict) and layer is not None:
         rope = rope.get(layer) or {}
+    if not isinstance(rope, dict):
+        raise DataError(f"{path}: rope_parameters must be an object, found {json.dumps(rope)}")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise DataError(

@@ -15,8 +15,9 @@
     ModernBertForPretraining          modernbert: ModernBertForMaskedLM
     LlamaForPretraining               llama: LlamaForCausalLM; with query_key_norm
                                       qwen3: Qwen3ForCausalLM
-    SentenceEncoder                   bert: BertModel, modernbert: ModernBertModel, and the
-                                      files of sentence-transformers, export only
+    SentenceEncoder                   bert: BertModel, roberta-prelayernorm: the same,
+                                      modernbert: ModernBertModel, and the files of
+                                      sentence-transformers, export only
 
 This module maps configs, tensors.py tensors. Apart from names, their BERT and Llama have queries,
 keys and values in three matrices, their NSP classes are in reverse order, and their GPT stores each
@@ -40,7 +41,9 @@ ModelType = Literal[
 Known = BertConfig | GptConfig | ModernBertConfig | LlamaConfig
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+OLD_WEIGHTS = "pytorch_model.bin"  # a pickle, which older versions of theirs wrote
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+INDEX = ".index.json"  # ends the name of the file that lists shards
 FILES = (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG)
 # Additional files of sentence-transformers.
 MODULES, SENTENCES, POOLING = "modules.json", "sentence_bert_config.json", "1_Pooling"
@@ -63,6 +66,7 @@ AUTO_CLASSES: Mapping[str, str] = {
     "LlamaForCausalLM": "AutoModelForCausalLM",
     "Qwen3ForCausalLM": "AutoModelForCausalLM",
     "BertModel": "AutoModel",
+    "RobertaPreLayerNormModel": "AutoModel",
     "ModernBertModel": "AutoModel",
 }
 

@@ -1,11 +1,13 @@
 """Import: the config and the weights of a folder that transformers saved.
 
-Weights are safetensors only: the older `pytorch_model.bin` is a pickle, which can run code.
+Weights are safetensors or the older `pytorch_model.bin`, in one file or in shards. The latter is a
+pickle, of which only tensors are read, so that it cannot run code.
 """
 
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,9 @@ from rungwise.serving.hugging_face.names import (
     CONFIG,
     DROPOUTS,
     HEADS,
+    INDEX,
     NO_DROPOUT,
+    OLD_WEIGHTS,
     PREFIX,
     SETTINGS,
     SIZES,
@@ -47,21 +51,42 @@ def load(folder: Path) -> tuple[Known, dict[str, Tensor]]:
     Raises DataError naming the file and the missing or unsupported key.
     """
     data, kind, config = _read_config(folder / CONFIG)
-    theirs = _read_weights(folder / WEIGHTS, kind, config)
+    paths = [folder / name for name in weight_files(folder)]
+    path, theirs = paths[0], _read_weights(paths, kind, config)
     table = entries(config)
     present = {entry.group for entry in table if any(name in theirs for name in entry.theirs)}
     state = {
-        entry.ours: _take(entry, theirs, folder / WEIGHTS)
+        entry.ours: _take(entry, theirs, path)
         for entry in table
         if entry.group in {ENCODER, *present}
     }
     if theirs:
         raise DataError(
-            f"{folder / WEIGHTS}: {min(theirs)} has no place in a {kind} of {CONFIG}; expected the "
+            f"{path}: {min(theirs)} has no place in a {kind} of {CONFIG}; expected the "
             f"weights of one of the classes that rungwise exports"
         )
-    _check_shapes(state, config, data, folder)
+    _check_shapes(state, config, data, path)
     return config, state
+
+
+def weight_files(folder: Path) -> list[str]:
+    """The names of the files in `folder` that hold the weights; an index of shards comes first."""
+    for name in (WEIGHTS, OLD_WEIGHTS):
+        if (folder / name).is_file():
+            return [name]
+        index = folder / f"{name}{INDEX}"
+        if index.is_file():
+            listed = _read_json(index).get("weight_map")
+            if not isinstance(listed, dict) or not listed:
+                raise DataError(f"{index}: expected a weight_map of tensor to file, found none")
+            shards = sorted({str(shard) for shard in listed.values()})
+            if missing := [shard for shard in shards if not (folder / shard).is_file()]:
+                raise DataError(f"{index} lists {missing[0]}, which is not beside it; add the file")
+            return [index.name, *shards]
+    raise DataError(
+        f"{folder} has no weights; expected {WEIGHTS} or {OLD_WEIGHTS}, or the index of their "
+        f"shards, as save_pretrained of transformers writes them"
+    )
 
 
 def load_config(folder: Path) -> Known:
@@ -99,6 +124,9 @@ def _config(data: dict[str, Any], kind: ModelType, path: Path) -> Known:
     missing = [theirs for theirs in (*SIZES[kind].values(), "vocab_size") if theirs not in data]
     if missing:
         raise DataError(f"{path}: the key {missing[0]} is missing")
+    if not isinstance(data["vocab_size"], int) or data["vocab_size"] < 1:
+        found = json.dumps(data["vocab_size"])
+        raise DataError(f"{path}: vocab_size must be a number above 0, found {found}")
     usual = 0.0 if kind in NO_DROPOUT else 0.1
     rates = {name: data.get(name, usual) for name in DROPOUTS[kind]}
     if len(set(rates.values())) > 1:
@@ -131,19 +159,12 @@ def _config(data: dict[str, Any], kind: ModelType, path: Path) -> Known:
     return validate(GptConfig, ours, source=str(path))
 
 
-def _read_weights(path: Path, kind: ModelType, config: Known) -> dict[str, Tensor]:
+def _read_weights(paths: list[Path], kind: ModelType, config: Known) -> dict[str, Tensor]:
     """Their tensors under current names, tied ones once."""
-    if not path.is_file():
-        others = sorted(p.name for p in path.parent.glob("*") if p.suffix in (".bin", ".json"))
-        raise DataError(
-            f"{path}: expected the weights in one safetensors file, found none (beside it: "
-            f"{', '.join(others) or 'nothing'}); save the model again with save_pretrained and "
-            f"a max_shard_size above its size"
-        )
-    try:
-        stored = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{path}: expected safetensors, found {error}") from error
+    stored: dict[str, Tensor] = {}
+    for path in paths:
+        if not path.name.endswith(INDEX):
+            stored |= _read_tensors(path)
     prefix = "" if any(name.startswith(PREFIX[kind]) for name in stored) else PREFIX[kind]
     tensors: dict[str, Tensor] = {}
     for name, tensor in stored.items():
@@ -160,9 +181,23 @@ def _read_weights(path: Path, kind: ModelType, config: Known) -> dict[str, Tenso
             tensors.pop(copy), tensors.get(original, torch.empty(0))
         ):
             raise DataError(
-                f"{path}: {copy} differs from {original}; rungwise has them tied, as one tensor"
+                f"{paths[0]}: {copy} differs from {original}; rungwise has them tied, as one tensor"
             )
     return tensors
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    kind = "safetensors" if path.suffix == ".safetensors" else "a dictionary of tensors"
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        first = str(error).partition("\n")[0]
+        raise DataError(f"{path}: expected {kind}, found {first}") from error
+    if not isinstance(stored, dict) or not all(isinstance(t, Tensor) for t in stored.values()):
+        raise DataError(f"{path}: expected {kind}, found other objects")
+    return stored
 
 
 def _take(entry: Entry, theirs: dict[str, Tensor], path: Path) -> Tensor:
@@ -173,15 +208,15 @@ def _take(entry: Entry, theirs: dict[str, Tensor], path: Path) -> Tensor:
 
 
 def _check_shapes(
-    state: dict[str, Tensor], config: Known, data: dict[str, Any], folder: Path
+    state: dict[str, Tensor], config: Known, data: dict[str, Any], path: Path
 ) -> None:
     with torch.device("meta"):
         model = config.build(data["vocab_size"], config.objectives[0])
     for name, expected in model.state_dict().items():
         if name in state and state[name].shape != expected.shape:
             raise DataError(
-                f"{folder / WEIGHTS}: {name} has the shape {list(state[name].shape)}, expected "
-                f"{list(expected.shape)} after {folder / CONFIG}"
+                f"{path}: {name} has the shape {list(state[name].shape)}, expected "
+                f"{list(expected.shape)} after {path.with_name(CONFIG)}"
             )
 
 

@@ -25,8 +25,8 @@ from rungwise.core.errors import DataError
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.pretraining.imported import IMPORTED, ImportConfig, ImportSummary
-from rungwise.serving.hugging_face.names import CONFIG, WEIGHTS, Known
-from rungwise.serving.hugging_face.reading import load
+from rungwise.serving.hugging_face.names import CONFIG, Known
+from rungwise.serving.hugging_face.reading import load, weight_files
 from rungwise.tokenizer import TokenizerFileConfig, read
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.training.tensor_files import MODEL, save_tensors
@@ -50,7 +50,7 @@ def import_weights(
             continue
         if len(state[name]) < kept:
             raise DataError(
-                f"{folder / WEIGHTS}: {name} has {len(state[name])} rows, fewer than the {kept} "
+                f"{folder}: {name} has {len(state[name])} rows, fewer than the {kept} "
                 "tokens of the tokenizer beside it; give the folder the tokenizer of its model"
             )
         state[name] = _grown(state[name][:kept], pieces)
@@ -65,13 +65,13 @@ def import_weights(
 
 def _outside(config: ImportConfig) -> Mapping[str, Any]:
     folder = Folder.at(config.path)
-    for name in (CONFIG, WEIGHTS):
-        if not folder.exists(name):
-            raise DataError(
-                f"pretrain.initial: {config.path} has no {name}; expected a folder that "
-                "save_pretrained of transformers, or rungwise export, has written"
-            )
-    return {name: folder.sha256(name) for name in (CONFIG, WEIGHTS)}
+    if not folder.exists(CONFIG):
+        raise DataError(
+            f"pretrain.initial: {config.path} has no {CONFIG}; expected a folder that "
+            "save_pretrained of transformers, or rungwise export, has written"
+        )
+    names = [CONFIG, *weight_files(Path(config.path))]
+    return {name: folder.sha256(name) for name in names}
 
 
 INITIAL_WEIGHTS = StageType(

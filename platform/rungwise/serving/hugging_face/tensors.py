@@ -185,7 +185,7 @@ def _llama_entries(config: LlamaConfig) -> Iterator[Entry]:
         yield from _weights(f"{block}.mlp.contract", f"{layer}.mlp.down_proj")
     yield from _weights("llama.transformer.final_norm", "model.norm")
     if not config.tied:
-        yield from _weights("output", "lm_head")
+        yield from _weights("output", "lm_head", group="output")
 
 
 def _weights(

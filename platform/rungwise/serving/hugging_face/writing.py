@@ -161,10 +161,10 @@ def _counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
             )
     assert config == bert.config, "the config of another model"
     if bert.config.norm == "pre":
-        kind = "CausalLM" if isinstance(model, BertLeftToRight) else "MaskedLM"
-        if isinstance(model, HeadedEncoder):
-            kind = name.removeprefix("BertFor")
-        name = f"RobertaPreLayerNormFor{kind}"
+        kind = "ForCausalLM" if isinstance(model, BertLeftToRight) else "ForMaskedLM"
+        if isinstance(model, HeadedEncoder | SentenceEncoder):
+            kind = name.removeprefix("Bert")
+        name = f"RobertaPreLayerNorm{kind}"
     return bert.config, bert.vocab_size, name
 
 
