@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from gensim.models import KeyedVectors
 
 from rungwise.__main__ import main
@@ -53,12 +54,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Path:
 
 def again(pretrain: Artifact, output: Path, **changes: Any) -> bytes:
     """The model of the same config with `changes`, fitted on the same tokens."""
+    fitted_again(pretrain, output, **changes)
+    return (output / MODEL).read_bytes()
+
+
+def fitted_again(pretrain: Artifact, output: Path, **changes: Any) -> PretrainSummary:
     data = dict(pretrain.record["config"])
     data["pretrain"] = {**data["pretrain"], **changes}
     config = validate(PretrainStageConfig, data)
     inputs = {"tokens": find_input(pretrain, "tokens")}
-    pretrain_model(config, inputs, Folder.at(output), Context())
-    return (output / MODEL).read_bytes()
+    return pretrain_model(config, inputs, Folder.at(output), Context())
 
 
 @pytest.mark.parametrize("name", RUNGS)
@@ -121,7 +126,11 @@ def test_a_run_gives_the_same_bytes_again_killed_or_not(
     with pytest.raises(KeyboardInterrupt):
         again(pretrain, tmp_path / "out")
     assert not (tmp_path / "out" / MODEL).exists()
-    assert again(pretrain, tmp_path / "out") == first
+    state = safetensors.numpy.load_file(tmp_path / "out" / rounds._STATE)
+    state[rounds._SECONDS] += 1000.0  # as if the two rounds had taken so long
+    (tmp_path / "out" / rounds._STATE).write_bytes(safetensors.numpy.save(state))
+    assert 1000 < fitted_again(pretrain, tmp_path / "out").seconds < 1000 + 600
+    assert (tmp_path / "out" / MODEL).read_bytes() == first
     assert writes == [".state.safetensors"] * 3 + [MODEL]  # the third round alone was left
     assert [path.name for path in (tmp_path / "out").iterdir()] == [MODEL]
     assert again(pretrain, tmp_path / "other", seed=1) != first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -16,9 +17,14 @@ import requests
 
 from rungwise.__main__ import main
 from rungwise.core import artifact
+from rungwise.core import lease as leases
+from rungwise.core.lease import driving
 from rungwise.core.storage import Folder
 from rungwise.pipeline.workflow import load_recipe, root_folder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+
+# What a driver left that was killed on another machine, or before this one was started again.
+KILLED_DRIVER = {"host": "far", "pid": 1, "machine": "another", "started": "1"}
 
 
 @pytest.fixture
@@ -181,6 +187,27 @@ def test_gc_leaves_folders_that_only_look_like_artifacts(
     assert str(abandoned) in capfd.readouterr().out
     assert mine.exists()
     assert not abandoned.exists()
+
+
+def test_gc_keeps_what_a_run_in_progress_needs(
+    recipe: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another recipe, or of this one before a change: its stages may read it next."""
+    monkeypatch.setattr(leases, "EXPIRY_SECONDS", 1.0)
+    root, name = recipe.parent / "root", load_recipe(recipe).name
+    read, unread = (root / "corpus" / f"{name}-{digit * 12}" for digit in "01")
+    for folder in (read, unread):
+        folder.mkdir(parents=True)
+    (root / f".{'a' * 32}.0.lease").write_text(json.dumps(KILLED_DRIVER | {"needs": ["1" * 12]}))
+    with driving(Folder.at(root), ["0" * 12]):
+        assert main(["gc", "instances", str(recipe), "--delete"]) == 0
+    said = capfd.readouterr().out
+    assert f"kept      {read}: process {os.getpid()} on {socket.gethostname()} needs it" in said
+    assert read.exists()
+    assert not unread.exists()
+    assert not list(root.glob(".*"))
+    assert main(["gc", "instances", str(recipe), "--delete"]) == 0
+    assert not read.exists()
 
 
 @pytest.mark.parametrize("command", [["why"], ["verify"], ["rebuild", "--into", "b"], ["open"]])

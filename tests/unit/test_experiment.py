@@ -70,6 +70,34 @@ def test_a_variant_of_another_family_has_the_objective_of_that_family(
     assert objectives == ["mlm_nsp", "causal"]
 
 
+def test_what_a_variant_of_another_kind_does_not_give_follows_that_kind(
+    plain: dict[str, Any],
+) -> None:
+    """GPT's norms are in front and its tokenizer keeps case, unless the recipe says otherwise."""
+    variants = {"gpt": {"model.kind": "gpt", "tokenizer.kind": "byte_bpe", "instances": CAUSAL}}
+    for own, expected in (({}, ("pre", False)), ({"model.norm": "post"}, ("post", False))):
+        first = recipe(plain, **own, variants=variants, tasks={})
+        stages = experiment_stages(first)
+        model, tokenizer = stages["pretrain"].config.model, stages["tokenizer"].config  # pyright: ignore[reportAttributeAccessIssue]
+        assert (model.norm, tokenizer.lowercase) == expected  # pyright: ignore[reportAttributeAccessIssue]
+        assert model.num_layers == plain["model"]["num_layers"]
+        kept = validate(Recipe, first.resolved(first.root))
+        assert _fingerprints(kept) == _fingerprints(first)
+
+
+def test_a_swept_kind_has_its_own_objective_and_defaults(plain: dict[str, Any]) -> None:
+    kinds = {"kind": "choice", "values": ["bert", "modern_bert"]}
+    sweep = {"trials": 2, "space": {"model.kind": kinds}}
+    first = recipe(plain, sweep=sweep)
+    stages = experiment_stages(first)
+    made = [stages[title].config for title in titles(stages, "pretrain")]
+    assert {(each.model.norm, each.pretrain.objective) for each in made} == {  # pyright: ignore[reportAttributeAccessIssue]
+        ("post", "mlm_nsp"),
+        ("pre", "mlm"),
+    }
+    assert _fingerprints(validate(Recipe, first.resolved(first.root))) == _fingerprints(first)
+
+
 def test_every_input_comes_before_what_reads_it_and_has_its_own_title(
     plain: dict[str, Any],
 ) -> None:

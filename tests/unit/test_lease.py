@@ -105,6 +105,23 @@ def test_a_lease_of_a_dead_driver_elsewhere_ends_by_the_clock_of_one_that_waits(
     holder.release()
 
 
+def test_a_claim_waits_until_a_holder_elsewhere_renews_or_expires(
+    folder: Folder, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "_machine", lambda: "")
+    living = Lease(folder, "f", needs=["a"])
+    assert living.take()
+    asking = Lease(folder, "f")
+    assert not asking.claim()
+    assert asking.needs == {"a"}
+    living.release()
+    leave_behind(folder)
+    claiming = Lease(folder, "f")
+    assert claiming.claim()
+    claiming.release()
+    assert folder.names() == []
+
+
 def test_a_driver_that_was_cut_off_learns_that_its_lease_was_taken_over(
     folder: Folder, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

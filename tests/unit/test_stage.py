@@ -323,10 +323,39 @@ def test_digests_known_from_elsewhere_are_not_computed_again(tmp_path: Path) -> 
     assert done.record["files"]["x"] == {"bytes": 1, "sha256": "known elsewhere"}
 
 
+def test_an_artifact_without_a_file_that_its_stage_wrote_is_not_finished(tmp_path: Path) -> None:
+    """As after a deletion that was killed: a stage that resumes believes its own summary."""
+    folder = Folder.at(tmp_path / "a-f")
+    folder.write_bytes("x", b"1")
+    record = {"stage": "a", "fingerprint": "f"}
+    with pytest.raises(DataError, match=r"a-f/y was written but is missing; delete the folder"):
+        artifacts.finish(folder, record, {"x": "1", "y": "2"})
+    assert artifacts.load(folder) is None
+
+
+def test_half_of_a_deleted_artifact_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(chain(), Folder.at(tmp_path))
+    [artifact] = artifacts.all_of(Folder.at(tmp_path), "a")
+
+    def killed(self: Folder, name: str = "") -> None:
+        if not name:
+            raise KeyboardInterrupt
+        (Path(self.uri) / name).unlink()
+
+    monkeypatch.setattr(Folder, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        artifacts.delete(artifact.folder)
+    assert artifact.folder.names() == ["data"]
+    assert artifacts.all_of(Folder.at(tmp_path), "a") == []
+
+
 def test_a_summary_comes_back_from_its_record_as_it_was(tmp_path: Path) -> None:
     numbers = {"whole": 3, "third": 1 / 3, "small": 5e-324, "round": 2.0}
     made = Nothing(headline="x", numbers=numbers, sha256={"data": "0"}, show=("data",))
     record = {"stage": "a", "fingerprint": "f", "summary": made.model_dump(mode="json")}
+    (tmp_path / "data").write_bytes(b"")
     artifacts.finish(Folder.at(tmp_path), record, made.sha256)
     loaded = artifacts.load(Folder.at(tmp_path))
     assert loaded is not None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.source_files import find_files
 from rungwise.core.storage import Folder
 from rungwise.core.store_errors import explained
+from tests.conftest import mounted_disk
 
 
 def test_what_is_written_is_read_listed_and_removed(folder: Folder) -> None:
@@ -74,20 +75,28 @@ def test_a_full_disk_is_one_sentence() -> None:
         write()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_a_disk_that_fills_up_while_staging_leaves_nothing(tmp_path: Path) -> None:
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], capture_output=True
+def test_a_disk_that_fills_up_while_writing_leaves_nothing(tmp_path: Path) -> None:
+    with mounted_disk(tmp_path / "disk", "1m") as place:
+        folder = Folder.at(place)
+        for write in (folder.write_bytes, folder.create):
+            with pytest.raises(UserError, match="no room left"):
+                write("big", b"x" * (4 << 20))
+            assert list(place.iterdir()) == []
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    folder = Folder.at(tmp_path)
+    code = (
+        "import os, sys; from rungwise.core.storage import Folder\n"
+        "with Folder.at(sys.argv[1]).staged('a/model.bin') as path:\n"
+        "    path.write_bytes(b'half'); os.kill(os.getpid(), 9)"
     )
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        folder = Folder.at(tmp_path)
-        with pytest.raises(UserError, match="no room left"):
-            folder.write_bytes("big", b"x" * (4 << 20))
-        assert list(tmp_path.iterdir()) == []
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-c", code, folder.uri], check=False)
+    for name in ("a/.state", "a/b.tmp"):
+        folder.write_bytes(name, b"")
+    assert len(folder.names()) == 3
+    folder.remove_unfinished()
+    assert folder.names() == ["a/.state", "a/b.tmp"]
 
 
 def test_other_errors_stay_what_they_are() -> None:

@@ -115,11 +115,14 @@ def test_files_of_a_killed_save_are_not_taken_for_those_of_the_next(
 ) -> None:
     with pytest.raises(Killed):
         run(config(), instances, tmp_path, report=KilledAt(12))
-    folder = tmp_path / "checkpoints" / "step-000000015"
-    folder.mkdir()
-    (folder / "part-00000-of-00001-0000000000.safetensors").write_bytes(b"half of a checkpoint")
+    # The second on a notice that a machine will go away; this run does not save there again.
+    again, once = (tmp_path / "checkpoints" / f"step-{step:09d}" for step in (15, 13))
+    for folder in (again, once):
+        folder.mkdir()
+        (folder / "part-00000-of-00001-0000000000.safetensors").write_bytes(b"half of a checkpoint")
     run(config(), instances, tmp_path)
-    assert len(list(folder.glob("*.safetensors"))) == 1
+    assert len(list(again.glob("*.safetensors"))) == 1
+    assert not once.exists()
     assert checkpoints(tmp_path / "checkpoints").newest_sound() == 20
 
 

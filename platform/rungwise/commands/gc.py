@@ -18,12 +18,12 @@ def add(commands: Commands) -> None:
 
 def gc(options: argparse.Namespace) -> None:
     """List the recipe's artifacts, finished or abandoned, that nothing depends on: not its current
-    plan, no registered model, no artifact of another recipe."""
+    plan, no registered model, no artifact of another recipe, no run in progress."""
     from rich.console import Console
     from rich.filesize import decimal
 
     from rungwise.core import artifact as artifacts
-    from rungwise.core.lease import Lease
+    from rungwise.core.lease import Drivers, Lease
     from rungwise.pipeline import workflow
     from rungwise.serving.registry import REGISTER
 
@@ -38,6 +38,7 @@ def gc(options: argparse.Namespace) -> None:
         if each.label != recipe.name or each.stage == REGISTER.name
     }
     needed = artifacts.needed(planned | others, built)
+    drivers = Drivers(root)
     freed = 0
     for stage in root.subfolders():
         for name in (root / stage).subfolders():
@@ -49,14 +50,17 @@ def gc(options: argparse.Namespace) -> None:
                 continue
             folder = root / stage / name
             lease = Lease(root / stage, fingerprint)
-            if not lease.take():
+            if not lease.claim():
                 console.print(f"kept      {folder.uri}: {lease.holder} builds it", markup=False)
                 continue
             try:
+                if holder := drivers.needing(fingerprint):
+                    console.print(f"kept      {folder.uri}: {holder} needs it", markup=False)
+                    continue
                 size = sum(folder.sizes().values())
                 state = "finished" if folder.exists(artifacts.RECORD) else "abandoned"
                 if options.delete:
-                    folder.remove()
+                    artifacts.delete(folder)
             finally:
                 lease.release()
             freed += size

@@ -120,18 +120,28 @@ def _fault(folder: Folder, record: dict[str, Any]) -> str:
 def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> Artifact:
     """Hash the files of `folder`, then write the record, which makes the artifact finished. `known`
     maps files to the sha256 computed where they were written, so that a driver does not reread
-    terabytes."""
+    terabytes. Raises DataError if one of them is missing."""
     files = {
         name: {"bytes": size, "sha256": known.get(name) or folder.sha256(name)}
         for name, size in folder.sizes().items()
         if not hidden(name)
     }
+    if missing := sorted(known.keys() - files.keys()):
+        raise DataError(
+            f"{folder.path(missing[0])} was written but is missing; delete the folder to rebuild it"
+        )
     record = {"format": RECORD_FORMAT, **without_passwords(record), "files": files}
     text = json.dumps(seal(record), indent=1, ensure_ascii=False, allow_nan=False)
     folder.write_bytes(RECORD, text.encode("utf-8"))
     return Artifact(
         record["stage"], record["fingerprint"], CheckedFolder.of(folder, record), record
     )
+
+
+def delete(folder: Folder) -> None:
+    """Delete an artifact. The record goes first, so that half of one does not count as finished."""
+    folder.remove(RECORD)
+    folder.remove()
 
 
 def all_of(root: Folder, stage: str) -> list[Artifact]:

@@ -53,6 +53,11 @@ class Config(BaseModel):
         }
         return data | {key: {"kind": kind} | data[key] for key, kind in kinds.items() if kind}
 
+    def model_post_init(self, context: Any) -> None:
+        """Count `kind` as given, so that `given` names it."""
+        if "kind" in type(self).model_fields:
+            self.model_fields_set.add("kind")
+
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 
@@ -168,6 +173,12 @@ def with_overrides(
         node = _at(result, parts[:-1])
         del node[_key_in(node, parts, len(parts) - 1)]
     return result
+
+
+def given(config: Config) -> dict[str, Any]:
+    """The keys that were given, and every `kind`, as plain data to override: what is left out
+    follows the defaults of a kind that an override changes."""
+    return config.model_dump(mode="json", exclude_unset=True)
 
 
 def _at(node: Any, parts: Sequence[str]) -> Any:

@@ -15,10 +15,16 @@ Guaranteed if `Folder.create` is atomic: of the live drivers that reach the root
 EXPIRY_SECONDS, one at a time builds an artifact. Not guaranteed: that a driver which was cut off
 for longer has stopped writing before the next one starts. It stops when it notices the loss
 (`held`) and writes no record; until then its stage writes to the same folder, each file whole.
+
+    {root}/.{number of the driver}.0.lease          a driver at work, and what it needs
+
+A driver also holds a lease of its own in the root. It names the fingerprints of all its stages, so
+that nobody deletes what a stage of it reads, or will read (`Drivers`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -26,6 +32,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rungwise.core.storage import Folder
@@ -34,14 +41,22 @@ logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 10.0
 EXPIRY_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
 
 
 class Lease:
     """The lease of one artifact. Call `take` until it returns True, and finally `release`."""
 
-    def __init__(self, folder: Folder, fingerprint: str, job: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        fingerprint: str,
+        job: str | None = None,
+        needs: Iterable[str] = (),
+    ) -> None:
         """`folder` is the stage's; `job` is this driver's Ray job, shown to people."""
         self.holder = ""  # description of the holder, after a failed `take`
+        self.needs = frozenset(needs)  # those of the holder, after a failed `take`
         self.lost = False  # another driver took over; noticed within BEAT_SECONDS
         self._folder = folder
         self._prefix = f".{fingerprint}."
@@ -51,6 +66,7 @@ class Lease:
         self._beats = 0
         self._seen: bytes | None = None
         self._seen_since = 0.0
+        self._lives = False  # the holder is a process of this machine
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="lease", daemon=True)
 
@@ -68,6 +84,17 @@ class Lease:
         if last is not None:
             self._folder.remove(self._name(last))
         self._beating.start()
+        return True
+
+    def claim(self) -> bool:
+        """Take the lease unless a live driver holds it. A driver on another machine is given
+        EXPIRY_SECONDS to renew its lease."""
+        first: bytes | None = None
+        while not self.take():
+            if self._lives or first not in (None, self._seen):
+                return False
+            first = self._seen
+            time.sleep(_LOOK_SECONDS)
         return True
 
     def held(self) -> bool:
@@ -122,9 +149,12 @@ class Lease:
             holder = {"host": "?", "pid": 0, "machine": ""}
         job = f", job {holder['job']}" if holder.get("job") else ""
         self.holder = f"process {holder['pid']} on {holder['host']}{job}"
+        self.needs = frozenset(holder.get("needs", ()))
         here = _machine()
-        if here and holder["machine"] == here and _started(holder["pid"]) != holder["started"]:
-            return True
+        if here and holder["machine"] == here:
+            self._lives = _started(holder["pid"]) == holder["started"]
+            if not self._lives:
+                return True
         return time.monotonic() - self._seen_since > EXPIRY_SECONDS
 
     def _name(self, number: int) -> str:
@@ -139,8 +169,41 @@ class Lease:
             "machine": _machine(),
             "started": _started(os.getpid()),
             "beats": self._beats,
+            "needs": sorted(self.needs),
         }
         return json.dumps(holder).encode()
+
+
+@contextlib.contextmanager
+def driving(root: Folder, needs: Iterable[str], job: str | None = None) -> Iterator[None]:
+    """Say in `root`, inside the block, that this process is a driver with stages of these
+    fingerprints."""
+    lease = Lease(root, uuid.uuid4().hex, job, needs)
+    lease.take()
+    try:
+        yield
+    finally:
+        lease.release()
+
+
+class Drivers:
+    """The drivers that are at work below a root. One that was seen counts until the end."""
+
+    def __init__(self, root: Folder) -> None:
+        self._root = root
+        self._live: dict[str, Lease] = {}
+
+    def needing(self, fingerprint: str) -> str:
+        """Describe a driver that needs the artifact; "" if there is none."""
+        for name in self._root.files():
+            if name.endswith(".lease") and name not in self._live:
+                lease = Lease(self._root, name.split(".")[1])
+                if lease.claim():  # of a driver that was killed
+                    lease.release()
+                else:
+                    self._live[name] = lease
+        holders = (each.holder for each in self._live.values() if fingerprint in each.needs)
+        return next(holders, "")
 
 
 def _machine() -> str:

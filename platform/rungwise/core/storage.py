@@ -25,6 +25,7 @@ from rungwise.core.object_store import download, filesystem, is_remote, open_str
 from rungwise.core.store_errors import explained, reached, refused
 
 _SETTLE_SECONDS = 3.0
+_STAGED = ".tmp"
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,12 @@ class Folder:
             with explained(self.uri), contextlib.suppress(FileExistsError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("xb") as stream:
-                    stream.write(data)
+                    try:
+                        stream.write(data)
+                        stream.flush()
+                    except OSError:  # an empty file would count as created
+                        path.unlink()
+                        raise
                 return True
             return False
         with self._store() as (fs, root):
@@ -167,13 +173,19 @@ class Folder:
         with explained(self.uri):
             target = Path(self.uri) / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            path = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.tmp"
+            path = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}{_STAGED}"
             try:
                 yield path
                 flush_to_disk(path)
                 os.replace(path, target)
             finally:
                 path.unlink(missing_ok=True)
+
+    def remove_unfinished(self) -> None:
+        """Remove what killed processes left below this folder while they wrote files."""
+        for name in self.names():
+            if (file := name.rpartition("/")[2]).startswith(".") and file.endswith(_STAGED):
+                self.remove(name)
 
     def _upload(self, path: Path, name: str) -> None:
         fs, root = filesystem(self.uri)

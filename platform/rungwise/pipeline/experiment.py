@@ -30,7 +30,9 @@ from rungwise.pipeline.recipe import (
     planned_vocab_size,
     pretrain_stages,
     register_stage,
+    to_override,
     training,
+    varied,
 )
 from rungwise.pretraining.config import by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
@@ -285,15 +287,7 @@ def _variant(recipe: Recipe, name: str) -> Recipe:
                 f"variants.{name}.{key}: a variant may change {', '.join(_OF_A_VARIANT)}; what is "
                 "compared has the rest in common"
             )
-    if not changed:
-        return recipe
-    written = recipe.model_dump(mode="json")
-    own = recipe.pretrain and recipe.model and recipe.model.objective(None).name
-    if recipe.pretrain is not None and recipe.pretrain.objective == own:
-        # This objective is the default of the recipe's model; another model has its own default.
-        written["pretrain"]["objective"] = None
-    data = with_overrides(written, changed, Recipe)
-    return validate(Recipe, data, source=f"variants.{name}")
+    return varied(recipe, changed, f"variants.{name}") if changed else recipe
 
 
 def _check_seeds(evaluate: EvaluateConfig, variants: dict[str, Recipe]) -> None:
@@ -348,17 +342,15 @@ def _upstream(recipe: Recipe, adapted: Recipe, variant: str) -> list[Recipe]:
     before = {
         key: space for key, space in adapted.sweep.space.items() if not key.startswith("finetune.")
     }
-    data = adapted.model_dump(mode="json")
     for key in before:
         if key.partition(".")[0] not in _OF_A_VARIANT:
             raise ConfigError(
                 f"sweep.space.{key}: a sweep may vary keys of {', '.join(_OF_A_VARIANT[:-1])}; "
                 "numbers of labelled examples are evaluate.label_budgets"
             )
-    check_space(Recipe, data, before)
+    check_space(Recipe, to_override(adapted), before)
     tried = [
-        validate(Recipe, with_overrides(data, values, Recipe), source=f"sweep of {variant}")
-        for values in upstream_values(adapted.sweep)
+        varied(adapted, values, f"sweep of {variant}") for values in upstream_values(adapted.sweep)
     ]
     return tried or [adapted]
 

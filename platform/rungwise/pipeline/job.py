@@ -71,6 +71,7 @@ class Job:
             self._folder.remove()
         elif self._folder.names():  # possibly from a driver that we waited for
             reason = GOES_ON
+            self._folder.remove_unfinished()
         build.tracker.open(
             self._key,
             stage.shown,

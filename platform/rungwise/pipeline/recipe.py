@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from rungwise.core.config import Config
+from rungwise.core.config import Config, flatten, given, validate, with_overrides
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.secrecy import without_passwords
@@ -45,7 +45,7 @@ from rungwise.report.page import REPORT, ReportConfig
 from rungwise.serving.hugging_face import load_config
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
 from rungwise.serving.registry import REGISTER, RegisterConfig, RegistryConfig
-from rungwise.sweep import SweepConfig
+from rungwise.sweep import SweepConfig, value_at
 from rungwise.tasks.config import TaskConfig
 from rungwise.tokenizer import TOKENIZER, TokenizerConfig
 from rungwise.tokens.config import TokensConfig
@@ -55,6 +55,7 @@ from rungwise.training.curriculum import READ_BY_NAME
 
 # Letters of any script; used in the names of folders, runs and metrics.
 Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]
+_KIND = ".kind"
 
 
 class TaskEntry(Config):
@@ -188,8 +189,32 @@ class Recipe(Config):
         return self
 
     def resolved(self, root: str) -> dict[str, Any]:
-        """Every key as plain data, with this root and without passwords, for records."""
-        return without_passwords(self.model_dump(mode="json") | {"root": root})
+        """Every key as plain data, with this root and without passwords, for records. A block whose
+        `kind` varies has the keys that were given, since others follow the kind."""
+        data, own = self.model_dump(mode="json"), given(self)
+        varying = (*self.variants.values(), self.sweep.space if self.sweep else {})
+        kinds = {key for keys in varying for key in keys if key.endswith(_KIND)}
+        for key in kinds & flatten(own).keys():
+            block = key.removesuffix(_KIND)
+            data = with_overrides(data, {block: value_at(own, block)})
+        return without_passwords(data | {"root": root})
+
+
+def to_override(recipe: Recipe) -> dict[str, Any]:
+    """The keys that the recipe gives, for overrides. The objective that is the default of its model
+    is left open, because another model has its own."""
+    data = given(recipe)
+    default = recipe.model and recipe.model.objective(None).name
+    steps = [step["pretrain"] for step in data.get("continued_pretraining", {}).values()]
+    for pretrain in filter(None, (data.get("pretrain"), *steps)):
+        if pretrain.get("objective") == default:
+            pretrain["objective"] = None
+    return data
+
+
+def varied(recipe: Recipe, changed: Mapping[str, Any], source: str) -> Recipe:
+    """The recipe with some keys changed. Raises ConfigError naming `source`."""
+    return validate(Recipe, with_overrides(to_override(recipe), changed, Recipe), source=source)
 
 
 def instances_stages(recipe: Recipe) -> dict[str, Stage]:

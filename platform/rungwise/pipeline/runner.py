@@ -27,7 +27,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.config import fingerprint, flatten
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import StageFailed, UserError, user_error_in
-from rungwise.core.lease import Lease
+from rungwise.core.lease import Lease, driving
 from rungwise.core.provenance import provenance
 from rungwise.core.stage import Planned, Stage, plan
 from rungwise.core.storage import Folder
@@ -71,19 +71,22 @@ def run(
     """
     began = time.monotonic()
     root.check_writable("root")
-    rows = plan(stages, root, label)
-    with Display([stage.shown for stage in stages], console) as display:
-        done = {row.stage.shown: row.artifact for row in rows if row.artifact}
-        for name, artifact in done.items():
-            display.show(name, "cached", artifact.headline)
-        if len(done) == len(rows):
-            return Outcome(done, (), time.monotonic() - began, 0)
-        parent = "run-" + fingerprint({row.stage.shown: row.stage.fingerprint for row in rows})
-        monitor = Monitor(label, compute)
-        build = Build(
-            label, compute, tracker(), parent, provenance(), display, monitor, recipe or {}
-        )
-        return _build(rows, done, root, build, began)
+    job, needs = os.environ.get("RAY_JOB_ID"), [stage.fingerprint for stage in stages]
+    # The lease comes first: what the plan finds must stay.
+    with driving(root, needs, job):
+        rows = plan(stages, root, label)
+        with Display([stage.shown for stage in stages], console) as display:
+            done = {row.stage.shown: row.artifact for row in rows if row.artifact}
+            for name, artifact in done.items():
+                display.show(name, "cached", artifact.headline)
+            if len(done) == len(rows):
+                return Outcome(done, (), time.monotonic() - began, 0)
+            parent = "run-" + fingerprint({row.stage.shown: row.stage.fingerprint for row in rows})
+            monitor = Monitor(label, compute)
+            build = Build(
+                label, compute, tracker(), parent, provenance(), display, monitor, recipe or {}
+            )
+            return _build(rows, done, root, build, began)
 
 
 def _build(

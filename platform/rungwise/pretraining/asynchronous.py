@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -66,6 +67,7 @@ def pretrain_asynchronously(
     Raises DataError if the corpus is too small."""
     import ray
 
+    began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
     assert isinstance(settings, AsynchronousConfig)
     family = cast(ReadingFamily, config.model)
@@ -101,6 +103,7 @@ def pretrain_asynchronously(
         artifact,
         output,
         context,
+        began=began,
         start=lambda: family.start(counts_V, settings.seed),
         rounds=rounds,
         take=take,

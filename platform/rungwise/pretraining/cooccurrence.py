@@ -7,6 +7,7 @@ N cells, V vocabulary
 
 from __future__ import annotations
 
+import time
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -59,6 +60,7 @@ def pretrain_by_cooccurrence(
     is on the cells learnt from. Raises DataError if the corpus is too small."""
     import ray
 
+    began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
     assert isinstance(settings, CooccurrenceConfig)
     family = cast(PairsFamily, config.model)
@@ -85,6 +87,7 @@ def pretrain_by_cooccurrence(
         artifact,
         output,
         context,
+        began=began,
         start=lambda: family.start(counts_V, settings.seed),
         rounds=settings.epochs,
         take=take,

@@ -32,7 +32,7 @@ from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText
 from rungwise.training.tensor_files import MODEL
 
-_STATE, _ROUND = ".state.safetensors", "round"
+_STATE, _ROUND, _SECONDS = ".state.safetensors", "round", "seconds"
 Losses = tuple[float, int]  # their sum, and their number
 
 
@@ -76,19 +76,26 @@ def fit(
     output: Folder,
     context: Context,
     *,
+    began: float,
     start: Callable[[], Weights],
     rounds: int,
     take: Callable[[int, Weights], Weights],
     losses: Callable[[Weights], Losses],
 ) -> PretrainSummary:
-    """Run the remaining rounds, write `model.safetensors`, and return the summary."""
-    began, settings, tokens = time.monotonic(), config.pretrain, TokensSummary.of(artifact)
+    """Run the remaining rounds, write `model.safetensors`, and return the summary. `began` is when
+    counting began, by the monotonic clock; a resumed run has counted before."""
+    settings, tokens = config.pretrain, TokensSummary.of(artifact)
     assert isinstance(settings, AsynchronousConfig | CooccurrenceConfig)
     _say_if_it_waits(settings.threads, context)
-    weights, done = _saved(output) or (start(), 0)
+    if saved := _saved(output):
+        weights, done, seconds = saved
+        began = time.monotonic() - seconds
+    else:
+        weights, done = start(), 0
     for number in range(done, rounds):
         weights = take(number, weights)
-        state = weights | {_ROUND: np.array([number + 1])}
+        at = {_ROUND: number + 1, _SECONDS: time.monotonic() - began}
+        state = weights | {name: np.array([value]) for name, value in at.items()}
         output.write_bytes(_STATE, safetensors.numpy.save(state))
         context.report.progress(number + 1, rounds)
     loss = mean_loss(*losses(weights))
@@ -150,9 +157,10 @@ def _say_if_it_waits(threads: int, context: Context) -> None:
         )
 
 
-def _saved(output: Folder) -> tuple[Weights, int] | None:
-    """The weights of a killed run, and the number of rounds done."""
+def _saved(output: Folder) -> tuple[Weights, int, float] | None:
+    """The weights of a killed run, the number of rounds done, and their seconds."""
     if not output.exists(_STATE):
         return None
     state = safetensors.numpy.load(output.read_bytes(_STATE))
-    return state, int(state.pop(_ROUND)[0])
+    seconds = state.pop(_SECONDS, np.zeros(1))  # earlier versions wrote none
+    return state, int(state.pop(_ROUND)[0]), float(seconds[0])

@@ -85,7 +85,8 @@ class GradientRun(Part):
 
 class PretrainSummary(Summary):
     """A pretrained model. `final` are the metrics of the last validation, `unigram_entropy` is that
-    of the held-out tokens in nats, `seconds` is the duration of the fit itself."""
+    of the held-out tokens in nats, `seconds` is the duration of the fit itself, counting included,
+    over all attempts up to what each had saved."""
 
     fitting: Literal["gradient", "counts", "asynchronous", "cooccurrence"]
     model: ModelConfig

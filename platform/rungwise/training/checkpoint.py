@@ -51,6 +51,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 RECORD = "checkpoint.json"
+_STEP = "step-"
 
 _FAILURES_IN_A_ROW = 3
 _LAST_WORDS_SECONDS = 10.0  # for the writing thread, when a run ends with an error
@@ -111,9 +112,9 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
         return [
-            int(name.removeprefix("step-"))
+            int(name.removeprefix(_STEP))
             for name in self._folder.subfolders()
-            if name.startswith("step-") and (self._folder / name).exists(RECORD)
+            if name.startswith(_STEP) and (self._folder / name).exists(RECORD)
         ]
 
     def resume(
@@ -128,6 +129,8 @@ class Checkpoints:
         Raises DataError, on every worker, if the folder holds checkpoints of another configuration.
         """
         self.refuse_foreign()
+        if self._group.leads:  # the others cannot begin to save before they have its number
+            self._remove_unfinished()
         self._attempt = f"{self._group.from_leader(secrets.randbits(40)):010x}"
         step = self.newest_sound()
         if (earlier := self._earlier) is not None:
@@ -152,6 +155,13 @@ class Checkpoints:
                 f"{self._identity}, found {self._record(step)['identity']}; remove it, or go back "
                 "to the config it was made with"
             )
+
+    def _remove_unfinished(self) -> None:
+        """Remove what a killed save left; this run may not save at that step again."""
+        finished = {self._name(step) for step in self.steps()}
+        for name in self._folder.subfolders():
+            if name.startswith(_STEP) and name not in finished:
+                (self._folder / name).remove()
 
     def newest_sound(self, most: float = math.inf) -> int | None:
         """The newest step, up to `most`, with an undamaged checkpoint; None if there is none. Each
@@ -385,7 +395,11 @@ class Checkpoints:
         return SavedTensors(path_of, record["tensors"])
 
     def _at(self, step: int) -> Folder:
-        return self._folder / f"step-{step:09d}"
+        return self._folder / self._name(step)
+
+    @staticmethod
+    def _name(step: int) -> str:
+        return f"{_STEP}{step:09d}"
 
 
 def _digest_of(record: Any) -> str:
