@@ -17,7 +17,7 @@ import pytest
 from rungwise.core import artifact as artifacts
 from rungwise.core import lease as leases
 from rungwise.core import storage
-from rungwise.core.lease import Lease
+from rungwise.core.lease import Drivers, Lease, driving
 from rungwise.core.storage import Folder
 
 
@@ -119,6 +119,19 @@ def test_a_claim_waits_until_a_holder_elsewhere_renews_or_expires(
     claiming = Lease(folder, "f")
     assert claiming.claim()
     claiming.release()
+    assert folder.names() == []
+
+
+def test_a_driver_removes_what_killed_ones_left_and_no_lease_of_a_live_one(folder: Folder) -> None:
+    leave_behind(folder)
+    with driving(folder, ["a"]):
+        [first] = folder.files()
+        with driving(folder, ["b"]):
+            drivers = Drivers(folder)
+            assert first in folder.files()
+            assert len(folder.files()) == 2
+            told = f"process {os.getpid()} on "
+            assert [drivers.needing(each)[: len(told)] for each in "abc"] == [told, told, ""]
     assert folder.names() == []
 
 

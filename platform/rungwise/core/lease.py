@@ -177,7 +177,10 @@ class Lease:
 @contextlib.contextmanager
 def driving(root: Folder, needs: Iterable[str], job: str | None = None) -> Iterator[None]:
     """Say in `root`, inside the block, that this process is a driver with stages of these
-    fingerprints."""
+    fingerprints. Removes what drivers left that were killed on this machine."""
+    for _, left in _of_drivers(root):
+        if left.take():
+            left.release()
     lease = Lease(root, uuid.uuid4().hex, job, needs)
     lease.take()
     try:
@@ -195,15 +198,19 @@ class Drivers:
 
     def needing(self, fingerprint: str) -> str:
         """Describe a driver that needs the artifact; "" if there is none."""
-        for name in self._root.files():
-            if name.endswith(".lease") and name not in self._live:
-                lease = Lease(self._root, name.split(".")[1])
+        for name, lease in _of_drivers(self._root):
+            if name not in self._live:
                 if lease.claim():  # of a driver that was killed
                     lease.release()
                 else:
                     self._live[name] = lease
         holders = (each.holder for each in self._live.values() if fingerprint in each.needs)
         return next(holders, "")
+
+
+def _of_drivers(root: Folder) -> list[tuple[str, Lease]]:
+    names = [name for name in root.files() if name.startswith(".") and name.endswith(".lease")]
+    return [(name, Lease(root, name.split(".")[1])) for name in names]
 
 
 def _machine() -> str:
