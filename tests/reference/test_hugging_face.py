@@ -29,6 +29,7 @@ from rungwise.models.bert import (
     BertForPretraining,
 )
 from rungwise.models.gpt import GptConfig, GptForPretraining
+from rungwise.models.llama import LlamaConfig
 from rungwise.serving.hugging_face import export, load
 from rungwise.serving.hugging_face.tensors import headed_names
 from tests.small_models import shaken, small_model
@@ -476,6 +477,7 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
     bert, gpt = BertConfig(**SIZES, norm="pre"), GptConfig(**SIZES | {"intermediate_size": 100})
     wide = gpt.model_copy(update={"norm": "post"})
     plain = BertConfig(**SIZES)
+    odd = LlamaConfig(num_layers=1, num_heads=4, head_size=8, hidden_size=30)
     mean = HeadedEncoder(encoder_of(plain, V), SequenceHead(32, 2, "mean", 0.1))
     topped = HeadedEncoder(encoder_of(plain, V), SpanHead(8), top=BiLstm(32, 4, 1, 0.0))
     reader = HeadedEncoder(gpt.encoder(gpt.objective("causal"), V, 0.0, 3), SpanHead(32))
@@ -484,6 +486,7 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
         (topped, plain, r"no model with a BiLSTM .* expected finetune\.top\.kind linear"),
         (reader, gpt, "has marks of its own, which no tokenizer"),
         (GptForPretraining(wide, V), wide, r"model\.intermediate_size is 100, and OpenAIGPT"),
+        (odd.build(V, odd.objectives[0]), odd, "hidden_size is 30, and LlamaForCausalLM takes onl"),
         (
             small_model("bidirectional", V),
             bert,

@@ -152,6 +152,11 @@ def _counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
         case LlamaForPretraining():
             own = model.llama.config
             name = "Qwen3ForCausalLM" if own.query_key_norm else "LlamaForCausalLM"
+            if not own.query_key_norm and own.hidden_size % own.num_heads:
+                raise ConfigError(
+                    f"model.hidden_size is {own.hidden_size}, and {name} takes only multiples of "
+                    f"num_heads, here {own.num_heads}, whatever head_size is; it cannot be exported"
+                )
             return own, model.llama.vocab_size, name
         case _:
             raise ConfigError(
