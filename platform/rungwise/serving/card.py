@@ -143,7 +143,7 @@ def description(before: str, card: str, after: str) -> str:
 
 def uses(model: str, root: str) -> str:
     """The commands that use a registered model of the registry of `root`."""
-    where = f"{model} --root {shlex.quote(root)}"
+    where = shlex.join([model, "--root", root])
     return "\n".join(
         (
             f"- predictions, one text per line: `rungwise predict {where} --input FILE`",
