@@ -19,10 +19,10 @@ from rungwise.core.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.outside import matching
 from rungwise.core.source_files import SourceFile
-from rungwise.corpus.streams import guessed, packing_of, pieces
+from rungwise.corpus.streams import guessed, packing_of
 from rungwise.tasks.examples import Example
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.base import DROPPED
+from rungwise.tasks.formats.base import DROPPED, content_of
 from rungwise.tasks.guess_fields import ROWS
 from rungwise.tasks.guess_json import of_json
 from rungwise.tasks.guess_lines import of_lines
@@ -75,7 +75,7 @@ def look(path: str) -> Guess:
 
 def _forms(files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
     folders = {file.uri.rpartition("/")[0] for file in files}
-    content = b"".join(pieces(files[0]))
+    content = content_of(files[0])
     encoding, text = _decoded(content)
     named = {} if encoding == "utf-8" else {"encoding": encoding}
     several = len(folders) > 1 and not text.lstrip().startswith(("{", "["))
@@ -107,7 +107,7 @@ def _tried(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
 
 def _sample(file: SourceFile, form: Mapping[str, Any]) -> SourceFile:
     """Return a JSON file as a whole, and the first lines of other files."""
-    content = b"".join(pieces(file))
+    content = content_of(file)
     if form.get("layout") != "json" and form["kind"] not in ("squad", "dream", "folders"):
         kept = content[:_SAMPLE_BYTES]
         content = content if len(kept) == len(content) else kept[: kept.rfind(b"\n") + 1]

@@ -127,15 +127,18 @@ def name_of(
     return labels[value] if isinstance(labels, dict) else value
 
 
-def text_of(file: SourceFile, encoding: str = "utf-8") -> str:
-    """Read a file, unpacked if its name ends in .gz, without a byte order mark.
-
-    Raises DataError if it is not in `encoding`, naming the line, or is a damaged .gz.
-    """
+def content_of(file: SourceFile) -> bytes:
+    """Read a file, unpacked if its name ends in .gz. Raises DataError if it is a damaged .gz."""
     try:
-        content = b"".join(pieces(file))
+        return b"".join(pieces(file))
     except UnsoundError as error:
         raise DataError(f"{file.uri}: {error}; fetch the file again") from None
+
+
+def text_of(file: SourceFile, encoding: str = "utf-8") -> str:
+    """Read a file without a byte order mark. Raises DataError as `content_of` does, and, naming the
+    line, if it is not in `encoding`."""
+    content = content_of(file)
     try:
         return content.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
