@@ -123,6 +123,19 @@ def test_nothing_is_done_without_a_yes(
         assert "plan -input=false -out=rungwise.plan -destroy" in verbs(calls)
 
 
+@pytest.mark.usefixtures("calls")
+def test_a_protected_cluster_says_how_to_unprotect_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "our clusters"
+    folder.mkdir()
+    (folder / "variables.tf").touch()
+    monkeypatch.setattr(cluster, "_outputs", lambda _: OUTPUTS | {"protected": True})
+    assert rungwise("delete", folder) == 2
+    command = capfd.readouterr().err.split("`")[1]
+    assert shlex.split(command)[-3:] == ["disposable=true", "--folder", str(folder)]
+
+
 def test_status_adds_up_the_prices_that_are_known(
     folder: Path, calls: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

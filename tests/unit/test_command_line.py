@@ -220,6 +220,55 @@ def test_keys_are_refused_where_there_is_no_recipe_to_change(
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["status"], "no MLflow store at"),
+        (["ui"], "no MLflow store at"),
+        (["why", "models:/a/1"], "no MLflow store at"),
+        (["predict", "models:/a@champion", "--format", "text"], "no MLflow store at"),
+        (["promote", "models:/a", "--back"], "no MLflow store at"),
+        (["which-models", "--source", "a"], "no corpus below"),
+        (["open"], "no report below"),
+        (["neighbours", "a"], "no artifact here"),
+    ],
+)
+def test_a_question_in_an_empty_folder_leaves_it_empty(
+    command: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RUNGWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert main(command) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert message in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_mlflow_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    store = tmp_path / "artifacts" / "mlflow.db"
+    store.parent.mkdir()
+    store.write_bytes(b"torn")
+    assert main(["promote", "models:/a", "--back"]) == 2
+    assert "mlflow.db is not an SQLite database" in capfd.readouterr().err
+    store.unlink()
+    MlflowClient(f"sqlite:///{store}").search_experiments()
+    for command in (["promote", "models:/a", "--back"], ["why", "models:/a/1"]):
+        capfd.readouterr()
+        assert main(command) == 2
+        assert "name=a" in capfd.readouterr().err
+
+
 def test_ui_without_a_store_or_on_a_taken_port_is_refused(
     recipe: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -360,11 +409,11 @@ def test_a_recipe_without_its_workflow_is_told_so(
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    program = "from rungwise.core.exit_codes import guarded; import sys; sys.stdin.read(); "
-    program += "sys.exit(guarded(lambda: print('x' * 9, flush=FLUSH) or 0))"
-    for flush in ("True", "False"):
+    program = "from rungwise.core.exit_codes import guarded; import rich, sys; sys.stdin.read(); "
+    program += "sys.exit(guarded(lambda: PRINT or 0))"
+    for line in ("print('x', flush=True)", "print('x')", "rich.print('x')"):
         process = subprocess.Popen(
-            [sys.executable, "-c", program.replace("FLUSH", flush)],
+            [sys.executable, "-c", program.replace("PRINT", line)],
             env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Annotated, Literal
@@ -112,9 +113,10 @@ def test_an_override_without_a_key_or_value_is_refused(text: str) -> None:
         parse_overrides([text])
 
 
-def test_an_override_below_a_value_or_beyond_a_list_is_refused() -> None:
-    with pytest.raises(ConfigError, match="expected an index below 1"):
-        with_overrides({"sources": [1]}, {"sources.3": 2})
+def test_an_override_beyond_a_list_is_refused() -> None:
+    for place in ("3", "-1", "²"):
+        with pytest.raises(ConfigError, match="expected an index below 1"):
+            with_overrides({"sources": [1]}, {f"sources.{place}": 2})
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "a: [", "just words"])
@@ -245,6 +247,55 @@ def test_null_drops_a_key_that_cannot_be_null_and_is_a_value_of_one_that_can(
     assert (training.steps, training.optimizer.clip) == (10, None)
     assert list(training.tasks) == ["b"]
     assert training.sources == [Files(paths=["u"])]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["optimizer.kind=plain", "optimizer=null"], "optimizer replaces optimizer.kind; "),
+        (["optimizer.kind=plain", "optimizer=3"], "optimizer replaces optimizer.kind; "),
+        (["sources.0.paths=[b]", "sources=[]"], "sources replaces sources.0.paths; "),
+        (["optimizer=3", "optimizer.kind=plain"], "optimizer.kind is inside optimizer, .* to 3; "),
+    ],
+)
+def test_overrides_that_undo_each_other_are_refused(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        loaded(tmp_path, HEAVY + "sources: [{paths: [a]}]", *overrides)
+
+
+def test_a_block_set_to_null_or_anew_takes_later_keys(tmp_path: Path) -> None:
+    for block in ("null", "{}", "{clip: 4}"):
+        training, _ = loaded(tmp_path, HEAVY, f"optimizer={block}", "optimizer.clip=3")
+        assert training.optimizer == Plain(clip=3)
+
+
+KEYS = ("optimizer", "optimizer.kind", "optimizer.clip", "optimizer.momentum", "sources")
+KEYS += ("sources.0", "sources.0.paths", "sources.0.paths.0", "tasks", "tasks.a", "tasks.a.paths")
+VALUES = ("null", "3", "[]", "{}", "plain", "heavy", "[x]", "{paths: [y]}", "0x_", "&a [*a]")
+
+
+@given(st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES)), max_size=4))
+def test_no_overrides_end_in_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, given: list[tuple[str, str]]
+) -> None:
+    with contextlib.suppress(ConfigError):
+        text = HEAVY + "sources: [{paths: [a]}]"
+        loaded(tmp_path_factory.getbasetemp(), text, *("=".join(each) for each in given))
+
+
+def test_a_date_is_text_and_what_json_lacks_is_refused(tmp_path: Path) -> None:
+    assert parse_overrides(["name=2026-13-45"]) == {"name": "2026-13-45"}
+    assert parse_overrides(["names={2026-01-02: 3, 4: 5}"]) == {"names": {"2026-01-02": 3, "4": 5}}
+    for value in ("!!set {a}", "!!binary aGk=", "!!timestamp x", "!!int x", "!!bool x", "[" * 5000):
+        with pytest.raises(ConfigError, match=r"^the value of steps is not YAML: "):
+            parse_overrides([f"steps={value}"])
+        with pytest.raises(ConfigError, match=r"c\.yaml is not YAML: "):
+            loaded(tmp_path, f"steps: {value}")
+    assert loaded(tmp_path, "tasks: {2026-01-02: {paths: [2026-01-03]}}")[0].tasks == {
+        "2026-01-02": Files(paths=["2026-01-03"])
+    }
 
 
 def test_a_block_that_names_no_kind_is_of_the_default_one(tmp_path: Path) -> None:

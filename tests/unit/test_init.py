@@ -97,6 +97,13 @@ def test_blocks_between_blank_lines(tmp_path: Path) -> None:
     assert seen.source == {"documents": "blank_line", "lines": "sentence"}
 
 
+def test_a_damaged_archive_beside_text_is_passed_over(tmp_path: Path) -> None:
+    books(tmp_path, 30, paragraphs=3)
+    (tmp_path / "note.gz").write_bytes(b"not gzip")
+    (seen,), others = look([str(tmp_path)])
+    assert (seen.documents, others) == (30, ["1 without a suffix"])
+
+
 def test_documents_on_lines(tmp_path: Path) -> None:
     lines = [" ".join(prose(number, 8)) for number in range(100)]
     (tmp_path / "a.txt.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))

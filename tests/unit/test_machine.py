@@ -148,6 +148,10 @@ def test_the_head_makes_the_token_once_and_every_machine_writes_the_same(
     assert len(made) == 64
     assert made == secrets_manager.get_secret_value(SecretId=arn)["SecretString"]
     assert stat.S_IMODE((tmp_path / "head").stat().st_mode) == 0o600
+    secrets_manager.put_secret_value(SecretId=arn, SecretString="new")
+    for machine in (head, worker):
+        token.provide_token(machine, tmp_path / "rebooted", USER)
+        assert (tmp_path / "rebooted").read_text() == "new"
 
 
 def test_a_worker_waits_until_the_head_has_made_the_token(

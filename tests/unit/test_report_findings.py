@@ -78,13 +78,13 @@ def test_the_page_gives_commands_that_a_shell_reads_as_they_are_meant(tmp_path: 
     record = {"fingerprint": "0f", "label": "x", "stage": "pretrain", "inputs": {}}
     pretrain = Artifact("pretrain", "0f", Folder.at(root) / "pretrain" / "x-0f", record)
     model = RegisterSummary(
-        name="m", version="3", alias=None, model_uri="models:/m/3", tags={}, headline=""
+        name="m", version="3", alias=None, model_uri="models:/our m/3", tags={}, headline=""
     )
     uses = dict(origin.uses({"pretrain": pretrain}, [(model, None)]))
     words = [shlex.split(command) for command in uses.values() if command.startswith("rungwise ")]
     assert [line[1] for line in words] == ["export", "why", "predict"]
     assert words[0][2] == words[1][2] == f"{root}/pretrain/x-0f"
-    assert words[2][2:5] == ["models:/m/3", "--root", str(root)]
+    assert words[2][2:5] == ["models:/our m/3", "--root", str(root)]
     for line in words:  # each is one that the command line takes
         _parsed(_parser()[0], line[1:])
 

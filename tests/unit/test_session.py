@@ -1,6 +1,9 @@
-"""A Ray that does not start in time is tried again, and then explained in one line."""
+"""A Ray that does not start in time is tried again, and one that runs says what matters."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 import ray
@@ -8,6 +11,25 @@ import ray
 from rungwise.cluster.session import session
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
+
+
+def test_the_raylet_s_count_of_processes_stays_off_the_console_and_its_other_lines_do_not() -> None:
+    program = """
+from rungwise.cluster.environment import set_environment
+set_environment()
+from ray._private.worker import print_to_stdstream
+for line in (
+    "WARNING: 8 PYTHON worker processes have been started on node: ab with address: 127.0.0.1, ...",
+    "2 workers were killed due to memory pressure",
+):
+    data = {"lines": [line], "pid": "raylet", "is_err": False}
+    print_to_stdstream(data, ignore_prefix=False)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    (line,) = done.stdout.splitlines()
+    assert line.endswith("2 workers were killed due to memory pressure")
 
 
 @pytest.mark.parametrize("late", [1, 2])

@@ -310,9 +310,10 @@ def test_what_changed_since_stands_in_the_way_of_a_rebuild_by_name(tmp_path: Pat
 
 def test_a_torn_record_is_an_error_and_not_a_rebuild_in_silence(tmp_path: Path) -> None:
     folder = Folder.at(tmp_path)
-    folder.write_bytes(artifacts.RECORD, json.dumps({"stage": "a"}).encode()[:-4])
-    with pytest.raises(DataError, match="is not a record"):
-        artifacts.load(folder)
+    for torn in (json.dumps({"stage": "a"}).encode()[:-4], b"{}", b"[]", b"3", b"\xff\xfe", b""):
+        folder.write_bytes(artifacts.RECORD, torn)
+        with pytest.raises(DataError, match="is not a record"):
+            artifacts.load(folder)
 
 
 def test_digests_known_from_elsewhere_are_not_computed_again(tmp_path: Path) -> None:

@@ -65,6 +65,25 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         Folder.at(tmp_path / "file" / "root").check_writable("root")
 
 
+def test_a_home_of_nobody_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^~nobody-here/a: there is no such user"):
+        Folder.at("~nobody-here/a")
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("s3://", r"^s3://: expected a bucket, as in s3://BUCKET/FOLDER$"),
+        ("s3:///", "expected a bucket"),
+        ("nowhere://a/b", "^nowhere://a/b: Protocol not known: nowhere"),
+    ],
+)
+def test_a_url_that_names_no_place_is_refused(uri: str, message: str) -> None:
+    for read in (lambda: Folder.at(uri).subfolders(), lambda: find_files(uri)):
+        with pytest.raises(UserError, match=message):
+            read()
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_one_sentence() -> None:
     def write() -> None:

@@ -590,7 +590,7 @@ def test_resuming_brings_the_same_package_or_says_why_not(
 ) -> None:
     name = package_uri(project).removeprefix("gcs://")
     env = {"working_dir": f"gcs://{name}", "env_vars": {"THEIRS": "1"}}
-    told = {"job_name": "small", "workflow": "workflows/pretrain.py", "config": "small.yaml"}
+    told = {"job_name": "small"}
     cluster.job("small-1", "STOPPED", runtime_env=env, metadata=told)
     assert main(["resume", "small-1"]) == 0
     assert list(cluster.packages) == [name]  # it was gone, and the folder is as it was
@@ -604,8 +604,13 @@ def test_resuming_brings_the_same_package_or_says_why_not(
     assert len(cluster.packages) == 1
     cluster.packages.clear()
     capfd.readouterr()
-    assert main(["resume", "small-1"]) == 2
-    assert "rungwise submit workflows/pretrain.py small.yaml" in capfd.readouterr().err
+    command = ["workflows/pretrain.py", "small.yaml", "corpus={sources: ['$HOME/a b*', \"it's\"]}"]
+    cluster.job("small-3", "STOPPED", runtime_env=env, entrypoint=shlex.join(["python", *command]))
+    address = f"{cluster.address}/a&b"
+    assert server(address, None).option == f" --address '{address}'"
+    assert main(["resume", "small-3", "--working-dir", str(project)]) == 2
+    typed = shlex.split(capfd.readouterr().err.partition("submit what is there now: ")[2])
+    assert typed == ["rungwise", "submit", *command, "--working-dir", str(project)]
     cluster.job("small-4", "RUNNING")
     assert main(["resume", "small-4"]) == 2
     assert "rungwise logs --follow small-4" in capfd.readouterr().err
@@ -626,6 +631,21 @@ def test_a_job_that_is_unknown_or_a_server_that_breaks_is_one_line(
         message = capfd.readouterr().err
         assert "answered 500: it broke; the head's logs say more" in message
         assert len(message.strip().splitlines()) == 1
+
+
+def test_a_head_that_does_not_answer_the_probe_is_said_with_the_place_of_its_log(
+    cluster: JobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rungwise.submission import probe
+
+    client = connect(server(None, None))
+    cluster.job("raysubmit_1", "RUNNING")
+    monkeypatch.setattr(client, "submit_job", lambda **_: "raysubmit_1")
+    monkeypatch.setattr(client, "stop_job", lambda _: True)
+    monkeypatch.setattr(client, "delete_job", lambda _: True)
+    monkeypatch.setattr(probe, "_PATIENCE_SECONDS", 0.0)
+    with pytest.raises(UserError, match=rf"dashboard at {cluster.address} shows .*raysubmit_1"):
+        probe.ask(client)
 
 
 def test_jobs_are_plain_data_for_programs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -1029,6 +1030,11 @@ def test_what_nothing_reads_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\x00\x01\n")
     with pytest.raises(DataError, match="no format reads this"):
         look(str(tmp_path / "a.txt"))
+    whole = gzip.compress(b"good\tit is good\n" * 99)
+    for name, content, reason in (("b", b"not gzip", "an unsound"), ("c", whole[:40], "a cut-off")):
+        (tmp_path / f"{name}.tsv.gz").write_bytes(content)
+        with pytest.raises(DataError, match=rf"{name}\.tsv\.gz: {reason} \.gz.*fetch"):
+            look(str(tmp_path / f"{name}.tsv.gz"))
 
 
 def test_places_are_no_words(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ ENVIRONMENT = {
     # How long Serve lets its HTTP proxy start before killing it; on a busy machine the imports
     # alone take longer than the default of 5 s.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    # Drops the raylet's warning of many processes: four per core beside its own eight. A stage that
+    # trains needs three (its task, Train's controller, a worker), and stages run side by side.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "worker processes have been started on node",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

@@ -117,7 +117,7 @@ def _delete(options: argparse.Namespace, console: Console) -> None:
     if outputs.get("protected"):
         raise UserError(
             "the database and the bucket are protected; unprotect them with `rungwise cluster "
-            f"create disposable=true --folder {options.folder}`"
+            f"create disposable=true --folder {shlex.quote(str(options.folder))}`"
         )
     console.print(f"account {_account(None)}; also deletes all of {outputs['artifact_uri']}")
     _apply(options, console, "delete all of this", "-destroy")

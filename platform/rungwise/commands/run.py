@@ -87,7 +87,7 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
     if registered := by_stage.get(REGISTER.name):
         model = RegisterSummary.of(registered).model_uri
         where = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
-        commands["predict"] = f"rungwise predict {model}{where} --input FILE"
+        commands["predict"] = f"rungwise predict {shlex.quote(model)}{where} --input FILE"
     shown = without_password(uri)
     _say(console, "MLflow", shown)
     if uri.startswith("sqlite:"):

@@ -165,20 +165,17 @@ def from_prometheus(uri: str, run: str | None) -> tuple[Rows, list[str]]:
 
 def from_mlflow(uri: str, experiment: str, run: str | None) -> Rows:
     """The latest figures of the newest stages in MLflow."""
-    from mlflow import MlflowClient
-
     from rungwise.core.secrecy import without_password
-    from rungwise.core.tracking import PARENT_TAG, quieten_mlflow
+    from rungwise.core.tracking import PARENT_TAG, asked
 
-    quieten_mlflow()
-    client = MlflowClient(tracking_uri=uri)
-    there = client.get_experiment_by_name(experiment)
-    if there is None:
-        raise UserError(
-            f"MLflow at {without_password(uri)} has no experiment {experiment}; start a run, or "
-            "give another --experiment or the cluster's --prometheus"
-        )
-    found = client.search_runs([there.experiment_id], max_results=_MOST_RUNS)
+    with asked(uri) as client:
+        there = client.get_experiment_by_name(experiment)
+        if there is None:
+            raise UserError(
+                f"MLflow at {without_password(uri)} has no experiment {experiment}; start a run, "
+                "or give another --experiment or the cluster's --prometheus"
+            )
+        found = client.search_runs([there.experiment_id], max_results=_MOST_RUNS)
     names = {each.info.run_id: each.info.run_name or "" for each in found}
     rows: Rows = {}
     for each in found:

@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
 def ui(options: argparse.Namespace) -> NoReturn:
     """Serve an SQLite store until Ctrl-C. Raises UserError if it is missing or the port taken."""
     from rungwise.core.secrecy import without_password
-    from rungwise.core.tracking import TrackingConfig, artifact_location
+    from rungwise.core.tracking import TrackingConfig, artifact_location, check_store
     from rungwise.pipeline.workflow import load_recipe, places
 
     tracking = (
@@ -40,8 +40,7 @@ def ui(options: argparse.Namespace) -> NoReturn:
             f"the tracking store is a server: open {without_password(uri)} in a browser"
         )
     database = Path(uri.removeprefix("sqlite:///"))
-    if not database.exists():
-        raise UserError(f"there is no MLflow store at {database} yet; run a workflow first")
+    check_store(uri)
     port = options.port
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:

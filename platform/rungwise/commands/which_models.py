@@ -36,6 +36,8 @@ def which_models(options: argparse.Namespace) -> None:
     built = artifacts.below(root)
     corpora = [each for each in built if each.stage == "corpus"]
     places = [_place(each, options) for each in corpora]
+    if not corpora:
+        raise UserError(f"there is no corpus below {root.uri}; give the root of a run with --root")
     if not any(places):
         wanted = options.source or options.document
         raise UserError(f"none of {len(corpora)} corpora below {root.uri} holds {wanted!r}")

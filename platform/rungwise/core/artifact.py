@@ -97,7 +97,7 @@ def load(folder: Folder) -> Artifact | None:
             raise ValueError(fault)
         checked = CheckedFolder.of(folder, record)
         return Artifact(record["stage"], record["fingerprint"], checked, record)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{folder.path(RECORD)} is not a record ({error}); delete the folder to rebuild it"
         ) from error

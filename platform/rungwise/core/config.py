@@ -28,6 +28,7 @@ from rungwise.core.errors import ConfigError
 
 # Redundant end of "Input should be a valid integer, unable to parse string as an integer".
 _PARSED = re.compile(", unable to (parse|interpret) .*$")
+_TYPES = ("null", "bool", "int", "float", "str", "seq", "map")  # of YAML, that JSON has too
 
 
 class Config(BaseModel):
@@ -63,7 +64,18 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key given twice in one block, where PyYAML silently takes the last."""
+    """Reads what JSON has too: a date is text. Refuses a key given twice in one block, where PyYAML
+    silently takes the last."""
+
+    yaml_constructors: ClassVar = {  # pyright: ignore[reportIncompatibleVariableOverride]
+        tag: construct
+        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in _TYPES
+    }
+    yaml_implicit_resolvers: ClassVar = {  # pyright: ignore[reportIncompatibleVariableOverride]
+        first: [each for each in resolvers if not each[0].endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
@@ -94,10 +106,7 @@ def load(
         raise ConfigError(f"cannot read the config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"the config {path} is not UTF-8: {error}") from error
-    try:
-        data = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"the config {path} is not YAML: {_one_line(error)}") from error
+    data = _from_yaml(text, f"the config {path}")
     if not isinstance(data, dict):
         raise ConfigError(f"the config {path} must be a mapping of blocks, found {_kind(data)}")
     parsed = parse_overrides(overrides)
@@ -126,11 +135,16 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
         key, equals, value = item.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"expected key.path=value on the command line, found {item!r}")
-        try:
-            parsed[key.strip()] = yaml.load(value, _Loader)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"the value of {key} is not YAML: {_one_line(error)}") from error
+        parsed[key.strip()] = _from_yaml(value, f"the value of {key.strip()}")
     return parsed
+
+
+def _from_yaml(text: str, what: str) -> Any:
+    """Read YAML as JSON data, whose keys are text. Raises ConfigError that begins with `what`."""
+    try:
+        return json.loads(json.dumps(yaml.load(text, _Loader)))
+    except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
+        raise ConfigError(f"{what} is not YAML: {_one_line(error)}") from error
 
 
 def with_overrides(
@@ -142,27 +156,28 @@ def with_overrides(
     """Copy `data` with dotted keys replaced. A number in a path is an index into a list. If `model`
     is given, overriding a `kind` drops the keys that only other kinds of the block have (listed in
     `fallen`), and null drops a key that cannot be null."""
-    result = json.loads(json.dumps(data, default=str))
+    _refuse_contradictions(overrides)
+    result = json.loads(json.dumps(data))
     for dotted, value in overrides.items():
         parts = dotted.split(".")
         node = result
-        for depth in range(len(parts)):
+        for depth in range(len(parts) - 1):
             key = _key_in(node, parts, depth)
-            if depth == len(parts) - 1:
-                node[key] = value
-            else:
-                if isinstance(node, dict) and not isinstance(node.get(key), dict | list):
-                    node[key] = {}
-                node = node[key]
+            inner = node[key] if isinstance(node, list) else node.get(key)
+            node[key] = inner if isinstance(inner, dict | list) else {}
+            node = node[key]
+        node[_key_in(node, parts, len(parts) - 1)] = value
     if model is None:
         return result
     dropped: list[list[str]] = []
-    for dotted, value in overrides.items():
+    for dotted in overrides:
         parts = dotted.split(".")
-        if value is None and not _may_be_null(types_at(model, parts)):
+        # A later override may have made a block of a null.
+        if _at(result, parts) is None and not _may_be_null(types_at(model, parts)):
             dropped.append(parts)
         elif parts[-1] == "kind":
-            names = _of_other_kinds(_at(result, parts[:-1]), types_at(model, parts[:-1]), value)
+            block, kind = _at(result, parts[:-1]), _at(result, parts)
+            names = _of_other_kinds(block, types_at(model, parts[:-1]), kind)
             prefix = dotted.removesuffix("kind")
             names = [name for name in names if not _sets(overrides, prefix + name)]
             dropped += [[*parts[:-1], name] for name in names]
@@ -179,6 +194,23 @@ def given(config: Config) -> dict[str, Any]:
     """The keys that were given, and every `kind`, as plain data to override: what is left out
     follows the defaults of a kind that an override changes."""
     return config.model_dump(mode="json", exclude_unset=True)
+
+
+def _refuse_contradictions(overrides: Mapping[str, Any]) -> None:
+    """Refuse an override that undoes part of another: one above an earlier one, or one inside what
+    an earlier one set to a value."""
+    keys = list(overrides)
+    for place, earlier in enumerate(keys):
+        for later in keys[place + 1 :]:
+            if earlier.startswith(f"{later}."):
+                raise ConfigError(f"{later} replaces {earlier}; give {later} first, or one of them")
+            if later.startswith(f"{earlier}.") and not isinstance(
+                overrides[earlier], dict | list | None
+            ):
+                found = _shorten(overrides[earlier])
+                raise ConfigError(
+                    f"{later} is inside {earlier}, which is set to {found}; give one of them"
+                )
 
 
 def _at(node: Any, parts: Sequence[str]) -> Any:
@@ -208,13 +240,10 @@ def _key_in(node: Any, parts: list[str], depth: int) -> Any:
     """Interpret `parts[depth]` of a dotted key as a key of a block or an index into a list."""
     part = parts[depth]
     if isinstance(node, list):
-        if not part.isdigit() or int(part) >= len(node):
+        if not part.isdecimal() or int(part) >= len(node):
             here = ".".join(parts[: depth + 1])
             raise ConfigError(f"{here}: expected an index below {len(node)}, found {part!r}")
         return int(part)
-    if not isinstance(node, dict):
-        above = ".".join(parts[:depth])
-        raise ConfigError(f"{'.'.join(parts)}: {above} is a value, not a block")
     return part
 
 

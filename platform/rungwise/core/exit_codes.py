@@ -32,6 +32,11 @@ def guarded(command: Callable[[], int | None]) -> int:
         if not _reader_has_gone():
             raise
         return OK
+    except SystemExit as error:
+        # Rich exits with 1 for the same reason, and leads stdout nowhere.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return OK
     except UserError as error:
         errors.print(
             without_password(f"error: {error}"), style="bold red", markup=False, highlight=False

@@ -17,7 +17,7 @@ from typing import Any
 
 import fsspec
 
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, UserError
 
 # Bytes per request: large enough to hide the latency.
 _RANGE_BYTES = 8 << 20
@@ -128,9 +128,12 @@ def tag_of(info: dict[str, Any]) -> str:
 
 
 def filesystem(uri: str) -> tuple[Any, str]:
-    """The fsspec file system of a path or URL, and the path on it."""
+    """The fsspec file system of a path or URL, and the path on it. Raises UserError for a URL
+    without a bucket, or of a kind that fsspec or this environment does not know."""
     if not is_remote(uri):
         return fsspec.core.url_to_fs(uri)
+    if not uri.partition("://")[2].strip("/"):
+        raise UserError(f"{uri}: expected a bucket, as in s3://BUCKET/FOLDER")
     # Worker processes may write what this one reads, so listings must not be cached.
     options: dict[str, Any] = {"use_listings_cache": False}
     if uri.startswith(("s3://", "s3a://")):
@@ -143,7 +146,10 @@ def filesystem(uri: str) -> tuple[Any, str]:
                 "total_max_attempts": int(os.environ.get("AWS_MAX_ATTEMPTS", _ATTEMPTS)),
             },
         }
-    return fsspec.core.url_to_fs(uri, **options)
+    try:
+        return fsspec.core.url_to_fs(uri, **options)
+    except (ImportError, ValueError) as error:
+        raise UserError(f"{uri}: {error}") from error
 
 
 @functools.cache

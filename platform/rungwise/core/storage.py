@@ -28,6 +28,16 @@ _SETTLE_SECONDS = 3.0
 _STAGED = ".tmp"
 
 
+def local_path(text: str | Path) -> Path:
+    """A path on this machine, ~ and ~USER replaced. Raises UserError if there is no such user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UserError(
+            f"{text}: there is no such user; write ./{text} for a folder named so"
+        ) from error
+
+
 @dataclass(frozen=True)
 class Folder:
     """A local directory or an object-store prefix; `folder / name` is a folder inside it."""
@@ -39,8 +49,9 @@ class Folder:
         """The folder at a path or URL. Local paths become absolute, so that workers agree."""
         text = str(uri).removeprefix("file://")
         if is_remote(text):
-            return cls(text.rstrip("/"))
-        return cls(str(Path(text).expanduser().absolute()))
+            scheme, _, place = text.partition("://")
+            return cls(f"{scheme}://{place.rstrip('/')}")
+        return cls(str(local_path(text).absolute()))
 
     def __truediv__(self, name: str) -> Folder:
         return Folder(f"{self.uri}/{name}")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.config import Config
+from rungwise.core.errors import UserError
 from rungwise.core.secrecy import without_password, without_passwords
 from rungwise.core.spool import locked, unsent
 from rungwise.core.storage import Folder
@@ -46,6 +47,7 @@ _PARAM_CHARACTERS = 6000  # MLflow's own limit
 _TAG_CHARACTERS = 5000
 _BATCH_POINTS = 1000
 _BATCH_PARAMS = 100
+_SQLITE = b"SQLite format 3\0"  # how every database file begins
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -212,6 +214,42 @@ def quieten_mlflow() -> None:
     MLflow, which configures its loggers on import."""
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def check_store(uri: str) -> None:
+    """Refuse an SQLite store that is missing, which MLflow would create by asking it, or damaged,
+    which MLflow would try for minutes to open. Raises UserError."""
+    if (database := uri.removeprefix("sqlite:///")) == uri:
+        return
+    try:
+        with open(database, "rb") as file:
+            begins = file.read(len(_SQLITE))
+    except OSError as error:
+        raise UserError(
+            f"there is no MLflow store at {database} ({error.strerror}); the first run makes one. "
+            "If there is one elsewhere, name it in MLFLOW_TRACKING_URI, or give the recipe or "
+            "--root where the command takes it"
+        ) from error
+    if begins != _SQLITE:
+        raise UserError(f"{database} is not an SQLite database; mend or delete it")
+
+
+@contextlib.contextmanager
+def asked(uri: str) -> Iterator[Any]:
+    """Give a client of a store that exists. Raises UserError if there is none, or if MLflow refuses
+    something in the block."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    quieten_mlflow()
+    check_store(uri)
+    try:
+        yield MlflowClient(tracking_uri=uri)
+    except MlflowException as error:
+        raise UserError(
+            f"MLflow at {without_password(uri)}: {' '.join(error.message.split())}; another store "
+            "can be named in MLFLOW_TRACKING_URI, or by --root where the command takes it"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,9 @@ def line_number(file: SourceFile, offset: int) -> int:
 
 def wide_encoding(file: SourceFile) -> str:
     """Return the multi-byte encoding that a byte order mark announces, or ""."""
-    head = next(pieces(file, 0, 4), b"")
+    head = b""
+    with contextlib.suppress(UnsoundError):  # its reader reports that
+        head = next(pieces(file, 0, 4), b"")
     return next((name for mark, name in _WIDE.items() if head.startswith(mark)), "")
 
 

@@ -275,8 +275,9 @@ def finetune_config(
         if key.startswith("finetune.")
     }
     plain = adapted.finetune.model_dump(mode="json")
-    data = with_overrides(plain, {**entry.finetune, **own}, FinetuneConfig)
-    return validate(FinetuneConfig, data, source=f"finetune of {variant}")
+    for changes in (entry.finetune, own):
+        plain = with_overrides(plain, changes, FinetuneConfig)
+    return validate(FinetuneConfig, plain, source=f"finetune of {variant}")
 
 
 def _variant(recipe: Recipe, name: str) -> Recipe:

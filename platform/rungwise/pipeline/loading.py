@@ -17,7 +17,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stage import plan
 from rungwise.core.storage import Folder
-from rungwise.core.tracking import default_uri, quieten_mlflow
+from rungwise.core.tracking import asked, default_uri
 from rungwise.finetune import DESCRIPTION
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, root_folder
@@ -127,18 +127,11 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
 def registered(model: str, root: str) -> Any:
     """Find MLflow's version of models:/NAME/VERSION or models:/NAME@ALIAS. Raises UserError if
     there is none."""
-    from mlflow.exceptions import MlflowException
-
     name, which = name_and_version(model)
-    client = registry_of(root)
-    try:
-        if which.isdigit():
+    with asked(store_of(root)) as client:
+        if which.isdecimal():
             return client.get_model_version(name, which)
         return client.get_model_version_by_alias(name, which)
-    except MlflowException as error:
-        raise UserError(
-            f"{model}: not found in the registry ({error.message}); give --root"
-        ) from error
 
 
 def name_and_version(model: str) -> tuple[str, str]:
@@ -147,12 +140,9 @@ def name_and_version(model: str) -> tuple[str, str]:
     return words[0], words[1] if len(words) > 1 else ""
 
 
-def registry_of(root: str) -> Any:
-    from mlflow import MlflowClient
-
-    quieten_mlflow()
-    uri = default_uri(root_folder(root), os.environ.get("MLFLOW_TRACKING_URI"))
-    return MlflowClient(tracking_uri=uri)
+def store_of(root: str) -> str:
+    """The URI of the registry for artifacts below `root`."""
+    return default_uri(root_folder(root), os.environ.get("MLFLOW_TRACKING_URI"))
 
 
 def find_served(model: str, root: str) -> Folder:
@@ -195,16 +185,8 @@ def served_files(model: str, root: str) -> Folder:
     """Download the files of a registered model or of an MLflow run's model, runs:/ID/model.
     Raises UserError if there is none."""
     import mlflow.artifacts
-    from mlflow.exceptions import MlflowException
 
-    quieten_mlflow()
-    uri = default_uri(root_folder(root), os.environ.get("MLFLOW_TRACKING_URI"))
-    mlflow.set_tracking_uri(uri)
-    try:
-        folder = Path(mlflow.artifacts.download_artifacts(model))
-    except MlflowException as error:
-        raise UserError(
-            f"{model}: not found in the registry at {uri} ({error.message}); give --root, or set "
-            "MLFLOW_TRACKING_URI"
-        ) from error
-    return Folder.at(folder / "artifacts")
+    uri = store_of(root)
+    with asked(uri):
+        mlflow.set_tracking_uri(uri)
+        return Folder.at(Path(mlflow.artifacts.download_artifacts(model)) / "artifacts")

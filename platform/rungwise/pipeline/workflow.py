@@ -20,7 +20,7 @@ from rungwise.core.config import load
 from rungwise.core.errors import ConfigError
 from rungwise.core.object_store import is_remote
 from rungwise.core.stage import Planned, Stage
-from rungwise.core.storage import Folder
+from rungwise.core.storage import Folder, local_path
 from rungwise.core.tracking import Tracker, default_uri
 from rungwise.pipeline import runner
 from rungwise.pipeline.recipe import Recipe
@@ -89,7 +89,7 @@ def root_folder(root: str) -> Folder:
     """Find the folder of artifacts. A Ray job runs in a temporary copy of the working folder, so a
     relative root is placed below the folder or bucket that the cluster gives (RUNGWISE_ROOT), or
     else in the home directory of the user who runs the cluster."""
-    path = Path(root).expanduser()
+    path = local_path(root)
     if is_remote(root) or path.is_absolute() or "working_dir_files" not in Path.cwd().parts:
         return Folder.at(root)
     if base := os.environ.get(ROOT_VARIABLE):

@@ -46,7 +46,7 @@ def uses(
         ("Show what it was made from:", f"rungwise why {shlex.quote(folder)}"),
     ]
     for model, _ in registered:
-        ask = f"rungwise predict {model.model_uri} --root {root} --input FILE"
+        ask = f"rungwise predict {shlex.quote(model.model_uri)} --root {root} --input FILE"
         commands.append((f"Predict with the fine-tuned model {model.name}:", ask))
     return commands
 

@@ -147,7 +147,7 @@ def uses(model: str, root: str, info: TaskInfo) -> str:
     given = "one text per line"
     if not is_one_text(info):
         given = f"a table or JSON Lines with {', '.join(columns(info))}"
-    where = f"{model} --root {shlex.quote(root)}"
+    where = shlex.join([model, "--root", root])
     return "\n".join(
         (
             f"- predictions, {given}: `rungwise predict {where} --input FILE`",

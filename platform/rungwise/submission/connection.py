@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from ray.job_submission import JobDetails, JobSubmissionClient
 from rungwise.cluster import registry
 from rungwise.cluster.ray_start import DASHBOARD_PORT
 from rungwise.core.errors import UserError
+from rungwise.core.storage import local_path
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"
 _ADDRESS_VARIABLES = (ADDRESS_VARIABLE, "RAY_ADDRESS")
@@ -47,7 +49,7 @@ class UnreachableError(UserError):
 
 @dataclass(frozen=True)
 class Server:
-    """A job server. `option` makes a later command reach the same server."""
+    """A job server. `option`, quoted for a shell, makes a later command reach the same one."""
 
     address: str
     token: str | None = field(repr=False)
@@ -138,7 +140,7 @@ def server(address: str | None, name: str | None) -> Server:
     UserError if none is given anywhere, or its token cannot be read."""
     if address:
         url = _http(address, "--address")
-        return _server(url, _known_at(url), f" --address {url}")
+        return _server(url, _known_at(url), f" --address {shlex.quote(url)}")
     if name:
         cluster = registry.find(name)
         assert cluster is not None, "a name is found or refused"
@@ -184,7 +186,7 @@ def _token(cluster: registry.RegisteredCluster | None) -> tuple[str | None, str]
     if value:
         return value.strip(), "RAY_AUTH_TOKEN"
     if path:
-        return _read(Path(path).expanduser()), f"RAY_AUTH_TOKEN_PATH ({path})"
+        return _read(local_path(path)), f"RAY_AUTH_TOKEN_PATH ({path})"
     default = Path.home() / _DEFAULT_TOKEN
     return (_read(default), str(default)) if default.is_file() else (None, "")
 

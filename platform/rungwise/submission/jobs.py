@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import difflib
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ray.job_submission import JobDetails, JobStatus, JobType
@@ -20,6 +20,7 @@ from rich.text import Text
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK
 from rungwise.core.provenance import COMMIT_VARIABLE, commit
+from rungwise.core.storage import local_path
 from rungwise.submission.connection import Client, Server, UnreachableError, connect
 from rungwise.submission.follow import Follower
 from rungwise.submission.packing import package_uri
@@ -61,9 +62,6 @@ def submit_command(
     report.show(console)
     metadata = {
         "job_name": job.recipe.name,  # shown in Ray's dashboard
-        "workflow": job.workflow,
-        "config": job.config,
-        "overrides": " ".join(job.overrides),
         "commit": commit(job.folder) or "",
     }
     job_id = _submit(client, job.entrypoint, {"working_dir": str(job.folder)}, metadata)
@@ -161,13 +159,13 @@ def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
     if not package:
         raise UserError(f"{before} brought no folder along, so it cannot be brought again")
     if package.startswith("gcs://") and not client.has_package(package):
-        top = Path(folder).expanduser().resolve()
+        top = local_path(folder).resolve()
         if package_uri(top) != package:
+            again = details.entrypoint.removeprefix("python ")  # as Job.entrypoint quotes it
             raise UserError(
                 f"the cluster no longer has the package of {before}, and {top} holds other "
-                "files; submit what is there now: rungwise submit "
-                f"{metadata.get('workflow', 'WORKFLOW')} {metadata.get('config', 'CONFIG')} "
-                f"{metadata.get('overrides', '')}".rstrip()
+                f"files; submit what is there now: rungwise submit {again} --working-dir "
+                f"{shlex.quote(folder)}{at.option}"
             )
         environment = {**environment, "working_dir": str(top)}
     job_id = _submit(client, details.entrypoint, environment, metadata)

@@ -15,6 +15,7 @@ from rungwise.core.config import flatten
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.object_store import is_remote
 from rungwise.core.secrecy import without_passwords
+from rungwise.core.storage import local_path
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.submission import resources
@@ -43,7 +44,7 @@ class Job:
 def read(folder: str, workflow: str, config: str, overrides: Sequence[str]) -> Job:
     """Read the job and its recipe. Raises UserError if a file is missing or outside `folder`, or if
     the recipe or an override is wrong or contains a password."""
-    top = Path(folder).expanduser().resolve()
+    top = local_path(folder).resolve()
     if not top.is_dir():
         raise UserError(f"--working-dir: expected a folder, found {folder}")
     if not workflow.endswith(".py"):

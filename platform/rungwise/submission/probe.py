@@ -54,8 +54,8 @@ def ask(client: Client) -> Head:
                 client.stop_job(job)
                 raise UserError(
                     f"a job that asks the head what it may start did not end in "
-                    f"{_PATIENCE_SECONDS:.0f} s; look at it with: rungwise logs {job}"
-                    f"{client.server.option}"
+                    f"{_PATIENCE_SECONDS:.0f} s; the dashboard at {client.server.address} shows "
+                    f"its log: {job}"
                 )
             time.sleep(_POLL_SECONDS)
         return _understood(client.get_job_logs(job))

@@ -82,6 +82,11 @@ variable "artifact_uri" {
     condition     = can(regex("^s3://[^/]+/[^*?]*[^*?/]$", var.artifact_uri))
     error_message = "artifact_uri: s3://<bucket>/<folder>, without * or ? and without a slash at the end; the machines' rights end at this folder."
   }
+
+  validation {
+    condition     = startswith(var.artifact_uri, "s3://${var.bucket}/")
+    error_message = "artifact_uri: a folder of the bucket ${var.bucket}."
+  }
 }
 
 variable "data_buckets" {

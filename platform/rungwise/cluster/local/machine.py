@@ -17,6 +17,7 @@ import psutil
 from rungwise.cluster.registry import clusters_folder
 from rungwise.core.errors import UserError
 from rungwise.core.object_store import is_remote
+from rungwise.core.storage import local_path
 
 MAX_NODES = 32
 # Memory of idle processes: measured with 2 nodes, rounded up.
@@ -142,7 +143,7 @@ def local_root(root: str) -> Path:
             f"--root is {root}; expected a folder of this machine, where MLflow's store lies too. "
             "A recipe may name a bucket as its own root"
         )
-    path = Path(root).expanduser().absolute()
+    path = local_path(root).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -60,6 +60,14 @@ run "artifacts_with_a_pattern" {
   expect_failures = [var.artifact_uri]
 }
 
+run "artifacts_in_another_bucket" {
+  command = plan
+  variables {
+    artifact_uri = "s3://others/rungwise"
+  }
+  expect_failures = [var.artifact_uri]
+}
+
 run "a_short_sha256" {
   command = plan
   variables {
