@@ -49,7 +49,7 @@ with session(ComputeConfig(object_store_megabytes=100)):
         source, output = json.loads(line)
         config = validate(CorpusConfig, {"sources": [source], "shard_megabytes": 0.02})
         try:
-            stage.run(config, {}, Folder.at(output), Context(report=SilentReporter()))
+            stage.build_corpus(config, {}, Folder.at(output), Context(report=SilentReporter()))
         except UserError as error:
             print(error)
 """
