@@ -148,7 +148,7 @@ def prove_resume(
 
 
 def _dropout(config: PretrainStageConfig) -> str | None:
-    """What says that units are dropped, in words; None if none are."""
+    """Return the setting by which units are dropped, in words; None if none are."""
     for key, value in config.model:
         if key.endswith("dropout") and value:
             return f"model.{key} is {value}"
