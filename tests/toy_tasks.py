@@ -67,8 +67,7 @@ def toy_item(kind: Kind, number: int, rng: np.random.Generator) -> Item:
             marks = [mark if own else mark + 2 for mark, own in zip((5, 6), has, strict=True)]
             return Item((FRAME.one([*words, *marks, *marks]),), number, has)
         case "regression":
-            pair = FRAME.two(words, [5 + answer]), FRAME.two([5 + answer], words)
-            return Item(pair, number, float(answer))
+            return Item((FRAME.two(words, [5 + answer]),), number, float(answer))
         case "tagging":
             tags = rng.integers(0, 2, size=len(words))
             row = FRAME.one([5 + int(tag) for tag in tags])

@@ -52,7 +52,7 @@ class Theirs:
 def test_a_fine_tuned_model_answers_the_same_in_transformers(
     kind: Kind, norm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys = {"pooling": "cls", "both_orders": False}
+    keys = {"pooling": "cls", "pairs": "joined"}
     predictor = make_model(tmp_path, kind, "mlm_nsp", norm, **keys)
     save_file(shaken(predictor.model).state_dict(), tmp_path / "model.safetensors")
     out = tmp_path / "out"

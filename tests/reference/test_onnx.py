@@ -85,11 +85,13 @@ def logits_by(predictor: Predictor, graph: Any, items: list[Item]) -> list[Any]:
 
 
 @pytest.mark.parametrize("objective", ["mlm_nsp", "causal"])
-@pytest.mark.parametrize("kind", list(INFO))
+@pytest.mark.parametrize(
+    ("kind", "keys"), [*((kind, {}) for kind in INFO), ("regression", {"pairs": "apart"})]
+)
 def test_a_model_for_a_task_gives_the_same_answers(
-    kind: Kind, objective: str, tmp_path: Path
+    kind: Kind, keys: dict[str, Any], objective: str, tmp_path: Path
 ) -> None:
-    predictor = make_model(tmp_path, kind, objective)
+    predictor = make_model(tmp_path, kind, objective, **keys)
     save_file(shaken(predictor.model).state_dict(), tmp_path / "model.safetensors")
     out = tmp_path / "out"
     assert main(["export", str(tmp_path), "--format", "onnx", "--to", str(out)]) == 0
@@ -100,7 +102,7 @@ def test_a_model_for_a_task_gives_the_same_answers(
         info,
         predictor.tokenizer,
         predictor.frame,
-        both_orders=settings.both_orders,
+        pairs=settings.pairs,
         stride=settings.stride,
     )
     for some in (items, items[:1]):  # of several lengths, then without padding
@@ -113,7 +115,8 @@ def test_a_model_for_a_task_gives_the_same_answers(
         for name, value in other.items():
             assert one[name] == (pytest.approx(value, abs=1e-4) if numeric(value) else value)
     if isinstance(first := examples[0], Text):
-        framed = Tokenizer.from_file(str(out / "tokenizer.json")).encode(first.text, first.second)
+        second = None if settings.pairs == "apart" else first.second
+        framed = Tokenizer.from_file(str(out / "tokenizer.json")).encode(first.text, second)
         row = items[0].rows[0]
         assert (tuple(framed.ids), tuple(framed.type_ids)) == (row.ids, row.segments)
 

@@ -452,8 +452,14 @@ def test_impossible_settings_are_named(keys: dict[str, Any], message: str) -> No
             {"adaptation": {"kind": "features", "layers": [0, 3]}},
             r"finetune\.adaptation\.layers names 3, but the pretrained model has 0, .* to 2",
         ),
-        ("mlm", "classification", {"both_orders": True}, r"finetune\.both_orders is true"),
-        ("mlm", "span", {"both_orders": True}, r"finetune\.both_orders is true.* of span"),
+        ("mlm", "classification", {"pairs": "both_orders"}, r"finetune\.pairs is both_orders"),
+        ("mlm", "span", {"pairs": "both_orders"}, r"finetune\.pairs is both_orders.* of span"),
+        (
+            "mlm",
+            "regression",
+            {"pairs": "apart", "windows": True},
+            r"finetune\.windows is for .* finetune\.pairs is apart; leave out one",
+        ),
         ("mlm", "choice", {"windows": True}, r"finetune\.windows is true, .* of choice; leave"),
         ("mlm", "tagging", {"windows": True}, r"finetune\.windows is true, .* of tagging; leave"),
         (
@@ -497,7 +503,9 @@ def test_what_only_looks_impossible_is_let_pass() -> None:
         config_of(top={"kind": "bilstm"}), INFO["choice"], gpt, objective_of("causal")
     )  # it reads both ways
     check(config_of(), INFO["choice"], small_config("bidirectional"), objective_of("bidirectional"))
-    check(config_of(both_orders=True), INFO["regression"], small_config("mlm"), objective_of("mlm"))
+    check(
+        config_of(pairs="both_orders"), INFO["regression"], small_config("mlm"), objective_of("mlm")
+    )
     sinusoid = small_config("mlm", positions="sinusoid")
     check(config_of(sequence_length=400), INFO["span"], sinusoid, objective_of("mlm"))
 

@@ -67,7 +67,7 @@ def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def config_of(**keys: Any) -> FinetuneConfig:
-    usual = {"sequence_length": 16, "batch_size": 8, "epochs": 1, "both_orders": False}
+    usual = {"sequence_length": 16, "batch_size": 8, "epochs": 1}
     return validate(FinetuneConfig, usual | keys)
 
 

@@ -5,6 +5,7 @@ The comparison with transformers is in reference/. Shapes: R rows, B items, T se
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -93,7 +94,9 @@ def test_padding_does_not_change_an_answer(kind, top, name):
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_both_orders_the_order_of_a_pair_does_not_matter(kind, top):
     """SPEC K20: swapped is the same item with its rows the other way round."""
-    model = headed(kind, lambda width: SequenceHead(width, 2, "last", 0.1), top)
+    model = headed(
+        kind, lambda width: SequenceHead(width, 2, "last", 0.1, pairs="both_orders"), top
+    )
     ids_RT = torch.randint(VOCAB_SIZE, (4, 9))
     lengths_R = torch.tensor([9, 9, 6, 6])
     item_R = torch.tensor([0, 0, 1, 1])
@@ -103,12 +106,32 @@ def test_with_both_orders_the_order_of_a_pair_does_not_matter(kind, top):
         for order in (torch.arange(4), swapped)
     )
     torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+    model.head.pairs = "joined"
     first_alone = model(ids_RT[[0, 2]], None, Rows(lengths_R[[0, 2]], torch.arange(2), 2))
     second_alone = model(ids_RT[[1, 3]], None, Rows(lengths_R[[1, 3]], torch.arange(2), 2))
     assert not torch.allclose(first_alone, second_alone, atol=1e-3), "one order alone does matter"
     # The vectors are added before the linear layer: its bias is there once.
     added = first_alone + second_alone - model.head.linear.bias
     torch.testing.assert_close(one, added, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_apart_are_compared_by_their_vectors(kind):
+    """Conneau et al. 2017, figure 1, computed for each pair by itself."""
+    model = headed(kind, lambda width: SequenceHead(width, 3, "mean", 0.1, pairs="apart"), "linear")
+    ids_RT, lengths = torch.randint(VOCAB_SIZE, (4, 9)), [9, 4, 6, 9]
+    item_R = torch.tensor([0, 0, 1, 1])
+    logits_BC = model(ids_RT, None, Rows(torch.tensor(lengths), item_R, 2))
+    linear = model.head.linear
+    for index, (one, other) in enumerate(((0, 1), (2, 3))):
+        u, v = (
+            model.states(ids_RT[[row], : lengths[row]], None, None)[0].numpy().mean(axis=0)
+            for row in (one, other)
+        )
+        read = np.concatenate([u, v, np.abs(u - v), u * v])
+        expected = linear.weight.numpy() @ read + linear.bias.numpy()
+        np.testing.assert_allclose(logits_BC[index].numpy(), expected, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()

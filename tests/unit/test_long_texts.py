@@ -49,7 +49,7 @@ def test_windows_of_a_text_and_of_the_longer_one_of_a_pair(numbers: Tokenizer) -
         (1, 0, ()),
     ]
     pair = [Text("3", words(1, 2, 3), words(4, 5, 6, 7, 8), 0.5)]
-    items = kinds.encode(pair, NUMBERS, numbers, FRAME, windows=True, both_orders=True)
+    items = kinds.encode(pair, NUMBERS, numbers, FRAME, windows=True, pairs="both_orders")
     assert rows(items) == [
         [(101, 1, 2, 102, *longer, 103), (101, *longer, 102, 1, 2, 103)]
         for longer in ((4, 5, 6), (5, 6, 7), (6, 7, 8))

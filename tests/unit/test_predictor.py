@@ -69,7 +69,10 @@ def make_model(
     splitter.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
     splitter.save(str(folder / "tokenizer.json"))
     usual = {"pooling": "mean", "sequence_length": 16, "stride": 4}
-    settings = validate(FinetuneConfig, usual | {"both_orders": kind == "regression"} | keys)
+    settings = validate(
+        FinetuneConfig,
+        usual | ({"pairs": "both_orders"} if kind == "regression" else {}) | keys,
+    )
     config = small_config(objective, **({"norm": norm} if norm else {}))
     model = TaskModel(settings, INFO[kind], config, config.objective(objective), VOCAB_SIZE).eval()
     (folder / DESCRIPTION).write_text(json.dumps(describe(model)))
@@ -182,9 +185,9 @@ def test_a_text_that_is_cut_is_said_once(
     )
 
 
-def test_what_reads_a_pair_in_both_orders_is_not_exported_for_transformers(tmp_path: Path) -> None:
+def test_what_reads_a_pair_in_two_rows_is_not_exported_for_transformers(tmp_path: Path) -> None:
     predictor = make_model(tmp_path, "regression", "mlm_nsp", pooling="cls")
-    with pytest.raises(ConfigError, match=r"finetune\.both_orders false"):
+    with pytest.raises(ConfigError, match=r"finetune\.pairs is both_orders"):
         write_task_model(predictor, Folder.at(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from rungwise.tasks import kinds
 from rungwise.tasks.examples import ChoiceExample, TaskInfo, Text
 from rungwise.tasks.items import Frame, Item
 from rungwise.tasks.pieces import longest_first
+from rungwise.tasks.sentences import Pairs
 
 WORDS = [
     "zero",
@@ -79,12 +82,21 @@ def test_a_pair_loses_tokens_one_by_one_where_it_is_longer(a: int, b: int, room:
 def test_both_orders_hold_the_same_tokens(tokenizer: Tokenizer) -> None:
     pair = [Text("a", words(1, 2, 3, 4), words(5, 6, 7, 8), 2.5)]
     [one] = kinds.encode(pair, NUMBERS, tokenizer, FRAME)
-    [item] = kinds.encode(pair, NUMBERS, tokenizer, FRAME, both_orders=True)
+    [item] = kinds.encode(pair, NUMBERS, tokenizer, FRAME, pairs="both_orders")
     assert rows(item) == [(101, 1, 2, 3, 102, 5, 6, 103), (101, 5, 6, 102, 1, 2, 3, 103)]
     assert rows(one) == rows(item)[:1]
     assert item.rows[0].segments == (0, 0, 0, 0, 0, 1, 1, 1)
     assert [row.second for row in item.rows] == [5, 4]
     assert item.target == 2.5
+
+
+def test_texts_apart_have_a_row_each_and_are_cut_each_for_itself(tokenizer: Tokenizer) -> None:
+    pair = [Text("a", words(*range(1, 10)), words(5, 6), 2.5)]
+    [item] = kinds.encode(pair, NUMBERS, tokenizer, FRAME, pairs="apart")
+    assert rows(item) == [(101, 1, 2, 3, 4, 5, 6, 103), (101, 5, 6, 103)]
+    assert {segment for row in item.rows for segment in row.segments} == {0}
+    assert item.needs == 9 + 2
+    assert [(cut.begin, cut.end) for cut in item.cut] == [(0, 6)]
 
 
 def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokenizer) -> None:
@@ -101,8 +113,8 @@ def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokeniz
         refused(Text("t:6", "one", "two", "high"), NUMBERS)
     with pytest.raises(DataError, match="t:7: option 2 is the answer, but there are 2 options"):
         refused(ChoiceExample("t:7", "one", None, ("two", "three"), 2), OPTIONS)
-    with pytest.raises(ConfigError, match="both_orders is for pairs"):
-        kinds.encode([Text("t:8", "one")], LABELS, tokenizer, FRAME, both_orders=True)
+    with pytest.raises(ConfigError, match="both_orders, which is for pairs"):
+        kinds.encode([Text("t:8", "one")], LABELS, tokenizer, FRAME, pairs="both_orders")
 
 
 def test_logits_become_a_label_with_its_share_or_a_number(tokenizer: Tokenizer) -> None:
@@ -162,8 +174,10 @@ def test_examples_with_different_numbers_of_options_stay_apart(tokenizer: Tokeni
 
 
 @settings(max_examples=50)
-@given(st.lists(st.integers(0, 9), max_size=9), st.integers(4, 30), st.booleans())
-def test_no_row_is_longer_than_its_frame(lengths: list[int], longest: int, orders: bool) -> None:
+@given(
+    st.lists(st.integers(0, 9), max_size=9), st.integers(4, 30), st.sampled_from(get_args(Pairs))
+)
+def test_no_row_is_longer_than_its_frame(lengths: list[int], longest: int, way: Pairs) -> None:
     made = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     texts = ["a " * (length * length) for length in lengths]
@@ -171,7 +185,8 @@ def test_no_row_is_longer_than_its_frame(lengths: list[int], longest: int, order
     pairs = [Text("", text, texts[0]) for text in texts]
     choices = [ChoiceExample("", texts[0], text, tuple(texts)) for text in texts]
     for examples, info in ((pairs, NUMBERS), (choices, OPTIONS)):
-        both = orders and info is NUMBERS
-        items = kinds.encode(examples, info, made, frame, both_orders=both)
+        items = kinds.encode(
+            examples, info, made, frame, pairs=way if info is NUMBERS else "joined"
+        )
         assert [item.example for item in items] == list(range(len(texts)))
         assert all(len(row.ids) <= longest for item in items for row in item.rows)

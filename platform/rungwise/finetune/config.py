@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.config import Config
 from rungwise.finetune.heads import Pooling
+from rungwise.tasks.sentences import Pairs
 
 Initialisation = Literal["pretrained", "random"]
 
@@ -101,7 +102,7 @@ class FinetuneConfig(Config):
     """Fine-tuning as in Devlin et al. 2019, appendix A.3. Their grid: learning rate 5e-5, 3e-5,
     2e-5; batch 16, 32; epochs 2 to 4."""
 
-    renamed: ClassVar[Mapping[str, str]] = {"use": "adaptation"}
+    renamed: ClassVar[Mapping[str, str]] = {"use": "adaptation", "both_orders": "pairs"}
 
     initialisation: Initialisation = "pretrained"  # weights of the encoder at the start
     # load only so many layers, the lowest; null: all
@@ -128,7 +129,9 @@ class FinetuneConfig(Config):
     # compute matrix products in bfloat16, where the device takes them natively
     bfloat16: bool = False
     sequence_length: int = Field(default=128, ge=3)  # tokens per row, special tokens included
-    both_orders: bool = False  # for pairs of texts: also read them in reverse order
+    # a pair of texts as one row, as two rows in either order whose vectors are added, or a row for
+    # each text, whose vectors are compared
+    pairs: Pairs = "joined"
     # balanced: weigh the loss of each class, or of having and lacking each label, by one over its
     # share of the training items
     class_weights: Literal["balanced"] | None = None
@@ -173,7 +176,7 @@ class FinetuneConfig(Config):
     @property
     def encoding(self) -> dict[str, Any]:
         """The options of `kinds.encode`."""
-        names = ("both_orders", "windows", "stride", "max_answer_tokens")
+        names = ("pairs", "windows", "stride", "max_answer_tokens")
         return {name: getattr(self, name) for name in names}
 
     @property

@@ -27,6 +27,7 @@ from rungwise.tokenizer import load as load_tokenizer
 from rungwise.tokenizer import special_ids
 from rungwise.training.tensor_files import MODEL, load_tensors
 
+_USUAL = FinetuneConfig()
 _NOISE_SEED = 0  # the same errors for every model
 
 
@@ -163,7 +164,7 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
     of_text = info.kind in OF_TEXT
     tags = info.kind == "tagging" and (not info.labels or tagging.marks_spans(info.labels))
     for key, fits, meant in (
-        ("both_orders", of_text and info.pair, "pairs of texts"),
+        ("pairs", of_text and info.pair, "pairs of texts"),
         (
             "class_weights",
             info.kind in ("classification", "multilabel"),
@@ -177,11 +178,16 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
         ("legal_tags", tags, "tags that mark spans (O, B-PER, I-PER)"),
     ):
         value = getattr(config, key)
-        if value and not fits:
+        if value != getattr(_USUAL, key) and not fits:
             raise ConfigError(
                 f"finetune.{key} is {str(value).lower()}, which is for {meant}, found a task of "
                 f"{info.kind}; leave it out"
             )
+    if config.windows and config.pairs == "apart":
+        raise ConfigError(
+            "finetune.windows is for a text or a pair in one row, and finetune.pairs is apart; "
+            "leave out one of the two"
+        )
     if info.kind == "generation" and config.top.kind != "linear":
         raise ConfigError(
             "finetune.top.kind is bilstm, which reads what is still to be written; a task of "

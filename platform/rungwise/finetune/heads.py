@@ -15,8 +15,9 @@ the mean, or the state of the last token, "extract" in Radford et al. 2018. BERT
 and tanh on [CLS], is trained by pretraining with sentence pairs.
 
 An item may have several rows. The vectors of both orders of a pair are added before the linear
-layer (Radford et al. 2018, figure 1), so that the order does not matter; each option of a choice is
-a row with its own score.
+layer (Radford et al. 2018, figure 1), so that the order does not matter. Of texts in rows of their
+own the linear layer reads both vectors, their distance and their product (Conneau et al. 2017,
+arXiv:1705.02364, figure 1). Each option of a choice is a row with its own score.
 
 Shapes: R rows, B items, T sequence, E width of a state, C classes, W words, O options.
 """
@@ -36,6 +37,7 @@ from rungwise.finetune.bilstm import BiLstm
 from rungwise.finetune.mixing import ScalarMix
 from rungwise.models.encoders import LayeredEncoder
 from rungwise.models.transformer import initialise
+from rungwise.tasks.sentences import Pairs
 
 Pooling = Literal["cls", "mean", "last"]
 INITIALIZER_RANGE = 0.02  # of the weights of a head, as in BERT and GPT, whatever the encoder's
@@ -80,24 +82,40 @@ class Pool(nn.Module):
 
 
 class SequenceHead(nn.Module):
-    """One prediction for a text or a pair of texts."""
+    """One prediction for a text or a pair of texts. All items have one row, or all have two."""
 
     def __init__(
-        self, width: int, num_outputs: int, pooling: Pooling, dropout: float, pooler: bool = False
+        self,
+        width: int,
+        num_outputs: int,
+        pooling: Pooling,
+        dropout: float,
+        pooler: bool = False,
+        pairs: Pairs = "joined",
     ) -> None:
         super().__init__()
         self.pool = Pool(width, pooling, pooler)
+        self.pairs: Pairs = pairs
         self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(width, num_outputs)
+        self.linear = nn.Linear(4 * width if pairs == "apart" else width, num_outputs)
         initialise(self, INITIALIZER_RANGE)
 
     def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
         """Return logits (B, C)."""
-        pooled_RE = self.pool(states_RTE, rows.lengths)
-        if len(pooled_RE) != rows.count:
-            zeros_BE = pooled_RE.new_zeros(rows.count, pooled_RE.shape[1])
-            pooled_RE = zeros_BE.index_add(0, rows.item, pooled_RE)  # (R, E) -> (B, E)
-        return self.linear(self.dropout(pooled_RE))
+        return self.linear(self.dropout(self.vectors(states_RTE, rows.lengths)))
+
+    def vectors(self, states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
+        """Return what the linear layer reads, (B, E), or (B, 4 E) of texts apart."""
+        pooled_RE = self.pool(states_RTE, lengths_R)
+        match self.pairs:
+            case "joined":
+                return pooled_RE
+            case "both_orders":
+                return pooled_RE.unflatten(0, (-1, 2)).sum(dim=1)  # (R, E) -> (B, E)
+            case "apart":
+                first_BE, second_BE = pooled_RE.unflatten(0, (-1, 2)).unbind(dim=1)
+                distance_BE, product_BE = (first_BE - second_BE).abs(), first_BE * second_BE
+                return torch.cat([first_BE, second_BE, distance_BE, product_BE], dim=1)
 
 
 class ChoiceHead(nn.Module):

@@ -114,7 +114,9 @@ def _head(
     match info.kind:
         case "classification" | "multilabel" | "regression":
             outputs = 1 if info.kind == "regression" else len(info.labels)
-            return SequenceHead(width, outputs, config.pooling, config.dropout, pooler)
+            return SequenceHead(
+                width, outputs, config.pooling, config.dropout, pooler, config.pairs
+            )
         case "tagging":
             return TokenHead(width, len(info.labels), config.dropout)
         case "span":

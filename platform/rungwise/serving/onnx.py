@@ -10,9 +10,9 @@
     span                         start_logits, end_logits (R, T)
     choice                       logits (R, 1), the score of a row, which is an option
 
-B is R, or R / 2 with finetune.both_orders, which gives an item two consecutive rows. The tokenizer
-beside it frames texts and pairs as in training. Windows over a long text, the mean of their logits
-and legal tag sequences (finetune.windows, finetune.legal_tags) are left to the caller.
+B is R, or R / 2 with finetune.pairs both_orders or apart, which give an item two consecutive rows.
+The tokenizer beside it frames texts and pairs as in training. Windows over a long text, the mean of
+their logits and legal tag sequences (finetune.windows, finetune.legal_tags) are left to the caller.
 
 Shapes: R rows, B items, T sequence, E width of a state, C classes.
 """
@@ -32,7 +32,7 @@ from torch.export import Dim
 
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.finetune import DESCRIPTION, describe
-from rungwise.finetune.heads import SpanHead, TokenHead
+from rungwise.finetune.heads import SequenceHead, SpanHead, TokenHead
 from rungwise.finetune.model import TaskModel
 from rungwise.models.encoders import LayeredEncoder
 from rungwise.models.transformer import Transformer
@@ -67,7 +67,7 @@ def export(
     longest: Any = model.max_length if task is None else task.config.sequence_length
     # Three tensors, since one given twice would become a single input.
     given = [torch.ones((4, min(longest or _TRACED, _TRACED)), dtype=torch.int64) for _ in INPUTS]
-    rows: Any = 2 * Dim("items") if _has_both_orders(model) else Dim("rows")
+    rows: Any = 2 * Dim("items") if _has_two_rows(model) else Dim("rows")
     sizes = {0: rows, 1: Dim("length", max=longest)}
     quiet = logging.getLogger("torch.onnx")
     level = quiet.level
@@ -110,14 +110,12 @@ class _Graph(nn.Module):
         if isinstance(head, TokenHead | SpanHead):
             logits = head.linear(states_RTE)
             return logits.unbind(dim=-1) if isinstance(head, SpanHead) else logits
-        pooled_RE = head.pool(states_RTE, lengths_R)
-        if _has_both_orders(model):
-            pooled_RE = pooled_RE.unflatten(0, (-1, 2)).sum(dim=1)  # (R, E) -> (B, E)
-        return head.linear(pooled_RE)
+        read = head.vectors if isinstance(head, SequenceHead) else head.pool
+        return head.linear(read(states_RTE, lengths_R))
 
 
-def _has_both_orders(model: LayeredEncoder | TaskModel) -> bool:
-    return isinstance(model, TaskModel) and model.info.pair and model.config.both_orders
+def _has_two_rows(model: LayeredEncoder | TaskModel) -> bool:
+    return isinstance(model, TaskModel) and model.config.pairs != "joined"
 
 
 def _outputs(model: LayeredEncoder | TaskModel) -> tuple[str, ...]:

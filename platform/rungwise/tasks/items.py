@@ -38,7 +38,8 @@ class Cut:
 class Item:
     """The rows of one forward pass that give one prediction.
 
-    An item has one row, or one for each option of a choice, or two for both orders of a pair.
+    An item has one row, or one for each option of a choice, or two for a pair that is read in both
+    orders or apart.
     `example` is the index of its example; a long context gives several items. `target` is what the
     head is trained on, None if unknown:
 

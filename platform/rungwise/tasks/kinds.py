@@ -35,7 +35,7 @@ def encode(
     tokenizer: Tokenizer,
     frame: Frame,
     *,
-    both_orders: bool = False,
+    pairs: sentences.Pairs = "joined",
     windows: bool = False,
     stride: int = 64,
     max_question_tokens: int = 64,
@@ -43,9 +43,10 @@ def encode(
 ) -> list[Item]:
     """Encode `examples`, in their order, as one or more items each.
 
-    `both_orders` gives pairs a second row with the texts swapped. With `windows` a long text gives
-    several items, as the context of a question always does; `stride` is the distance in tokens
-    between them. Raises DataError, naming the example, for a target that the task does not have.
+    `pairs` gives pairs one row, two with the texts in either order, or a row for each text. With
+    `windows` a long text gives several items, as the context of a question always does; `stride` is
+    the distance in tokens between them. Raises DataError, naming the example, for a target that the
+    task does not have.
     """
     match info.kind:
         case "classification" | "multilabel" | "regression":
@@ -54,7 +55,7 @@ def encode(
                 info,
                 tokenizer,
                 frame,
-                both_orders=both_orders,
+                pairs=pairs,
                 windows=windows,
                 stride=stride,
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from rungwise.tasks.items import Frame, Item, Row
 from rungwise.tasks.pieces import cuts, ids_of, longest_first
 from rungwise.tasks.pieces import windows as windows_over
 
+Pairs = Literal["joined", "both_orders", "apart"]
 _Spans = tuple[tuple[int, int], tuple[int, int]]  # [begin, end) of both texts
 
 
@@ -32,22 +33,25 @@ def encode(
     tokenizer: Tokenizer,
     frame: Frame,
     *,
-    both_orders: bool,
+    pairs: Pairs,
     windows: bool,
     stride: int,
 ) -> list[Item]:
-    """Encode each example as an item of one row, or with `both_orders` of rows (A, B) and (B, A).
+    """Encode each example as an item of one row, or two for a pair that `pairs` does not join:
+    (A, B) and (B, A) in `both_orders`, (A) and (B) `apart`.
 
-    A single text is cut at its end, a pair longest first; both orders hold the same tokens. With
-    `windows` there is an item per window over the longer text; the shorter one stands in each, cut
-    to half of the row. Raises DataError for a single text where a pair is expected, the reverse,
-    or a target of another task; ConfigError for `both_orders` without pairs.
+    A text in a row of its own is cut at its end, a pair longest first; both orders hold the same
+    tokens. With `windows` there is an item per window over the longer text; the shorter one stands
+    in each, cut to half of the row. Raises DataError for a single text where a pair is expected,
+    the reverse, or a target of another task; ConfigError for two rows of a single text. Texts apart
+    have no windows.
     """
-    if both_orders and not info.pair:
+    if pairs != "joined" and not info.pair:
         raise ConfigError(
-            "finetune.both_orders is for pairs of texts, and this task has single texts; set it "
-            "to false"
+            f"finetune.pairs is {pairs}, which is for pairs of texts, and this task has single "
+            "texts; leave it out"
         )
+    apart = pairs == "apart"
     for example in examples:
         _check_pair(example, info)
     firsts = ids_of(tokenizer, [example.text for example in examples])
@@ -55,18 +59,22 @@ def encode(
     numbers = {label: number for number, label in enumerate(info.labels)}
     items = []
     for index, (example, first, second) in enumerate(zip(examples, firsts, seconds, strict=True)):
-        marks = 3 if info.pair else 2
+        marks = 3 if info.pair and not apart else 2
         room = frame.sequence_length - marks
         lengths = len(first), len(second)
-        if windows:
+        parts: list[_Spans]
+        if apart:
+            needs, parts = max(lengths), [((0, min(room, lengths[0])), (0, min(room, lengths[1])))]
+        elif windows:
             needs, parts = 2 * min(lengths), _windows(*lengths, room, stride)
         else:
-            needs, kept = sum(lengths), longest_first(first, second, room)
-            parts: list[_Spans] = [((0, len(kept[0])), (0, len(kept[1])))]
+            needs, both = sum(lengths), longest_first(first, second, room)
+            parts = [((0, len(both[0])), (0, len(both[1])))]
         (_, end), (_, second_end) = parts[-1]
         cut = cuts((example.text, first, 0, end), (example.second or "", second, 0, second_end))
         for one, two in parts:
-            rows = _rows(first[slice(*one)], second[slice(*two)], info.pair, frame, both_orders)
+            kept = first[slice(*one)], second[slice(*two)]
+            rows = _rows(*kept, frame, pairs) if info.pair else (frame.one(kept[0]),)
             target = _target(example, info, numbers)
             items.append(Item(rows, index, target, needs=needs + marks, cut=cut))
             cut = ()  # reported once per example
@@ -103,12 +111,15 @@ def decode(
 
 
 def _rows(
-    first: Sequence[int], second: Sequence[int], pair: bool, frame: Frame, both_orders: bool
+    first: Sequence[int], second: Sequence[int], frame: Frame, pairs: Pairs
 ) -> tuple[Row, ...]:
-    if not pair:
-        return (frame.one(first),)
-    orders = [(first, second), (second, first)] if both_orders else [(first, second)]
-    return tuple(frame.two(*order) for order in orders)
+    match pairs:
+        case "joined":
+            return (frame.two(first, second),)
+        case "both_orders":
+            return frame.two(first, second), frame.two(second, first)
+        case "apart":
+            return frame.one(first), frame.one(second)
 
 
 def _check_pair(example: Text, info: TaskInfo) -> None:

@@ -192,10 +192,10 @@ def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
             "transformers has no model with a BiLSTM or a mix of layers below its head; expected "
             "finetune.top.kind linear, and finetune.adaptation.kind other than features"
         )
-    if isinstance(model, TaskModel) and model.info.pair and model.config.both_orders:
+    if isinstance(model, TaskModel) and model.config.pairs != "joined":
         raise ConfigError(
-            "transformers has no model that reads a pair in both orders; expected "
-            "finetune.both_orders false, or --format onnx"
+            f"finetune.pairs is {model.config.pairs}, and transformers has no model that reads a "
+            "pair in two rows; expected joined, or --format onnx"
         )
     match head:
         case SequenceHead():
