@@ -173,6 +173,7 @@ def test_doctor_asks_a_server_with_a_password_and_gives_whole_advice(
         (["ui", "--port", "70000"], "--port: expected a port, at most 65535, found 70000"),
         (["serve", "x", "--port", "-1"], "--port: expected a port, at most 65535, found -1"),
         (["up", "--mlflow-port", "x"], "--mlflow-port: expected a port, at most 65535, found x"),
+        (["dry-run", "x", "--tokens-per-second", "-3"], "expected a number above 0, found -3"),
         (["neighbours", "sea", "--count", "x"], "--count: expected 1 or more, found x"),
     ],
 )
