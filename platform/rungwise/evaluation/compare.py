@@ -26,7 +26,6 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config, fingerprint
 from rungwise.core.context import Context, Reporter
 from rungwise.core.errors import UserError, user_error_in
-from rungwise.core.plural import counted
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.title import Title
@@ -427,7 +426,7 @@ def _headline(variants: dict[str, VariantResult], metric: str, num_seeds: int) -
         f"{name} {shown(result.estimates[metric].mean, metric)}"
         for name, result in variants.items()
     )
-    return f"test {metric.replace('_', ' ')}: {scores} ({counted(num_seeds, 'seed')})"
+    return f"test {metric.replace('_', ' ')}: {scores} ({num_seeds} seeds)"
 
 
 def _cut_notes(chosen: dict[str, FinetuneConfig], rows: Sequence[_ScoredSeed]) -> list[str]:

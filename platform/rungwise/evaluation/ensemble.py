@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.artifact import Artifact
-from rungwise.core.plural import counted
 from rungwise.evaluation import predictions
 from rungwise.evaluation.statistics import Difference, paired_bootstrap
 from rungwise.tasks import metrics
@@ -48,11 +47,7 @@ def combined(evaluated: Artifact, task: Artifact) -> Iterator[tuple[str, str, fl
     for variant, of_seeds in rows.items():
         alone = np.stack([sums([row["prediction"] for row in of]) for of in of_seeds.values()])
         of_examples = list(zip(*of_seeds.values(), strict=True))
-        ways = {
-            f"{counted(len(alone), 'seed')} together": sums(
-                [together(of, info) for of in of_examples]
-            )
-        }
+        ways = {f"{len(alone)} seeds together": sums([together(of, info) for of in of_examples])}
         if info.kind == "classification" and len(info.labels) == 2:
             share_N = np.array([[row["probabilities"][1] for row in of] for of in of_examples])
             either = np.stack([sums([label] * len(examples)) for label in info.labels])
