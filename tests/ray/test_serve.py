@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -39,8 +41,6 @@ def test_a_taken_port_and_a_cluster_of_others_are_refused(
 ) -> None:
     make_model(tmp_path, "classification", "mlm_nsp")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert main(["serve", str(tmp_path), "--port", port]) == 2
@@ -48,6 +48,21 @@ def test_a_taken_port_and_a_cluster_of_others_are_refused(
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert main(["serve", str(tmp_path)]) == 2
     assert "RAY_ADDRESS is 10.0.0.1:6379; unset it" in capsys.readouterr().err
+
+
+def test_an_ipv6_address_is_in_brackets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model(tmp_path, "classification", "mlm_nsp")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def taken(place: tuple[str, int], *, family: socket.AddressFamily) -> None:
+        assert (place, family) == (("::1", 8000), socket.AF_INET6)
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+    monkeypatch.setattr(socket, "create_server", taken)
+    assert main(["serve", str(tmp_path), "--host", "::1", "--port", "8000"]) == 2
+    assert "cannot listen on [::1]:8000 (Address already in use)" in capsys.readouterr().err
 
 
 def ask(address: str, body: Any) -> tuple[int, Any]:

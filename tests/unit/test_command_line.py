@@ -82,6 +82,26 @@ def test_a_mistake_is_one_line_and_status_2(
     assert not (recipe.parent / "root").exists() or not list((recipe.parent / "root").glob("*/*"))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import os\n\ndef stages(recipe:\n", "flow.py:3: '(' was never closed"),
+        ("def one():\n    return 1 / 0\n\none()\n", "flow.py:2: ZeroDivisionError: division by"),
+        ("import json\nimport nowhere\n", "flow.py:2: ModuleNotFoundError: No module named 'now"),
+        ("stages = 3\n", "flow.py is no workflow: it has no function stages(recipe)"),
+    ],
+)
+def test_a_workflow_that_cannot_be_imported_is_one_line_with_its_place(
+    recipe: Path, text: str, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flow = recipe.parent / "flow.py"
+    flow.write_text(text)
+    assert main(["plan", str(flow), str(recipe)]) == 2
+    said = capfd.readouterr().err
+    assert message in said
+    assert len(said.strip().splitlines()) == 1
+
+
 def test_an_empty_corpus_is_named(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
     empty = recipe.parent / "empty.txt"
     empty.write_text("")
@@ -153,6 +173,7 @@ def test_doctor_asks_a_server_with_a_password_and_gives_whole_advice(
         (["ui", "--port", "70000"], "--port: expected a port, at most 65535, found 70000"),
         (["serve", "x", "--port", "-1"], "--port: expected a port, at most 65535, found -1"),
         (["up", "--mlflow-port", "x"], "--mlflow-port: expected a port, at most 65535, found x"),
+        (["dry-run", "x", "--tokens-per-second", "-3"], "expected a number above 0, found -3"),
         (["neighbours", "sea", "--count", "x"], "--count: expected 1 or more, found x"),
     ],
 )

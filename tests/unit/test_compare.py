@@ -23,6 +23,7 @@ from rungwise.core.storage import Folder
 from rungwise.evaluation.compare import CompareConfig, compare_variants
 from rungwise.evaluation.statistics import estimate
 from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.report import formats
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.examples import ExampleCounts, TaskInfo, TaskSummary, Text, read, write
 from rungwise.tasks.noise import noisy
@@ -164,6 +165,29 @@ def test_what_is_reported_is_what_the_predictions_give(
     np.testing.assert_allclose(
         [each["probability"] for each in said], [max(s) for s in own.probabilities], atol=1e-5
     )
+
+
+def test_a_correlation_is_told_as_the_page_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", LocalRay())
+    known = TaskSummary(
+        info=TaskInfo("regression", (), False, "spearman"),
+        examples=ExampleCounts(train=16, validation=8, test=12),
+        baselines={},
+        overlap={},
+        irregular={},
+        headline="task",
+    )
+    settings = {"num_seeds": 2, "bootstrap_resamples": 100, "noise": [0.1]}
+    summary, _, events = compared(tmp_path, known, float, {"first": ONE}, settings)
+    mean = sum(row.test["spearman"] for row in summary.rows) / 2
+    times_100 = f"{100 * mean:.1f}"
+    assert formats.score(mean, "spearman").replace("\u2212", "-") == times_100
+    assert summary.headline == f"test spearman: first {times_100} (2 seeds)"
+    [note] = [event["message"] for event in marks(events) if event["kind"] == "note"]
+    assert note.startswith(f"first: test spearman {times_100}; with a typing error")
+    assert note.count("%") == 1  # of the words that have one
 
 
 def test_several_labels_and_noisy_copies_are_what_scikit_learn_scores(

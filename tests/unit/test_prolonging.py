@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from rungwise.commands.gc import gc
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
@@ -194,3 +196,23 @@ def test_a_damaged_checkpoint_of_the_earlier_run_costs_what_came_after_the_one_b
     prolonged = run(of(15), instances, tmp_path / "prolonged", earlier=earlier)
     assert prolonged.attempts[-1]["step"] == 5
     assert prolonged == run(of(15), instances, tmp_path / "undisturbed")
+
+
+def test_gc_keeps_a_run_until_the_longer_one_has_continued_it(
+    instances: Artifact, tmp_path: Path
+) -> None:
+    root = Folder.at(tmp_path)
+    short, other = trained(root, of(8), instances), finish(root, of(8, **{"pretrain.seed": 1}))
+    options = argparse.Namespace(
+        workflow=lambda recipe: stages(of(12)),
+        config="quickstart",
+        overrides=["name=toy", f"root={root.uri}"],
+        delete=True,
+    )
+    gc(options)
+    assert artifacts.load(Folder(short.folder.uri))
+    assert not artifacts.load(Folder(other.folder.uri))
+    finish(root, of(12))
+    gc(options)
+    assert [each.stage for each in artifacts.below(root)] == ["instances", "pretrain"]
+    assert not artifacts.load(Folder(short.folder.uri))

@@ -65,6 +65,7 @@ def build(stages: list[Stage], root: Folder, label: str = "x") -> None:
             row.folder.write_bytes("data", row.stage.name.encode())
             record = {
                 "stage": row.stage.name,
+                "title": row.stage.shown,
                 "label": label,
                 "fingerprint": row.stage.fingerprint,
                 "facts": row.stage.facts,
@@ -79,7 +80,7 @@ def build(stages: list[Stage], root: Folder, label: str = "x") -> None:
 
 
 def to_build(stages: list[Stage], root: Folder, label: str = "x") -> dict[str, str]:
-    return {r.stage.name: r.reason for r in plan(stages, root, label) if r.artifact is None}
+    return {r.stage.shown: r.reason for r in plan(stages, root, label) if r.artifact is None}
 
 
 def test_one_changed_value_rebuilds_what_depends_on_it_and_says_which(tmp_path: Path) -> None:
@@ -94,6 +95,22 @@ def test_one_changed_value_rebuilds_what_depends_on_it_and_says_which(tmp_path: 
     assert to_build(chain(first=7), root).keys() == set("abcd")
     assert to_build(chain(third=7), root) == {"c": "value 1 -> 7"}
     assert to_build(chain(version=2), root)["a"] == "version 1 -> 2"
+
+
+def test_a_stage_is_compared_with_an_earlier_build_of_its_own_title(tmp_path: Path) -> None:
+    """And not with the build of another task, which may be closer."""
+
+    def task(name: str, value: int, place: str) -> Stage:
+        return stage_type("task").stage(
+            Settings(value=value, place=place), title=Title("task", task=name)
+        )
+
+    root, squad = Folder.at(tmp_path), task("squad", 2, "there")
+    build([task("sts-b", 1, "here")], root)
+    assert to_build([squad], root) == {"task/squad": "first run"}
+    build([squad], root)
+    changed = [task("sts-b", 3, "there"), squad]
+    assert to_build(changed, root) == {"task/sts-b": "place here -> there; value 1 -> 3"}
 
 
 def test_a_label_names_folders_but_rebuilds_nothing(tmp_path: Path) -> None:
@@ -314,6 +331,18 @@ def test_a_torn_record_is_an_error_and_not_a_rebuild_in_silence(tmp_path: Path) 
         folder.write_bytes(artifacts.RECORD, torn)
         with pytest.raises(DataError, match="is not a record"):
             artifacts.load(folder)
+
+
+def test_a_record_that_cannot_be_read_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(chain(), Folder.at(tmp_path))
+    place = Path(artifacts.all_of(Folder.at(tmp_path), "c")[0].folder.uri) / artifacts.RECORD
+    place.unlink()
+    place.mkdir()
+    for command in (["verify", f"{tmp_path}/c"], ["which-models", "--source", "text"]):
+        assert main([*command, "--root", str(tmp_path)]) == 2
+        assert f"{place} cannot be read (Is a directory)" in capsys.readouterr().err
 
 
 def test_digests_known_from_elsewhere_are_not_computed_again(tmp_path: Path) -> None:

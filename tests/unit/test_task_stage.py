@@ -161,7 +161,7 @@ def test_an_unseen_label_can_be_dropped_or_kept_and_is_counted(tmp_path: Path) -
     assert kept.info.labels == ("a", "b", "bb")
     assert kept.examples.test == 2
     assert notes.lines == [
-        "test: 1 examples kept with a label unseen in training",
+        "test: examples kept with a label unseen in training: 1",
         "no training example has the label bb",
     ]
 

@@ -84,7 +84,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_named(
 def test_more_steps_than_allowed_that_are_not_finite_end_the_run(
     instances: Artifact, tmp_path: Path, poisoned: None
 ) -> None:
-    message = r"not finite at step 12; .*2 steps were skipped.*max_skipped_steps is 1"
+    message = r"not finite at step 12; .*skipped 2 steps.*max_skipped_steps is 1"
     with pytest.raises(UserError, match=message):
         run(config(**{"pretrain.max_skipped_steps": 1}), instances, tmp_path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,17 @@ def test_cells_of_a_csv_may_be_quoted() -> None:
     lines = ["id,text\n", '1,"good, and ""long"""\n']
     (example,) = read_lines(lines, "csv", info("classification"), "p.csv")
     assert example == Text("p.csv:2", 'good, and "long"', None)
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv"])
+def test_a_cell_may_be_as_long_as_a_passage_whoever_set_a_limit_before(form: Format) -> None:
+    text = "word " * 40_000
+    before = csv.field_size_limit(131_072)  # the csv module's own
+    try:
+        (example,) = read_lines(["text\n", text], form, info("classification"), "p")
+    finally:
+        csv.field_size_limit(before)
+    assert example == Text("p:2", text)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from rungwise.commands.arguments import Commands, add_recipe, add_verb
+from rungwise.commands.arguments import Commands, above_zero, add_recipe, add_verb
 from rungwise.core.errors import UserError
 
 
@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, "dry-run", dry_run, help_text)
     add_recipe(parser)
     speed = parser.add_mutually_exclusive_group()
-    speed.add_argument("--tokens-per-second", type=float, help="of the whole run, if known")
+    speed.add_argument("--tokens-per-second", type=above_zero, help="of the whole run, if known")
     speed.add_argument(
         "--measure", action="store_true", help="measure the speed on some batches here"
     )

@@ -18,7 +18,8 @@ def add(commands: Commands) -> None:
 
 def gc(options: argparse.Namespace) -> None:
     """List the recipe's artifacts, finished or abandoned, that nothing depends on: not its current
-    plan, no registered model, no artifact of another recipe, no run in progress."""
+    plan, no run that would continue it, no registered model, no artifact of another recipe, no run
+    in progress."""
     from rich.console import Console
     from rich.filesize import decimal
 
@@ -30,14 +31,16 @@ def gc(options: argparse.Namespace) -> None:
     console = Console(highlight=False, soft_wrap=True)
     recipe = workflow.load_recipe(options.config, options.overrides)
     root = workflow.root_folder(recipe.root)
-    planned = {row.stage.fingerprint for row in workflow.plan(options.workflow, recipe)}
+    rows = workflow.plan(options.workflow, recipe)
+    planned = {row.stage.fingerprint for row in rows}
+    continued = {row.earlier.fingerprint for row in rows if row.earlier}
     built = artifacts.below(root)
     others = {
         each.fingerprint
         for each in built
         if each.label != recipe.name or each.stage == REGISTER.name
     }
-    needed = artifacts.needed(planned | others, built)
+    needed = artifacts.needed(planned | continued | others, built)
     drivers = Drivers(root)
     freed = 0
     for stage in root.subfolders():

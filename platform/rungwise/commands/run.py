@@ -52,6 +52,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: Console) -> None:
+    from rungwise.core.plural import counted
     from rungwise.core.secrecy import without_password
     from rungwise.report.ladder.page import LADDER
     from rungwise.report.page import REPORT, ReportSummary
@@ -93,7 +94,8 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
     if uri.startswith("sqlite:"):
         commands["runs"] = f"rungwise ui {recipe}"
     if outcome.untracked_events:
-        _say(console, "unsent", f"{outcome.untracked_events} events that did not reach {shown}")
+        unsent = counted(outcome.untracked_events, "event")
+        _say(console, "unsent", f"{unsent} that did not reach {shown}")
         commands["send"] = f"rungwise sync {recipe}"
     console.print()
     for purpose, command in commands.items():

@@ -38,7 +38,7 @@ def serve(options: argparse.Namespace) -> None:
     folder = find_served(options.model, options.root)
     example = json.dumps(load(folder).example)  # report a bad model before Ray starts
     port = _free_port(options.host, options.port)
-    address = f"http://{options.host}:{port}"
+    address = f"http://{_place(options.host, port)}"
     try:
         with session(ComputeConfig()), ray_serve.serving(folder, options.host, port):
             say(f"{options.model} on {address}  (Ctrl-C stops it; also /health, /metrics)")
@@ -51,10 +51,21 @@ def serve(options: argparse.Namespace) -> None:
 
 def _free_port(host: str, port: int) -> int:
     """Return the port, or a free one for 0. Raises UserError if it cannot listen there."""
+    family = socket.AF_INET6 if _is_ipv6(host) else socket.AF_INET
     try:
-        with socket.create_server((host, port)) as probe:
+        with socket.create_server((host, port), family=family) as probe:
             return probe.getsockname()[1]
     except OSError as error:
         raise UserError(
-            f"cannot listen on {host}:{port} ({error.strerror}); choose another --host or --port"
+            f"cannot listen on {_place(host, port)} ({error.strerror}); choose another --host or "
+            "--port"
         ) from error
+
+
+def _place(host: str, port: int) -> str:
+    """`127.0.0.1:8000`, `[::1]:8000`."""
+    return f"[{host}]:{port}" if _is_ipv6(host) else f"{host}:{port}"
+
+
+def _is_ipv6(host: str) -> bool:
+    return ":" in host

@@ -21,6 +21,7 @@ def sync(options: argparse.Namespace) -> None:
     """Send every event spooled below the recipe's root to the server it was meant for. Raises
     UserError if a server does not accept them."""
     from rungwise.core import tracking
+    from rungwise.core.plural import counted
     from rungwise.pipeline.workflow import load_recipe, root_folder, spool_folder, tracking_uri
 
     recipe = load_recipe(options.config, options.overrides)
@@ -37,8 +38,8 @@ def sync(options: argparse.Namespace) -> None:
         ) from error
     say = Console(highlight=False, soft_wrap=True).print
     for shown, events in synced.sent.items():
-        say(f"{events:,} events sent to {shown}")
+        say(f"{counted(events, 'event')} sent to {shown}")
     if synced.live:
-        say(f"{synced.live:,} events belong to unfinished runs, which will send them")
+        say(f"{counted(synced.live, 'event')} of unfinished runs, which will send them")
     if not synced.sent and not synced.live:
         say(f"nothing to send in {spool}; a job's events are on the machine that ran its driver")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.commands.init import flow
+from rungwise.core.plural import counted
 
 if TYPE_CHECKING:
     from rungwise.tasks.look import Guess
@@ -50,7 +51,7 @@ def told(path: str, guess: Guess) -> str:
         "validation_fraction: 0.1",
         "test_fraction: 0.1",
         "",
-        f"# Read {len(found):,} examples as a sample{dropped}."
+        f"# Read {counted(len(found), 'example')} as a sample{dropped}."
         + (f" Labels: {shares}{more}." if labels else ""),
         *(f"# {line}".rstrip() for each in found[:_SHOWN] for line in _example(asdict(each))),
     ]

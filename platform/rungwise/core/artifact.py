@@ -97,6 +97,11 @@ def load(folder: Folder) -> Artifact | None:
             raise ValueError(fault)
         checked = CheckedFolder.of(folder, record)
         return Artifact(record["stage"], record["fingerprint"], checked, record)
+    except OSError as error:
+        raise DataError(
+            f"{folder.path(RECORD)} cannot be read ({error.strerror or error}); make it readable, "
+            "or delete the folder to rebuild it"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{folder.path(RECORD)} is not a record ({error}); delete the folder to rebuild it"

@@ -35,13 +35,21 @@ Place = Literal["task", "driver"]
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """The finished artifact whose work a stage would continue. `told` is a line for people."""
+
+    fingerprint: str
+    told: str
+
+
+@dataclass(frozen=True)
 class StageType(Generic[StageConfigT, SummaryT]):
     """The name, version and functions that all stages of one name share.
 
     `identity` gives the part of the config that determines the output (default: all of it),
     `outside` digests of data read from elsewhere. `resumes` keeps the files of a killed attempt
     for the next one. `goes_on_from`, given the config, the fingerprints of the inputs and the
-    finished artifacts, describes the artifact whose work the stage would continue. `place` is
+    finished artifacts, finds the artifact whose work the stage would continue. `place` is
     "task" for a Ray task anywhere on the cluster, "driver" for the few stages that must talk to
     the tracking server themselves.
     """
@@ -55,7 +63,7 @@ class StageType(Generic[StageConfigT, SummaryT]):
     resumes: bool = False
     place: Place = "task"
     goes_on_from: (
-        Callable[[StageConfigT, Mapping[str, str], Sequence[Artifact]], str | None] | None
+        Callable[[StageConfigT, Mapping[str, str], Sequence[Artifact]], Earlier | None] | None
     ) = None
 
     def stage(
@@ -117,12 +125,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Planned:
-    """One row of a plan. `artifact` is None unless the stage is done."""
+    """One row of a plan. `artifact` is None unless the stage is done; building it would continue
+    `earlier`."""
 
     stage: Stage
     folder: Folder
     artifact: Artifact | None
     reason: str
+    earlier: Earlier | None = None
 
 
 def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
@@ -130,25 +140,33 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
     rows: list[Planned] = []
     for stage in stages:
         folder = artifacts.folder_of(root, stage.name, label, stage.fingerprint)
-        done = artifacts.load(folder)
-        reason = "done" if done else _reason(stage, root, folder, rows)
-        rows.append(Planned(stage, folder, done, reason))
+        if done := artifacts.load(folder):
+            rows.append(Planned(stage, folder, done, "done"))
+            continue
+        finished = artifacts.all_of(root, stage.name)
+        earlier = _earlier(stage, finished)
+        if stage.type.resumes and folder.names():
+            reason = GOES_ON
+        else:
+            reason = earlier.told if earlier else _reason(stage, finished, rows)
+        rows.append(Planned(stage, folder, None, reason, earlier))
     return rows
 
 
-def _reason(stage: Stage, root: Folder, folder: Folder, earlier: Sequence[Planned]) -> str:
-    if stage.type.resumes and folder.names():
-        return GOES_ON
-    previous = artifacts.all_of(root, stage.name)
-    if not previous:
+def _earlier(stage: Stage, finished: Sequence[Artifact]) -> Earlier | None:
+    if stage.type.goes_on_from is None:
+        return None
+    inputs = {name: source.fingerprint for name, source in stage.inputs.items()}
+    return stage.type.goes_on_from(stage.config, inputs, finished)
+
+
+def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned]) -> str:
+    """What changed since the closest build of this title; other tasks and variants are others."""
+    facts = [each.record["facts"] for each in finished if each.record.get("title") == stage.shown]
+    if not facts:
         return "first run"
-    if stage.type.goes_on_from is not None:
-        inputs = {name: source.fingerprint for name, source in stage.inputs.items()}
-        if told := stage.type.goes_on_from(stage.config, inputs, previous):
-            return told
-    closest = min(previous, key=lambda built: len(_changes(built.record["facts"], stage.facts)))
-    changes = _changes(closest.record["facts"], stage.facts)
-    rebuilt = [row.stage.shown for row in earlier if row.artifact is None]
+    changes = min((_changes(before, stage.facts) for before in facts), key=len)
+    rebuilt = [row.stage.shown for row in rows if row.artifact is None]
     own = [change for change in changes if not change.startswith("inputs.")]
     if own:
         rest = len(own) - _CHANGES_TOLD

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rungwise.core.artifact import Artifact
+from rungwise.core.plural import counted
 from rungwise.core.summary import Part, PerSplit, Summary
 from rungwise.corpus.build import SAMPLES
 from rungwise.corpus.shards import SPLITS
@@ -135,7 +136,7 @@ def summary_of(
     skipped_parts = sum(report["damaged"] for report in staged)
     skipped_bytes = sum(report["damaged_bytes"] for report in staged)
     headline = [
-        f"{totals['documents'].total:,} documents",
+        counted(totals["documents"].total, "document"),
         _amount(files, lambda count: f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count:,}"),
         f"{dropped.total():,} dropped",
     ]

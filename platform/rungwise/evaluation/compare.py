@@ -52,6 +52,7 @@ from rungwise.tasks import cutting, metrics
 from rungwise.tasks.cutting import CutShare
 from rungwise.tasks.examples import SPLITS, TaskInfo, TaskSummary, read
 from rungwise.tasks.noise import split_of
+from rungwise.tasks.units import shown
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 
@@ -422,7 +423,8 @@ def _pretraining(pretrain: Artifact, settings: FinetuneConfig) -> PretrainingCos
 
 def _headline(variants: dict[str, VariantResult], metric: str, num_seeds: int) -> str:
     scores = ", ".join(
-        f"{name} {result.estimates[metric].mean:.1%}" for name, result in variants.items()
+        f"{name} {shown(result.estimates[metric].mean, metric)}"
+        for name, result in variants.items()
     )
     return f"test {metric.replace('_', ' ')}: {scores} ({num_seeds} seeds)"
 
@@ -442,12 +444,13 @@ def _cut_notes(chosen: dict[str, FinetuneConfig], rows: Sequence[_ScoredSeed]) -
 def _noise_note(name: str, result: VariantResult, metric: str) -> str:
     clean = result.estimates[metric].mean
     noisy = ", ".join(
-        f"in {100 * float(rate):g}% {each.mean:.1%} [{each.low:.1%}, {each.high:.1%}]"
+        f"in {100 * float(rate):g}% {shown(each.mean, metric)} "
+        f"[{shown(each.low, metric)}, {shown(each.high, metric)}]"
         for rate, each in result.noise.items()
     )
     return (
-        f"{name}: test {metric.replace('_', ' ')} {clean:.1%}; with a typing error in so many of "
-        f"its longer words: {noisy}"
+        f"{name}: test {metric.replace('_', ' ')} {shown(clean, metric)}; with a typing error in "
+        f"so many of its longer words: {noisy}"
     )
 
 

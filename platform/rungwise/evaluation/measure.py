@@ -24,6 +24,7 @@ from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.models.device import keep_freed_memory
+from rungwise.tasks.units import shown
 
 ITEMS = "items.parquet"
 
@@ -129,9 +130,8 @@ def _scores(items: Items) -> list[Score]:
 
 def _short(score: Score) -> str:
     name = f"{score.suite} {score.part}".strip()
-    if score.metric == "accuracy":
-        return f"{name} {100 * score.value:.1f} %"
-    return f"{name} {score.metric.replace('_', ' ')} {score.value:.3g}"
+    metric = "" if score.metric == "accuracy" else f"{score.metric.replace('_', ' ')} "
+    return f"{name} {metric}{shown(score.value, score.metric)}"
 
 
 def _outside(config: MeasureConfig) -> dict[str, Any]:

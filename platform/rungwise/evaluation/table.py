@@ -17,6 +17,7 @@ from rungwise.core.artifact import Artifact
 from rungwise.core.config import Config
 from rungwise.core.context import Context
 from rungwise.core.errors import ConfigError
+from rungwise.core.plural import counted
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.summary import Part, Summary
@@ -118,11 +119,12 @@ def build_table(
         budgets=tuple(budgets),
         published=reference,
         show=("table.csv", "differences.csv", "budgets.csv", "table.md"),
-        headline=f"{len(variants)} variants, {len(whole)} tasks{compared if signs else ''}",
+        headline=f"{counted(len(variants), 'variant')}, {counted(len(whole), 'task')}"
+        + compared * bool(signs),
     )
 
 
-TABLE = StageType("table", 3, build_table, TableSummary)
+TABLE = StageType("table", 4, build_table, TableSummary)
 
 
 def _check(config: TableConfig) -> None:
@@ -208,7 +210,7 @@ def markdown(scores: Sequence[Score], steps: Sequence[Step], config: TableConfig
         for row in tasks.values()
     ]
     lines = [
-        "Ours: mean [95 % interval] over seeds, in percent.",
+        "Ours: mean [95 % interval] over seeds, in percent, correlations times 100.",
         "",
         _line("variant", *(f"{t} ({row.metric.replace('_', ' ')})" for t, row in tasks.items())),
         _line(*["---"] * (len(tasks) + 1)),

@@ -15,6 +15,7 @@ from rungwise import tokenizer as tokenizers
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.errors import UserError
+from rungwise.core.plural import counted
 from rungwise.core.randomness import bits
 from rungwise.core.storage import Folder
 from rungwise.instances import causal
@@ -79,7 +80,7 @@ def inspect(
     config = config_of(instances)
     console.print(f"{instances.folder.uri}", style="dim", highlight=False, soft_wrap=True)
     console.print(
-        f"{config.kind}, {split}: {len(reader):,} instances, epoch {epoch}, seed {seed}",
+        f"{config.kind}, {split}: {counted(len(reader), 'instance')}, epoch {epoch}, seed {seed}",
         highlight=False,
     )
     for instance in chosen.tolist():

@@ -17,6 +17,7 @@ from rungwise.cluster.build_files import MARKERS, Row, build_files
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.errors import DataError
+from rungwise.core.plural import counted
 from rungwise.core.randomness import bits
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
@@ -107,7 +108,7 @@ def _summary(task: ShardTask, tokens: TokensSummary, rows: list[Row]) -> Instanc
     config = task.config
     totals = _totals(rows)
     statistics = KINDS[config.kind].statistics(totals, config)
-    headline = f"{totals['instances']:,} instances  {totals['tokens'] / 1e6:.1f} M tokens"
+    headline = f"{counted(totals['instances'], 'instance')}  {totals['tokens'] / 1e6:.1f} M tokens"
     if isinstance(config, MaskedConfig):
         headline += f"  {masked_headline(statistics, check_totals(totals, config))}"
     files = tuple(ShardFile(**{key: row[key] for key in ShardFile.model_fields}) for row in rows)

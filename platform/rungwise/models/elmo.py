@@ -32,12 +32,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from rungwise.core.plural import counted
 from rungwise.models.bidirectional import turned
 from rungwise.models.body import Body, NextTokenModel
 from rungwise.models.characters import Activation, CharacterEncoder, products
 from rungwise.models.cross_entropy import padded_size
 from rungwise.models.encoders import LayeredEncoder
-from rungwise.models.family import Family, counted
+from rungwise.models.family import Family
 from rungwise.models.language_models import CarryingModel
 from rungwise.models.objectives import BILM, Objective
 from rungwise.models.projected_lstm import ProjectedLstm

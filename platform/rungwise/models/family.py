@@ -18,6 +18,7 @@ from torch import nn
 from rungwise.core.config import Config
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import ConfigError
+from rungwise.core.plural import counted
 from rungwise.models.body import Body
 from rungwise.models.encoders import LayeredEncoder
 from rungwise.models.layer import Activation, Layer, Norm
@@ -25,11 +26,6 @@ from rungwise.models.objectives import Objective
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
-
-
-def counted(number: int, noun: str) -> str:
-    """Format `1 layer`, `2 layers`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class Family(Config):

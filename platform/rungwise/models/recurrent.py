@@ -34,8 +34,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from rungwise.core.plural import counted
 from rungwise.models.body import Body, NextTokenModel
-from rungwise.models.family import Family, counted
+from rungwise.models.family import Family
 from rungwise.models.language_models import CarryingModel
 from rungwise.models.objectives import CAUSAL, Objective
 

@@ -159,6 +159,7 @@ class Job:
         run_id = tracker.run_id(self._key, timeout_seconds=0.1)
         record = {
             "stage": stage.name,
+            "title": stage.shown,
             "version": stage.type.version,
             "label": self._build.label,
             "fingerprint": stage.fingerprint,

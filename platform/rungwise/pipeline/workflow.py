@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from rungwise.cluster.environment import set_environment
 from rungwise.cluster.ray_start import ROOT_VARIABLE
 from rungwise.core import stage
 from rungwise.core.config import load
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.object_store import is_remote
 from rungwise.core.stage import Planned, Stage
 from rungwise.core.storage import Folder, local_path
@@ -142,7 +143,22 @@ def _read(workflow: str | Path) -> Callable[[Recipe], list[Stage]]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "stages"):
+    try:
+        spec.loader.exec_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        raise ConfigError(_import_error(error, path)) from error
+    if not callable(getattr(module, "stages", None)):
         raise ConfigError(f"{path} is no workflow: it has no function stages(recipe)")
     return module.stages
+
+
+def _import_error(error: Exception, path: Path) -> str:
+    """FILE:LINE and the message: of bad syntax, else of the last line of the workflow that ran."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename) == path.absolute()]
+    place = f"{path}:{lines[-1]}" if lines else str(path)
+    return f"{place}: {type(error).__name__}: {error}"

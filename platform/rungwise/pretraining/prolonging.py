@@ -15,6 +15,7 @@ from typing import Any
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
 from rungwise.core.config import canonical_json, plain
+from rungwise.core.stage import Earlier
 from rungwise.core.storage import Folder
 from rungwise.pretraining.config import VERSION, PretrainStageConfig
 from rungwise.pretraining.initial import config_of
@@ -48,12 +49,15 @@ def goes_on_from(
     return found[max(found)] if found else None
 
 
-def told(
+def planned(
     config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
-) -> str | None:
-    """The line of a plan that says from which finished run this one would continue."""
+) -> Earlier | None:
+    """The same for a plan."""
     found = goes_on_from(config, inputs, finished)
-    return found and f"goes on from step {found.steps} of {name_of(found)}"
+    if found is None:
+        return None
+    told = f"goes on from step {found.steps} of {name_of(found)}"
+    return Earlier(found.named["fingerprint"], told)
 
 
 def beside(output: Folder) -> list[Artifact]:

@@ -51,6 +51,6 @@ PRETRAIN = StageType(
     pretrain_model,
     PretrainSummary,
     identity=PretrainStageConfig.identity,
-    goes_on_from=prolonging.told,
+    goes_on_from=prolonging.planned,
     resumes=True,
 )

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.evaluation.table import Score, Step
+from rungwise.tasks.units import CORRELATIONS, OWN_UNITS, shown
 
 _MINUS = "\N{MINUS SIGN}"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -27,15 +28,6 @@ _METRICS = {
     "spearman": "Spearman correlation",
     "answerable_f1": "F1 of the answerable",
     "unanswerable_accuracy": "accuracy of the unanswerable",
-}
-_CORRELATIONS = ("matthews", "pearson", "spearman", "correlation")
-# Decimal digits of metrics that are no shares.
-_OWN_UNITS = {
-    "mean_squared_error": 3,
-    "loss": 3,
-    "bits_per_byte": 3,
-    "perplexity": 1,
-    "tokens_per_second": 0,
 }
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -113,23 +105,19 @@ def with_article(name: str) -> str:
 def metric_axis(metric: str, split: str = "test") -> str:
     """`test accuracy (%)`, `test Pearson correlation (times 100)`."""
     name = f"{split} {metric_name(metric)}".strip()
-    if metric in _OWN_UNITS:
+    if metric in OWN_UNITS:
         return name
-    return f"{name} ({'times 100' if metric in _CORRELATIONS else '%'})"
+    return f"{name} ({'times 100' if metric in CORRELATIONS else '%'})"
 
 
 def score(value: float, metric: str) -> str:
-    """A share as `78.2%`, a correlation times 100 as `52.1`, a loss as `0.412`."""
-    if metric in _OWN_UNITS:
-        return number(value, _OWN_UNITS[metric])
-    if metric in _CORRELATIONS:
-        return number(100 * value, 1)
-    return percent(value)
+    """As `tasks.units.shown`, with a minus sign."""
+    return shown(value, metric).replace("-", _MINUS)
 
 
 def interval(estimate: Bounds, metric: str) -> str:
     """`[76.1, 80.3]`, in the unit of `score`."""
-    scale, digits = (1, _OWN_UNITS[metric]) if metric in _OWN_UNITS else (100, 1)
+    scale, digits = (1, OWN_UNITS[metric]) if metric in OWN_UNITS else (100, 1)
     low, high = (number(scale * bound, digits) for bound in (estimate.low, estimate.high))
     return f"[{low}, {high}]"
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from rungwise.core.errors import UserError
 from rungwise.core.object_store import is_remote
+from rungwise.core.plural import counted
 from rungwise.pipeline.recipe import Recipe
 from rungwise.submission import local, probe, resources, upload
 from rungwise.submission.connection import Client, Server, connect
@@ -59,7 +60,7 @@ def examine(job: local.Job, at: Server, any_version: bool) -> tuple[Client, Repo
     apart = local.check_paths(job, going)
     report.row(
         "upload",
-        f"{len(going.files):,} files of {job.folder}, {decimal(going.size_bytes)} "
+        f"{counted(len(going.files), 'file')} of {job.folder}, {decimal(going.size_bytes)} "
         f"(less than {decimal(MOST_BYTES)} can go)",
     )
     report.row("largest", "\n".join(going.largest))

@@ -15,6 +15,7 @@ from rungwise.cluster.session import shared_scratch
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import Context
 from rungwise.core.errors import UserError
+from rungwise.core.plural import counted
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.core.tables import csv_bytes
@@ -25,6 +26,7 @@ from rungwise.sweep.effective import check_inputs
 from rungwise.sweep.record import ScoredTrial, SweepSummary
 from rungwise.sweep.trial import DECISIONS, STATES, Job, Train, train
 from rungwise.tasks.examples import TaskSummary
+from rungwise.tasks.units import shown
 
 TABLE, RECORD = "trials.csv", "sweep.json"
 
@@ -91,8 +93,8 @@ def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
         epochs_asked=asked,
         grid_epochs=grid_epochs(job.config, asked),
         seconds=round(sum(trial.seconds for trial in trials), 3),
-        headline=f"{len(trials)} trials, {stopped} stopped early, {failed} failed  "
-        f"best validation {job.metric} {best.score:.3f} ({best_values})",
+        headline=f"{counted(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
+        f"best validation {job.metric} {shown(best.score, job.metric)} ({best_values})",
     )
     job.output.write_bytes(TABLE, csv_bytes(records.table(trials)))
     whole_record = {

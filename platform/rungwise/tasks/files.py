@@ -74,7 +74,7 @@ def load(config: FilesTaskConfig) -> Task:
             )
     irregular = {split: dict(reasons) for split, reasons in counts.items() if reasons}
     notes += [
-        f"{split}: {number} {reason.replace('_', ' ')}"
+        f"{split}: {reason.replace('_', ' ')}: {number:,}"
         for split, reasons in irregular.items()
         for reason, number in reasons.items()
     ]

@@ -11,6 +11,7 @@ from itertools import islice
 from statistics import fmean
 from typing import Any
 
+from rungwise.tasks.cells import rows_of
 from rungwise.tasks.formats.columns import BARE, SPANS, brackets
 from rungwise.tasks.formats.fasttext import PREFIX
 from rungwise.tasks.guess_fields import (
@@ -83,9 +84,8 @@ def of_lines(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _rows(lines: Sequence[str], delimiter: str, quoting: bool) -> list[list[str]]:
-    how = csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE
     try:
-        return list(islice(csv.reader(lines, delimiter=delimiter, quoting=how, strict=True), ROWS))
+        return list(islice(rows_of(lines, delimiter, quoting=quoting), ROWS))
     except csv.Error:
         return []
 

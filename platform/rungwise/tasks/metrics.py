@@ -23,10 +23,11 @@ from rungwise.tasks import chrf, squad_rules
 from rungwise.tasks.config import METRICS
 from rungwise.tasks.examples import ChoiceExample, Example, Kind, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.tagging import marks_spans, spans_of
+from rungwise.tasks.units import CORRELATIONS
 
 Numbers = NDArray[np.float64]
 Predictions = Sequence[Mapping[str, Any]]
-_CORRELATIONS, _ERRORS = ("matthews", "pearson", "spearman"), ("loss", "mean_squared_error")
+_ERRORS = ("loss", "mean_squared_error")
 _ROUNDING = 1e-12  # a variance below this share of the sum of squares counts as zero
 
 
@@ -90,7 +91,7 @@ def range_of(metric: str) -> tuple[float, float]:
     """Return the lowest and highest possible value of a metric of scores.py or a loss."""
     if metric in _ERRORS:
         return 0.0, math.inf
-    return (-1.0 if metric in _CORRELATIONS else 0.0), 1.0
+    return (-1.0 if metric in CORRELATIONS else 0.0), 1.0
 
 
 def target_of(example: Example) -> Any:

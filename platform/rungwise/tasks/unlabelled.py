@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rungwise.core.errors import DataError
+from rungwise.tasks.cells import rows_of
 from rungwise.tasks.examples import (
     OF_TEXT,
     ChoiceExample,
@@ -61,10 +62,9 @@ def read_lines(
                 if line.strip():
                     yield example_of(_object(line, where), info, where)
         case "tsv":
-            reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-            yield from _table(reader, info, source)
+            yield from _table(rows_of(lines, "\t", quoting=False), info, source)
         case "csv":
-            yield from _table(csv.reader(lines, strict=True), info, source)
+            yield from _table(rows_of(lines, ",", quoting=True), info, source)
 
 
 def examples_in(given: Any, info: TaskInfo) -> list[Example]:

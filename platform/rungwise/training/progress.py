@@ -21,6 +21,7 @@ from pydantic import Field
 
 from rungwise.core.config import Config
 from rungwise.core.errors import UserError
+from rungwise.core.plural import counted
 
 T = TypeVar("T")
 WINDOW = 100
@@ -77,7 +78,7 @@ def check_skipped(skipped: Sequence[int], most: int) -> None:
         raise UserError(
             f"the loss is not finite at step {skipped[-1]}; lower "
             "pretrain.optimizer.learning_rate or raise its schedule.warmup_fraction "
-            f"({len(skipped)} steps were skipped, the last ones {named}; "
+            f"(skipped {counted(len(skipped), 'step')}, the last {named}; "
             f"pretrain.max_skipped_steps is {most})"
         )
 

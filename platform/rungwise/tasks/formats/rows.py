@@ -17,10 +17,8 @@ import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
 from rungwise.core.source_files import SourceFile
+from rungwise.tasks.cells import rows_of
 from rungwise.tasks.formats.base import Damage, bytes_of, listed, nearest, text_of
-
-# The csv module's default limit is 131,072 characters; reading passages are longer.
-csv.field_size_limit(1 << 30)
 
 Column = str | int  # a name in the header, or an index from 0
 
@@ -35,15 +33,10 @@ def delimited(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of each row that is neither blank nor a comment.
 
-    With `quoting` a cell may be in double quotes, with quotes inside it doubled; else a quote is an
-    ordinary character. Raises DataError if quotes do not match.
+    `quoting` as in `rows_of`. Raises DataError if quotes do not match.
     """
-    rows = csv.reader(
-        io.StringIO(text_of(file, encoding), newline=""),
-        delimiter=delimiter,
-        quoting=csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE,
-        strict=True,
-    )
+    text = io.StringIO(text_of(file, encoding), newline="")
+    rows = rows_of(text, delimiter, quoting=quoting)
     line = 1
     try:
         for cells in rows:

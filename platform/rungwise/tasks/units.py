@@ -1,0 +1,20 @@
+"""How people read the value of a metric: alike on the page, in plots and on the terminal."""
+
+from __future__ import annotations
+
+CORRELATIONS = ("matthews", "pearson", "spearman", "correlation")
+# Decimal digits of metrics that are no shares.
+OWN_UNITS = {
+    "mean_squared_error": 3,
+    "loss": 3,
+    "bits_per_byte": 3,
+    "perplexity": 1,
+    "tokens_per_second": 0,
+}
+
+
+def shown(value: float, metric: str) -> str:
+    """A share as `78.2%`, a correlation times 100 as `52.1`, a loss as `0.412`."""
+    if metric in OWN_UNITS:
+        return f"{value:,.{OWN_UNITS[metric]}f}"
+    return f"{100 * value:.1f}" + "%" * (metric not in CORRELATIONS)
