@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import socket
 import subprocess
 import tempfile
@@ -27,6 +28,9 @@ from rungwise.tokenizer import SpecialIds
 # Ray's workers are not to wait for the other tests, as its default has it.
 os.environ.setdefault("RAY_worker_niceness", "0")
 set_environment()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A script's shell has what it starts with & ignore Ctrl-C, and so would what tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # An example's time is that of the machine.
 hypothesis.settings.register_profile("rungwise", deadline=None)
 hypothesis.settings.load_profile("rungwise")

@@ -48,8 +48,6 @@ def start(config: Path, *overrides: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # Tests in the background of a shell ignore SIGINT, and what they start would as well.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,8 +57,6 @@ class Shell:
                 stdout=screen,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # A shell's background job, which these tests may be, hands on that it is ignored.
-                preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
             )
 
     def said(self, process: subprocess.Popen[bytes], status: int = 0) -> str:

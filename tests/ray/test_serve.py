@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from rungwise.__main__ import main
+from rungwise.pretraining.resume_proof import kill_with_children
 from tests.conftest import REPOSITORY
 from tests.unit.test_predictor import make_model
 
@@ -136,7 +137,10 @@ def test_predict_mlflow_and_serve_give_the_same_answers_and_ctrl_c_leaves_no_pro
         assert float(line.split()[-1]) < 2 * len(TEXTS) + 1, "examples met in batches"
     finally:
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        try:
+            out, err = process.communicate(timeout=120)
+        finally:
+            kill_with_children(process.pid)
     assert (process.returncode, out, err) == (0, "stopped\n", "")
     _, alive = psutil.wait_procs(started, timeout=30)
     assert not alive, [each.cmdline() for each in alive]

@@ -313,25 +313,14 @@ def test_a_second_run_builds_nothing_and_starts_no_ray(finished: Path) -> None:
     print(f"{time.monotonic() - began:.1f} s")
 
 
-def test_plan_says_which_value_rebuilds_which_stages(finished: Path) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "rungwise",
-            "plan",
-            "finetune",
-            str(finished / "recipe.yaml"),
-            "pretrain.steps=50",
-            "compute.num_workers=1",
-        ],
-        cwd=REPOSITORY,
-        env=environment(finished),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+def test_plan_says_which_value_rebuilds_which_stages(
+    finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    changes = ["pretrain.steps=50", "compute.num_workers=1"]
+    assert main(["plan", "finetune", str(finished / "recipe.yaml"), *changes]) == 0
+    said = capsys.readouterr().out
+    rows = {line.split()[0]: line for line in said.splitlines() if line.strip()}
     for name in ("corpus", "tokenizer", "tokens", "instances", "task/libraries"):
         assert "cached" in rows[name]
     assert "pretrain.steps 40 -> 50" in rows["pretrain"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from ray.exceptions import ActorDiedError
 
 from rungwise.core.context import ComputeConfig, SilentReporter
 from rungwise.core.errors import UserError
@@ -84,6 +85,34 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
     trial = record.trial()
     assert isinstance(trial, ScoredTrial)
     assert (trial.score, trial.loss) == (pytest.approx(0.6), 0.25)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "until", "state"), [(2, 1, "waiting"), (1, None, "finished"), (2, None, "running")]
+)
+def test_a_trial_whose_driver_is_killed_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int, until: int | None, state: str
+) -> None:
+    """Its board dies with the driver; a trial of a halving that failed would be out of the race."""
+
+    class Orphaned(SilentReporter):
+        def flush(self) -> None:
+            raise ActorDiedError
+
+    named = SimpleNamespace(get_trial_name=lambda: "trial-000")
+    monkeypatch.setattr("ray.tune.get_context", lambda: named)
+    monkeypatch.setattr("ray.tune.get_checkpoint", lambda: None)
+    block: dict[str, Any] = {"scheduler": {"kind": "halving"}} if until else {}
+    space = {"finetune.batch_size": {"kind": "choice", "values": [8]}}
+    config = stage_config({"epochs": epochs}, space=space, search={"kind": "grid"}, **block)
+    output = Folder.at(tmp_path)
+    job = Job(config, inputs(tmp_path), output, "accuracy", Orphaned(), toy())
+    drawn = {"number": 0, "values": {"finetune.batch_size": 8}}
+    with pytest.raises(ActorDiedError):
+        run_trial({"trial": drawn, "until": until}, job=job)
+    record = records.read("trial-000", output)
+    assert record is not None
+    assert (record.state, record.error, len(record.history)) == (state, None, 1)
 
 
 def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Path) -> None:

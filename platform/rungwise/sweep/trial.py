@@ -89,6 +89,7 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
     Stops at epoch `until`, if given. Raises UserError if the score is not finite.
     """
     from ray import tune
+    from ray.exceptions import RayActorError
 
     # A PBT trial that takes over another's state gets its whole config, number included, but keeps
     # its own name.
@@ -164,6 +165,8 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
         trial.effective["epochs"] = float(trial.history[-1]["epoch"])
     except _AtTheRung:
         pass
+    except RayActorError:
+        raise  # the board has died with the driver; the record says how far the trial came
     except Exception as error:
         trial.state, trial.error = "failed", str(error) or type(error).__name__
         raise
