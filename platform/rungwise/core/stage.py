@@ -161,7 +161,7 @@ def _earlier(stage: Stage, finished: Sequence[Artifact]) -> Earlier | None:
 
 
 def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned]) -> str:
-    """What changed since the closest build of this title; other tasks and variants are others."""
+    """Say what changed since the closest build of this title, which other tasks do not have."""
     facts = [each.record["facts"] for each in finished if each.record.get("title") == stage.shown]
     if not facts:
         return "first run"
@@ -169,12 +169,19 @@ def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned])
     rebuilt = [row.stage.shown for row in rows if row.artifact is None]
     own = [change for change in changes if not change.startswith("inputs.")]
     if own:
-        rest = len(own) - _CHANGES_TOLD
-        return "; ".join(own[:_CHANGES_TOLD]) + (f"; and {rest} more" if rest > 0 else "")
+        return _some(own, "; ")
     changed = [name for name, source in stage.inputs.items() if source.shown in rebuilt]
     if changed:
-        return f"its input {', '.join(changed)} is rebuilt"
+        one = len(changed) == 1
+        return (
+            f"its input{'' if one else 's'} {_some(changed, ', ')} {'is' if one else 'are'} rebuilt"
+        )
     return f"its inputs differ: {', '.join(stage.inputs)}"
+
+
+def _some(told: Sequence[str], separator: str) -> str:
+    rest = len(told) - _CHANGES_TOLD
+    return separator.join(told[:_CHANGES_TOLD]) + f"{separator}and {rest} more" * (rest > 0)
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
