@@ -2,7 +2,6 @@
 too, with the same weights, the same first matrices and the same steps.
 """
 
-import peft
 import torch
 import transformers
 
@@ -15,6 +14,8 @@ TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def test_eight_steps_and_the_merged_model_are_those_of_peft(tmp_path):
+    import peft  # seconds, which collecting need not pay
+
     torch.set_num_threads(1)
     torch.manual_seed(11)
     sizes = {"vocab_size": 61, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16}

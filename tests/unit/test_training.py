@@ -65,15 +65,13 @@ def test_it_learns_what_can_be_learned(instances: Artifact, tmp_path: Path) -> N
     assert progress.validation[-1]["mlm_loss"] < progress.validation[0]["mlm_loss"] - 0.5
 
 
-@pytest.mark.parametrize("micro", [1, 5, 12])
-def test_the_split_into_micro_batches_changes_nothing(
-    instances: Artifact, tmp_path: Path, micro: int
-) -> None:
-    whole = run(config(), instances, tmp_path / "a", micro_batch_size=12)
-    parts = run(config(), instances, tmp_path / "b", micro_batch_size=micro)
-    for one, other in zip(whole.history, parts.history, strict=True):
-        assert one == pytest.approx(other, rel=1e-4)
-    assert whole.tokens == parts.tokens
+def test_the_split_into_micro_batches_changes_nothing(instances: Artifact, tmp_path: Path) -> None:
+    whole = run(config(), instances, tmp_path / "whole", micro_batch_size=12)
+    for micro in (1, 5):
+        parts = run(config(), instances, tmp_path / str(micro), micro_batch_size=micro)
+        for one, other in zip(whole.history, parts.history, strict=True):
+            assert one == pytest.approx(other, rel=1e-4)
+        assert whole.tokens == parts.tokens
 
 
 def test_padding_and_the_end_of_an_epoch_do_not_stop_a_run(
