@@ -48,7 +48,7 @@ class Theirs:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("kind", list(INFO))
+@pytest.mark.parametrize("kind", [kind for kind in INFO if kind != "generation"])
 def test_a_fine_tuned_model_answers_the_same_in_transformers(
     kind: Kind, norm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
