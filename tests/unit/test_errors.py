@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from rungwise.core.storage import Folder
 from rungwise.evaluation import predictions
 from rungwise.evaluation.errors import disagreements, errors
+from rungwise.report.environment import environment
+from rungwise.report.erring import Erring
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import (
     Answer,
@@ -224,3 +227,18 @@ def test_answers_texts_and_numbers_have_no_confidence(tmp_path: Path) -> None:
     numbers = predictions.rows("a", 0, [Text("a:1", "x", "y", 2.0)], [{"score": 1.5}])
     found = errors(numbers, "a", TaskInfo("regression", (), True, "pearson"))
     assert found.by_length[0].score == 0.5
+
+
+def test_texts_and_labels_are_shown_in_their_own_direction_and_break(tmp_path: Path) -> None:
+    """As `dir` does, for which the style sheet breaks words of any length."""
+    info, rows = kept(tmp_path, "classification")
+    both, differ = disagreements(rows, "a", "b", info)
+    erring = Erring("t", 2, errors(rows, "a", info), "b", both, differ)
+    page = environment().get_template("errors.html.j2")
+    nothing = {"figure": lambda *_, **__: "", "made": lambda _: "", "erring_tables": []}
+    html = page.render(erring=[erring], plots={"reliability-t.png": b""}, **nothing)
+    cells = re.findall(r"<td([^>]*)>(word|no|maybe|yes)", html)
+    assert {text for _, text in cells} == {"word", *LABELS}
+    assert all('dir="auto"' in attributes for attributes, _ in cells)
+    style = environment().get_template("style.css").render()
+    assert "[dir] { overflow-wrap: anywhere; }" in style

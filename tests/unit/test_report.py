@@ -248,11 +248,6 @@ def test_text_of_documents_and_labels_is_escaped(
     assert "corpus <done>" not in text
 
 
-def test_text_of_labels_has_its_own_direction(written: tuple[Page, ReportSummary, Path]) -> None:
-    text = (written[2] / "report.html").read_text("utf-8")
-    assert '<td dir="auto">&lt;img src=x' in text
-
-
 def test_pictures_are_pictures(written: tuple[Page, ReportSummary, Path]) -> None:
     _, summary, path = written
     names = [name for name in summary.show if name.endswith(".png")]
