@@ -180,7 +180,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     # Marks by which to tell the code that came with the job from the code that is installed here.
     for name, text in (
-        ("corpus/summary.py", ':,} documents"'),
+        ("corpus/summary.py", ':,} dropped"'),
         ("commands/run.py", ' stages built"'),
     ):
         module = folder / "platform" / "rungwise" / name
@@ -245,7 +245,7 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
         assert TOKEN not in shown
     assert not [path for path in logs if TOKEN in path.read_text(errors="replace")]
     (corpus,) = (project.parent / "root").glob("corpus/*/artifact.json")
-    assert "documents of the job" in json.loads(corpus.read_text())["summary"]["headline"]
+    assert "dropped of the job" in json.loads(corpus.read_text())["summary"]["headline"]
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import random
 import re
 import tarfile
@@ -1009,12 +1008,9 @@ def test_a_look_at_a_single_example_finds_how_to_read_it(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("block", REAL, ids=lambda block: block.splitlines()[0][2:])
-def test_a_look_at_real_files_reads_them_as_their_blocks_do(block: str) -> None:
-    data = os.environ.get("RUNGWISE_DATA")
+def test_a_look_at_real_files_reads_them_as_their_blocks_do(block: str, real_data: Path) -> None:
     config = yaml.safe_load(block)
-    path = str(config["train"]).replace("data/", f"{data}/", 1)
-    if data is None or not Path(path).exists():
-        pytest.skip("set RUNGWISE_DATA to the folder of the published files")
+    path = str(config["train"]).replace("data/", f"{real_data}/", 1)
     if Path(path).stat().st_size > 2e6 or path.endswith(("train.txt.gz", "train.gz")):
         pytest.skip("reading the whole of it takes seconds")
     reader = validate(Block, {"format": config["format"]}).format
