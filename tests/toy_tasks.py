@@ -18,6 +18,7 @@ from rungwise.finetune import FinetuneConfig, Split, TaskData
 from rungwise.tasks import kinds
 from rungwise.tasks.examples import Kind, TaskInfo
 from rungwise.tasks.items import Frame, Item
+from rungwise.tasks.sentences import Pairs
 from tests.small_models import VOCAB_SIZE, objective_of, small_config, small_model
 
 FRAME = Frame(2, 3, 3, 16)
@@ -38,14 +39,26 @@ def config_of(**keys: Any) -> FinetuneConfig:
     return validate(FinetuneConfig, usual | keys)
 
 
+# Kinds of `INFO`, and a pair in each way that it can be read.
+WAYS: list[tuple[Kind, Pairs]] = [
+    *((kind, "joined") for kind in INFO),
+    ("regression", "both_orders"),
+    ("regression", "apart"),
+]
+
+
 def toy_data(
-    kind: Kind, objective: str = "mlm_nsp", examples: int = 24, **changes: Any
+    kind: Kind,
+    objective: str = "mlm_nsp",
+    examples: int = 24,
+    pairs: Pairs = "joined",
+    **changes: Any,
 ) -> TaskData:
     """A task of this kind, and a random model that pretends to have been pretrained."""
     rng = np.random.default_rng(7)
     splits = {}
     for name in ("train", "validation", "test"):
-        items = [toy_item(kind, number, rng) for number in range(examples)]
+        items = [toy_item(kind, number, rng, pairs) for number in range(examples)]
         splits[name] = Split([item.target for item in items], items)
     torch.manual_seed(0)
     weights = small_model(objective, **changes).state_dict()
@@ -55,7 +68,7 @@ def toy_data(
     return TaskData(INFO[kind], splits, config, trained_on, VOCAB_SIZE, dict(weights), words)
 
 
-def toy_item(kind: Kind, number: int, rng: np.random.Generator) -> Item:
+def toy_item(kind: Kind, number: int, rng: np.random.Generator, pairs: Pairs = "joined") -> Item:
     """Words are 10 and more; 5 and 6 say the answer."""
     answer = int(rng.integers(0, 2))
     words = rng.integers(10, 40, size=rng.integers(2, 6)).tolist()
@@ -67,7 +80,12 @@ def toy_item(kind: Kind, number: int, rng: np.random.Generator) -> Item:
             marks = [mark if own else mark + 2 for mark, own in zip((5, 6), has, strict=True)]
             return Item((FRAME.one([*words, *marks, *marks]),), number, has)
         case "regression":
-            return Item((FRAME.two(words, [5 + answer]),), number, float(answer))
+            rows = {
+                "joined": (FRAME.two(words, [5 + answer]),),
+                "both_orders": (FRAME.two(words, [5 + answer]), FRAME.two([5 + answer], words)),
+                "apart": (FRAME.one(words), FRAME.one([5 + answer])),
+            }
+            return Item(rows[pairs], number, float(answer))
         case "tagging":
             tags = rng.integers(0, 2, size=len(words))
             row = FRAME.one([5 + int(tag) for tag in tags])

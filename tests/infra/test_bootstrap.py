@@ -335,8 +335,6 @@ def commands(machine: Machine) -> Iterator[str]:
             yield " ".join(process.cmdline())
 
 
-# Against hanging: what takes long is another machine's matter.
-@pytest.mark.timeout(3600)
 def test_a_job_goes_on_when_a_machine_is_lost_in_the_middle(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -387,15 +385,15 @@ def test_a_job_goes_on_when_a_machine_is_lost_in_the_middle(
         return {key for key in keys if "/pretrain/" in key and key.endswith("/checkpoint.json")}
 
     # It may begin with two, before the machines are free for three.
-    wait_until("three workers", lambda: sum(training().values()) == 3, 1500)
+    wait_until("three workers", lambda: sum(training().values()) == 3, 500)
     before = saved()
-    wait_until("a checkpoint of theirs", lambda: bool(saved() - before), 1500)
+    wait_until("a checkpoint of theirs", lambda: bool(saved() - before), 500)
     spread = training()
     assert sorted(spread.values()) == [0, 1, 2], spread
     assert spread["head"] == 0
     cluster.machines["worker-1"].kill()
     try:
-        assert job.wait() == 0
+        assert job.wait(500) == 0
     finally:
         print(log.read_text())
     found = cluster.aws("s3", "list_objects_v2", Bucket=BUCKET, Prefix="rungwise/artifacts")

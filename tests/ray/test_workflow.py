@@ -54,7 +54,7 @@ DOWNSTREAM: dict[str, Any] = {
     "variants": {"pretrained": {}, "random": {"finetune.initialisation": "random"}},
     "finetune": {"batch_size": 4, "pooling": "mean", "sequence_length": 32},
     "sweep": {
-        "trials": 2,
+        "trials": 3,
         "scheduler": {"kind": "halving", "grace_epochs": 1},
         "space": {
             "finetune.learning_rate": {"kind": "loguniform", "low": 0.001, "high": 0.01},
@@ -243,7 +243,7 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
     assert len(by_parent[seeds]) == 2 * 2
     assert set(by_parent) == {None, parent.info.run_id, *sweeps, seeds}
     for sweep in sweeps:
-        assert len(by_parent[sweep]) == 2
+        assert len(by_parent[sweep]) == 3
         for trial in by_parent[sweep]:
             assert 0.001 <= float(trial.data.params["finetune.learning_rate"]) <= 0.01
             assert "validation/accuracy" in trial.data.metrics

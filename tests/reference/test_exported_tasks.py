@@ -46,6 +46,14 @@ class Theirs:
         return [said.logits.numpy()]
 
 
+def test_a_model_that_writes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_model(tmp_path, "generation", "mlm_nsp")
+    to = ["--to", str(tmp_path / "out")]
+    for form, message in (([], "writes another"), (["--format", "onnx"], "token by token")):
+        assert main(["export", str(tmp_path), *form, *to]) == 2
+        assert message in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("kind", [kind for kind in INFO if kind != "generation"])

@@ -44,6 +44,7 @@ from rungwise.finetune.scoring import loss_sums
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.examples import Kind, TaskInfo, Text, write
 from rungwise.tasks.items import Item, Row
+from rungwise.tasks.sentences import Pairs
 from rungwise.training.optimizer import (
     OptimizerConfig,
     build_optimizer,
@@ -54,7 +55,7 @@ from rungwise.training.tensor_files import save_tensors
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config, small_model
 from tests.summaries import pretrained_of, task_of
-from tests.toy_tasks import FRAME, INFO, config_of, stand_in, toy_data
+from tests.toy_tasks import FRAME, INFO, WAYS, config_of, stand_in, toy_data
 
 TASKS = tuple(kind for kind in INFO if kind != "generation")  # see test_generation.py
 CAUSAL: tuple[str, ...] = ("causal", "left_to_right", "llama")
@@ -80,10 +81,12 @@ def weights_after(data: TaskData, seed: int = 0, **keys: Any) -> dict[str, torch
 # Learning.
 
 
-@pytest.mark.parametrize("kind", TASKS)
-def test_a_task_that_can_be_learned_is_learned_and_scored_on_each_split(kind: Kind) -> None:
-    keys = {"epochs": 12, "dropout": 0, "pooling": "mean", "learning_rate": 0.02}
-    data = toy_data(kind, examples=48)
+@pytest.mark.parametrize(("kind", "pairs"), [way for way in WAYS if way[0] in TASKS])
+def test_a_task_that_can_be_learned_is_learned_and_scored_on_each_split(
+    kind: Kind, pairs: Pairs
+) -> None:
+    keys = {"epochs": 12, "dropout": 0, "pooling": "mean", "learning_rate": 0.02, "pairs": pairs}
+    data = toy_data(kind, examples=48, pairs=pairs)
     seen: dict[int, dict[str, float]] = {}
     model = finetune(config_of(**keys), data, 0, lambda epoch, told, _: seen.update({epoch: told}))
     assert list(seen) == list(range(1, 13))

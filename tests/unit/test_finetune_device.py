@@ -19,8 +19,9 @@ from rungwise.core.config import validate
 from rungwise.finetune import FinetuneConfig, TaskModel, copies, evaluate, finetune
 from rungwise.finetune import loop as finetune_loop
 from rungwise.tasks.examples import Kind
+from rungwise.tasks.sentences import Pairs
 from rungwise.training.optimizer import build_optimizer
-from tests.toy_tasks import INFO, stand_in, toy_data
+from tests.toy_tasks import INFO, WAYS, stand_in, toy_data
 
 TASKS: tuple[Kind, ...] = tuple(INFO)
 DEVICES = [torch.device("meta"), torch.device("cpu")]
@@ -108,9 +109,9 @@ def test_every_way_of_use_stays_on_the_device(gpus: None, keys: dict[str, Any]) 
         trained("classification", "mlm_nsp", **keys)
 
 
-@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize(("kind", "pairs"), WAYS)
 def test_devices_that_share_a_batch_make_the_same_model(
-    monkeypatch: pytest.MonkeyPatch, kind: Kind
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, pairs: Pairs
 ) -> None:
     stand_in(monkeypatch)
     # PyTorch tells these two apart and copies from one to the other, with numbers.
@@ -123,8 +124,8 @@ def test_devices_that_share_a_batch_make_the_same_model(
     for devices in ([two[0]], two):
         monkeypatch.setattr(finetune_loop, "own_devices", lambda devices=devices: devices)
         monkeypatch.setattr(copies, "own_devices", lambda devices=devices: devices)
-        data = toy_data(kind, "mlm_nsp", examples=140)
-        model = finetune(config_of(dropout=0, pooling="mean"), data, 0)
+        data = toy_data(kind, "mlm_nsp", examples=140, pairs=pairs)
+        model = finetune(config_of(dropout=0, pooling="mean", pairs=pairs), data, 0)
         models.append(model)
         scores.append(evaluate(model, data, "test"))
     assert copied
