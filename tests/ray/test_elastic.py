@@ -218,26 +218,32 @@ def test_the_proof_begins_with_the_initial_weights_of_the_recipe(
         ({"pretrain.objective": "simcse"}, r"pretrain\.objective simcse has a dropout of 0\.1"),
     ],
 )
-def test_with_dropout_a_run_is_proved_on_as_many_workers_alone(
+def test_a_batch_with_too_few_rows_for_dropout_is_proved_on_as_many_workers_alone(
     instances: Artifact, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], told: str
 ) -> None:
+    """Twelve rows can be cut for 12 logical workers, for 4 and 3, but not for 20, for 5 and 4."""
     asked_of(monkeypatch)
-    fitted: list[int] = []
+    fitted: list[tuple[int, int | None]] = []
 
     def fits(settings: Any, inputs: Any, compute: ComputeConfig) -> None:
-        fitted.append(compute.num_workers)
+        fitted.append((compute.num_workers, compute.logical_workers))
+
+    def prove(workers: int, after: int | None = None, **changes: Any) -> None:
+        compute, place = ComputeConfig(num_workers=workers), Folder.at("/nowhere")
+        prove_resume(config(**changes), {"instances": instances}, compute, place, after)
 
     monkeypatch.setattr(resume_proof.gradient, "check_fit", fits)
-    compute, place = ComputeConfig(num_workers=1), Folder.at("/nowhere")
-    read = {"instances": instances}
-    with pytest.raises(_Asked):
-        prove_resume(config(**changes), read, compute, place)
-    assert fitted == [1, 1]
-    with pytest.raises(UserError, match=rf"--workers-after is 2 after 1, but {told}"):
-        prove_resume(config(**changes), read, compute, place, 2)
-    with pytest.raises(_Asked):
-        prove_resume(config(), read, compute, place)
-    assert fitted[2:] == [1, 2]
+    with pytest.raises(UserError, match=rf"--workers-after is 4 after 5, but {told}"):
+        prove(5, 4, **changes)
+    for workers, dropped in ((1, changes), (4, changes), (5, changes), (5, {})):
+        with pytest.raises(_Asked):
+            prove(workers, **dropped)
+    assert fitted == [
+        *[(1, 2), (2, 2)],
+        *[(4, 12), (3, 12)],
+        *[(5, None), (5, None)],
+        *[(5, None), (4, None)],
+    ]
 
 
 @pytest.mark.parametrize(("difference", "verdict"), [(5e-4, "same"), (2e-3, "DIFFERENT")])

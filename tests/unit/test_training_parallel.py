@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,13 @@ import torch
 from rungwise.core.artifact import Artifact
 from rungwise.core.context import ComputeConfig
 from rungwise.core.errors import UserError
+from rungwise.instances.summary import InstancesSummary
+from rungwise.models.bert import BertConfig
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import check_fit
 from rungwise.training import parallel
-from rungwise.training.feed import bins_of, data_hash
+from rungwise.training.curriculum import order_of
+from rungwise.training.feed import bins_of, data_hash, open_source, step_batch
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from tests.small_models import small_model
@@ -169,6 +173,105 @@ def test_workers_that_were_killed_end_with_the_bits_of_undisturbed_ones(
     assert resumed == undisturbed
     first, second = weights(straight), weights(broken)
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+DROPS = {"model.dropout": 0.1, "pretrain.precision": "bfloat16", "pretrain.optimizer.kind": "muon"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        DROPS,
+        pytest.param(DROPS | {"pretrain.objective": "simcse"}, marks=pytest.mark.slow),
+    ],
+)
+def test_one_worker_that_computes_the_parts_of_two_ends_with_their_bits(
+    instances: Artifact,
+    tmp_path: Path,
+    changes: dict[str, object],
+    free_ports: list[int],
+) -> None:
+    """The same micro-batches and dropout, and sums of two gradients have one order."""
+    compute: dict[str, Any] = {"micro_batch_size": 6, "logical_workers": 2}
+    settings = config(**changes)
+    two, broken = tmp_path / "two", tmp_path / "broken"
+    of_two = together(2, settings, instances, two, free_ports[0], **compute)
+    of_one = run(settings, instances, tmp_path / "one", **compute)
+    together(2, settings, instances, broken, free_ports[1], killed_at=14, **compute)
+    resumed = run(settings, instances, broken, **compute)
+    assert of_two is not None
+    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
+    for progress, place in ((of_one, tmp_path / "one"), (resumed, broken)):
+        assert progress.data == of_two.data
+        assert progress.history == of_two.history
+        mine, theirs = weights(place), weights(two)
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    other = run(settings, instances, tmp_path / "other", micro_batch_size=6)
+    assert other.data == of_two.data
+    assert other.history != of_two.history
+
+
+@pytest.mark.slow
+def test_four_parts_have_the_same_losses_on_any_workers_that_share_them_evenly(
+    instances: Artifact, tmp_path: Path, free_ports: list[int]
+) -> None:
+    settings = config(**{"model.dropout": 0.1})
+    alone = run(settings, instances, tmp_path / "one", logical_workers=4)
+    for way, port in zip(("ddp on 2", "fsdp on 2", "hybrid on 4"), free_ports, strict=True):
+        world, compute = WAYS[way]
+        output = tmp_path / way
+        progress = together(world, settings, instances, output, port, logical_workers=4, **compute)
+        assert progress is not None
+        assert_same_rows_and_losses(alone, progress, relative=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
+def test_micro_batches_of_logical_workers_do_not_depend_on_who_computes_them(
+    tmp_path: Path, kind: str
+) -> None:
+    rng = np.random.default_rng(1)
+    rows = make_instances(tmp_path / "instances", kind, documents=(40, 7, 20))
+    source = open_source(rows, "train", 1 << 20)
+    order = order_of(BertConfig(), config().pretrain, InstancesSummary.of(rows))
+    for _ in range(30):
+        each, world, micro = rng.integers(1, 4), rng.integers(1, 5), rng.integers(1, 9)
+        parts = int(each * world)
+        size, step = int(rng.integers(parts, parts + 40)), int(rng.integers(0, 20))
+
+        def read(
+            world: int,
+            size: int = size,
+            step: int = step,
+            micro: int = int(micro),
+            parts: int = parts,
+        ) -> list[list[torch.Tensor]]:
+            return [
+                [each for each in vars(batch).values() if isinstance(each, torch.Tensor)]
+                for rank in range(world)
+                for batch in step_batch(
+                    source, order, step, size, rank, world, micro, 0, parts
+                ).micro_batches
+            ]
+
+        theirs, mine = read(int(world)), read(1)
+        assert len(theirs) == len(mine) >= parts
+        for one, other in zip(theirs, mine, strict=True):
+            assert all(map(torch.equal, one, other))
+        assert sum(len(batch[0]) for batch in mine) == size
+
+
+def test_workers_that_cannot_share_the_parts_evenly_compute_one_each(instances: Artifact) -> None:
+    compute = ComputeConfig(logical_workers=4)
+    assert [compute.parts_of_a_batch(world) for world in (1, 2, 3, 4, 8)] == [4, 4, 3, 4, 8]
+    assert [ComputeConfig().parts_of_a_batch(world) for world in (1, 3)] == [1, 3]
+    with pytest.raises(UserError, match=r"logical_workers is 4, .*num_workers 3 does not divide"):
+        check_fit(
+            config(), {"instances": instances}, ComputeConfig(num_workers=3, logical_workers=4)
+        )
+    with pytest.raises(UserError, match=r"12, too few for compute\.logical_workers 14"):
+        check_fit(
+            config(), {"instances": instances}, ComputeConfig(num_workers=2, logical_workers=14)
+        )
 
 
 @pytest.mark.slow

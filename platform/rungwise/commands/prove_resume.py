@@ -96,7 +96,7 @@ def _show(certificate: dict[str, Any], console: Console) -> None:
         (
             "workers",
             f"{workers['until_the_kill']} before, {workers['after_it']} after, "
-            f"{workers['undisturbed']} undisturbed",
+            f"{workers['undisturbed']} undisturbed; {certificate['logical_workers']} logical",
         ),
         ("parallel", f"{certificate['parallel']}, {certificate['precision']}"),
         ("seeds", ", ".join(f"{key} {value}" for key, value in certificate["seeds"].items())),
@@ -114,12 +114,13 @@ def _steps_that_matter(certificate: dict[str, Any]) -> Table:
     differences = {step: relative_difference(*pair) for step, pair in losses.items()}
     killed, resumed = certificate["killed_at_step"], certificate["resumed_at_step"]
     notes: defaultdict[int, list[str]] = defaultdict(list)
+    largest = "largest loss difference" if any(differences.values()) else ""
     for step, note in (
         (min(hashes), "first"),
         (resumed, "last checkpoint before the kill"),
         (killed, "killed"),
         (killed + 1, "first new step after the kill"),
-        (max(differences, key=lambda step: differences[step]), "largest loss difference"),
+        (max(differences, key=lambda step: differences[step]), largest),
         (certificate["first_differing_step"], "instances differ from here"),
         (max(hashes), "last"),
     ):
@@ -133,5 +134,5 @@ def _steps_that_matter(certificate: dict[str, Any]) -> Table:
         shown = ("", "")
         if step in losses:
             shown = (f"{losses[step][0]:.4f}", f"{differences[step]:.1e}")
-        table.add_row(str(step), one[:16], other[:16], *shown, ", ".join(notes[step]))
+        table.add_row(str(step), one[:16], other[:16], *shown, ", ".join(filter(None, notes[step])))
     return table

@@ -26,6 +26,9 @@ class ComputeConfig(Config):
     cpus_per_worker: float = Field(default=1.0, gt=0)
     gpus_per_worker: float = Field(default=0.0, ge=0)
     micro_batch_size: int = Field(default=32, ge=1)  # instances that a worker computes at once
+    # parts of a batch that the workers share out, each with its own micro-batches and dropout, so
+    # that their number changes neither; null: one for each worker
+    logical_workers: int | None = Field(default=None, ge=1)
     # continue with this few workers when machines are lost; null: num_workers
     min_workers: int | None = Field(default=None, ge=1)
     # ddp: each worker holds the model; fsdp: a part of it; hybrid: a part, within groups
@@ -53,6 +56,11 @@ class ComputeConfig(Config):
     shard_cache_megabytes: int = Field(default=8192, ge=1)  # cache for remote shards, per machine
     # object store of a Ray that rungwise starts
     object_store_megabytes: int = Field(default=512, ge=80)
+
+    def parts_of_a_batch(self, world_size: int) -> int:
+        """The logical workers; one for each worker if those left after a loss cannot share them."""
+        logical = self.logical_workers
+        return logical if logical and logical % world_size == 0 else world_size
 
     @field_validator("gpus_per_trial")
     @classmethod

@@ -92,7 +92,8 @@ def dry_run(
     with torch.device("meta"):
         model = config.model.build(first.vocab_size, config.objective)
     parameters = parameter_count(model)
-    largest = -(-settings.global_batch_size // compute.num_workers)
+    parts = compute.parts_of_a_batch(compute.num_workers)
+    largest = -(-settings.global_batch_size // parts)
     micro = min(compute.micro_batch_size, largest)
     starts = [0, first_longer_step(settings.steps, settings.longer_share)][: len(measures)]
     lasting = np.diff([*starts, settings.steps]).tolist()
@@ -135,7 +136,7 @@ def dry_run(
         "parallel": compute.parallel if compute.num_workers > 1 else "one worker",
         "global_batch_size": settings.global_batch_size,
         "micro_batch_size": micro,
-        "accumulation": math.ceil(largest / micro),
+        "accumulation": math.ceil(largest / micro) * parts // compute.num_workers,
         "phases": phases,
         "steps": settings.steps,
         "tokens": tokens,

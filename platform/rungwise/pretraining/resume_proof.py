@@ -4,8 +4,9 @@
     disturbed     n workers ──> SIGKILL to all of its processes, at a random step
                   m workers ──> from the last checkpoint to the end ─> losses, hash of the rows
 
-Dropout is drawn on each worker for its own rows, so a run with dropout is the same only with as
-many workers, and m is n.
+Both runs cut their batches for as many logical workers, the least common multiple of n and m, so
+that neither micro-batches nor dropout depend on the workers. A batch with fewer rows is cut for the
+workers there are; with dropout, m is then n.
 
 The kill falls into the second epoch of the instances if the run has one, because mistakes in the
 data order show there first; else anywhere. At least a tenth of the run comes after it, and at least
@@ -54,8 +55,8 @@ from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.training.config import first_longer_step
 from rungwise.training.curriculum import READ_BY_NAME, rows_per_epoch
 
-# The largest relative difference of a loss that counts as equal with other workers, because sums of
-# float32 (or of products in bfloat16) are in another order.
+# The largest relative difference of a loss that counts as equal with other workers, because sums
+# are in another order.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-3}
 TO_COME = 0.1  # share of the run after the kill, at least
 CERTIFICATE = "resume-certificate.json"
@@ -74,17 +75,19 @@ def prove_resume(
 ) -> dict[str, Any]:
     """Run the proof in `place` and return the certificate, which is also written there.
 
-    `workers_after` is by default one less than before, or two after one, but as many with dropout;
-    `seed` chooses the step of the kill; `console` shows progress. Raises UserError if a second run
-    could not be the same, if the run has a single step, or if it does not fit one of the numbers of
-    workers.
+    `workers_after` is by default one less than before, or two after one; `seed` chooses the step of
+    the kill; `console` shows progress. Raises UserError if a second run could not be the same, if
+    the run has a single step, or if it does not fit one of the numbers of workers.
     """
     console = console or Console(quiet=True)
     settings = by_gradient(config.pretrain, "steps").model_copy(update={"log_every_steps": 1})
     config = config.model_copy(update={"pretrain": settings})
     before = compute.num_workers
     other = before - 1 if before > 1 else 2
-    dropout = _dropout(config)
+    logical = math.lcm(before, workers_after or other, compute.logical_workers or 1)
+    shared = logical <= settings.global_batch_size
+    # Without logical workers, each worker draws the dropout of its own rows.
+    dropout = None if shared else _dropout(config)
     after = workers_after or (before if dropout else other)
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     if settings.max_seconds is not None:
@@ -94,13 +97,15 @@ def prove_resume(
         )
     if dropout and after != before:
         raise UserError(
-            f"--workers-after is {after} after {before}, but {dropout}, and each worker draws it "
-            "for its own rows, so no second run would be the same; leave --workers-after out, or "
-            "set the dropout to 0"
+            f"--workers-after is {after} after {before}, but {dropout}, and "
+            f"pretrain.global_batch_size {settings.global_batch_size} has too few rows to draw it "
+            f"for {logical} logical workers; leave --workers-after out, or raise the batch"
         )
     kill_steps(config, inputs["instances"], settings.steps)
     # The number of workers is part of the proof, so none may go missing.
-    compute = compute.model_copy(update={"min_workers": None})
+    compute = compute.model_copy(
+        update={"min_workers": None, "logical_workers": logical if shared else None}
+    )
     for workers in (before, after):
         changed = compute.model_copy(update={"num_workers": workers})
         gradient.check_fit(config, inputs, changed)
@@ -123,6 +128,7 @@ def prove_resume(
     certificate = {
         **_compared(_gradient(undisturbed), _gradient(disturbed), same_workers=before == after),
         "workers": {"undisturbed": before, "until_the_kill": before, "after_it": after},
+        "logical_workers": compute.logical_workers,
         "parallel": compute.parallel,
         "killed_at_step": kill_at,
         "kill_drawn_from": {"epoch": where, "first_step": first, "last_step": last},

@@ -81,6 +81,17 @@ class GradientConfig(Fitting):
                 f"pretrain.global_batch_size is {self.global_batch_size}, too few for "
                 f"compute.num_workers {workers}; lower the second"
             )
+        if (logical := compute.logical_workers) is not None:
+            if logical % workers:
+                raise ConfigError(
+                    f"compute.logical_workers is {logical}, which compute.num_workers {workers} "
+                    "does not divide; change one of them"
+                )
+            if self.global_batch_size < logical:
+                raise ConfigError(
+                    f"pretrain.global_batch_size is {self.global_batch_size}, too few for "
+                    f"compute.logical_workers {logical}; lower the second"
+                )
         if compute.parallel == "hybrid" and workers > 1 and workers % compute.shard_workers:
             raise ConfigError(
                 f"compute.shard_workers is {compute.shard_workers}, which does not divide "

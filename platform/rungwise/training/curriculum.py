@@ -167,6 +167,7 @@ def _phase(
             world_size=group.world_size,
             micro_batch_size=micro_batch_size,
             seed=settings.seed,
+            logical_workers=compute.parts_of_a_batch(group.world_size),
         )
 
     held_out = (

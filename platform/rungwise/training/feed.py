@@ -5,6 +5,10 @@ row; a bin is a micro-batch, as long as its longest row. A loss is a sum, so the
 changes nothing, padding costs little, and the reading order can ignore lengths. All workers make
 the same number of bins, because sharded ones synchronise in every forward pass.
 
+Rounding, though, depends on which rows share a micro-batch. So a batch may be cut for logical
+workers first (Li et al. 2023, "EasyScale", SC '23), of which each worker takes equally many: then
+bins are the same on one worker, two or four.
+
 A hash proves what was read: the sum of a hash of (instance, epoch) over the rows of a step (AdHash,
 Bellare and Micciancio 1997). It does not depend on how the rows are distributed.
 
@@ -44,7 +48,7 @@ _DATA_HASH = 0xDA7A
 class StepBatch:
     """The rows that one worker reads at one step."""
 
-    micro_batches: list[Batch]
+    micro_batches: list[Batch]  # as many for each logical worker, one after the other
     tokens: int  # without padding
     instances: NDArray[np.int64]
     data_hash: int  # 64 bits; the sum over workers is the hash of the step
@@ -102,16 +106,28 @@ def step_batch(
     world_size: int,
     micro_batch_size: int,
     seed: int,
+    logical_workers: int | None = None,
 ) -> StepBatch:
-    """The rows of one worker at one step, as micro-batches."""
+    """The rows of one worker at one step, as micro-batches; `logical_workers` are one for each
+    worker unless given."""
     if step % _PREFETCH_STEPS == 0:
         ahead = order.upcoming_shards(
             step, 2 * _PREFETCH_STEPS, global_batch_size, rank, world_size
         )
         source.reader.store.prefetch(ahead.tolist())
     located = order.locate(order.positions_of(step, global_batch_size, rank, world_size))
-    bins = bins_of(global_batch_size, world_size, micro_batch_size)
-    batches, tokens = source.read(located.instances, located.epochs, seed, bins)
+    parts = logical_workers or world_size
+    bins = bins_of(global_batch_size, parts, micro_batch_size)
+    bounds = [part * global_batch_size // parts for part in logical_ranks(rank, world_size, parts)]
+    cuts = np.array(bounds[1:], dtype=np.int64) - rank * global_batch_size // world_size
+    batches: list[Batch] = []
+    tokens = 0
+    for instances, epochs in zip(
+        np.split(located.instances, cuts), np.split(located.epochs, cuts), strict=True
+    ):
+        read, read_tokens = source.read(instances, epochs, seed, bins)
+        batches += read
+        tokens += read_tokens
     if located.continues is not None:
         batches = _in_lanes(batches, np.arange(len(located.instances)), located.continues)
     return StepBatch(
@@ -162,6 +178,12 @@ def _in_lanes(
             batches, np.split(lanes, stops[:-1]), np.split(continues, stops[:-1]), strict=True
         )
     ]
+
+
+def logical_ranks(rank: int, world_size: int, logical_workers: int) -> range:
+    """The logical workers whose rows a worker takes; `world_size` divides them."""
+    each = logical_workers // world_size
+    return range(rank * each, (rank + 1) * each)
 
 
 def bins_of(rows: int, world_size: int, micro_batch_size: int) -> int:

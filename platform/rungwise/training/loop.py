@@ -1,8 +1,8 @@
 """The training loop: plain PyTorch, without Ray and MLflow, to be read from top to bottom.
 
 A run is a function of its config. Step s reads positions [s B, (s + 1) B) of the computed order,
-its learning rate follows from s, and dropout is seeded by (seed, s, rank). So a killed run
-continues from its last checkpoint and ends bit for bit as it would have ended. (Except with a
+its learning rate follows from s, and dropout is seeded by (seed, s, logical worker). So a killed
+run continues from its last checkpoint and ends bit for bit as it would have ended. (Except with a
 budget of seconds: how many steps fit into an hour is no function of a config.)
 
 A loss is a sum and a count until the last all-reduce: every micro-batch is divided by the counts of
@@ -32,7 +32,7 @@ from rungwise.training.average import WeightAverage
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig, Precision
 from rungwise.training.curriculum import Phase, phase_at, shared_steps
-from rungwise.training.feed import Prefetched
+from rungwise.training.feed import Prefetched, logical_ranks
 from rungwise.training.lanes import LaneStates
 from rungwise.training.optimizer import build_optimizers, learning_rate_at
 from rungwise.training.outliers import Outliers
@@ -68,7 +68,8 @@ def train(
 ) -> tuple[Progress, Costs]:
     """Train `model` in place until the end, from the newest sound checkpoint if any.
 
-    `compute` changes the numbers only by rounding, and the draw of dropout. With `drawn`, the
+    `compute` changes the numbers only by rounding, and the draw of dropout; with as many
+    logical workers, only by the order of sums. With `drawn`, the
     weights are random, and the first losses are compared with their known values. `notice` returns
     True once for each notice that a machine will go away, to save at once; all workers ask at the
     same steps. Returns the progress and the references for throughput. Raises UserError if too many
@@ -109,12 +110,19 @@ def train(
         compute.compile,
         step_metrics.stands_out if rule else None,
     )
+    parts_of_a_batch = compute.parts_of_a_batch(group.world_size)
+    ranks = logical_ranks(group.rank, group.world_size, parts_of_a_batch)
     plateau_end = shared_steps(config)  # from which a longer run can continue
     if group.leads:
         for earlier in progress.prolonged[-1:]:
             if earlier["step"] == progress.step:
                 named = f"{earlier['label']}-{earlier['fingerprint']}"
                 report.note(f"goes on from step {progress.step} of {named}")
+        if parts_of_a_batch != (compute.logical_workers or group.world_size):
+            report.note(
+                f"compute.logical_workers is {compute.logical_workers}, which the "
+                f"{group.world_size} workers left cannot share evenly: each computes one part"
+            )
         report_again(progress, report)
         report.progress(progress.step, config.steps)
     if progress.step == 0:
@@ -142,7 +150,7 @@ def train(
             clock.waited += time.perf_counter() - waited
 
             model.train()
-            torch.manual_seed(int(bits(config.seed, progress.step, group.rank)) >> 1)
+            seeds = [int(bits(config.seed, progress.step, each)) >> 1 for each in ranks]
             rate = learning_rate_at(spent_steps(progress, config), config.steps, config.optimizer)
             parts = [part.to(group.device, non_blocking=True) for part in batch.micro_batches]
             if states is not None:
@@ -155,7 +163,7 @@ def train(
                 ask=now - asked > _NOTICE_SECONDS,
                 group=group,
             )
-            sums, norm, stood_out = step(parts, totals.counts, rate, states)
+            sums, norm, stood_out = step(parts, totals.counts, rate, states, seeds)
             clock.computed += step.computed_seconds
             if average is not None:
                 average.update(progress.step + 1)

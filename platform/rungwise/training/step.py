@@ -13,7 +13,7 @@ P parts of the objective
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -79,9 +79,9 @@ class Step:
         kind = self._group.device.type
         return torch.autocast(kind, dtype=torch.bfloat16, enabled=self._bfloat16)
 
-    def together(self, parts: Iterable[Batch]) -> Iterable[Batch]:
-        """The micro-batches of a global batch, with its vectors if losses compare them. Later
-        forward passes draw the same dropout as this one."""
+    def together(self, parts: Iterable[Batch], seeds: Sequence[int] = ()) -> Iterable[Batch]:
+        """The micro-batches of a global batch, with its vectors if losses compare them. Forward
+        passes over them draw the dropout of `seeds` again."""
         if not self.objective.compares:
             return parts
         parts, group = cast(list[PretrainingBatch], list(parts)), self._group
@@ -89,7 +89,9 @@ class Step:
             return parts
         device = group.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []), self._autocast():
-            mine = [self.objective.outputs(self.model, part).detach() for part in parts]
+            mine = [
+                self.objective.outputs(self.model, part).detach() for part in _drawn(parts, seeds)
+            ]
         everyone = group.gathered(mine)
         whole_2ND = torch.cat([each for one in everyone for each in one], dim=1).to(device)
         begin = sum(each.shape[1] for one in everyone[: group.rank] for each in one)
@@ -106,17 +108,19 @@ class Step:
         counts_P: Tensor,
         learning_rate: float,
         states: LaneStates | None = None,
+        seeds: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Take one step over micro-batches that are on the device.
 
-        Losses are divided by `counts_P`, those of the whole global batch. Returns the sums (3, P)
+        Losses are divided by `counts_P`, those of the whole global batch. Dropout is drawn by
+        `seeds`, each of which serves as many micro-batches. Returns the sums (3, P)
         of `LossSum.packed` on this worker, the gradient norm (), and the judge's result.
         """
         device = self._group.device
         sums_3P = torch.zeros(3, len(self.objective.parts), dtype=torch.float64, device=device)
-        told = self.together(parts)
+        told = list(self.together(parts, seeds))
         began = time.perf_counter()
-        for number, part in enumerate(told):
+        for number, part in enumerate(_drawn(told, seeds)):
             with self._exchange.backward(last=number == len(parts) - 1):
                 losses = self.losses(part)
                 losses.loss(counts_P).backward()
@@ -134,6 +138,15 @@ class Step:
             states.settle(norm.isfinite())
         self._exchange.zero()
         return sums_3P, norm, (loss, outlier)
+
+
+def _drawn(parts: Sequence[Batch], seeds: Sequence[int]) -> Iterator[Batch]:
+    """Yield `parts`, and begin the draw of dropout anew for each logical worker's."""
+    each = len(parts) // max(1, len(seeds))
+    for number, part in enumerate(parts):
+        if seeds and number % each == 0:
+            torch.manual_seed(seeds[number // each])
+        yield part
 
 
 def _never(sums_3P: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
