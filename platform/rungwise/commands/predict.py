@@ -47,8 +47,9 @@ def predict(options: argparse.Namespace) -> None:
     from rungwise.tasks.unlabelled import read_lines
 
     source = options.input
+    served = find_served(options.model, options.root)
     form = options.format or _format_of(source)
-    predictor = load(find_served(options.model, options.root))
+    predictor = load(served)
     with ExitStack() as stack:
         name = "stdin" if source == "-" else source
         lines = decoded(_opened(source, stack), name)

@@ -106,7 +106,7 @@ def load(
         raise ConfigError(f"cannot read the config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"the config {path} is not UTF-8: {error}") from error
-    data = _from_yaml(text, f"the config {path}")
+    data = _from_yaml(text, f"the config {path}", path.name)
     if not isinstance(data, dict):
         raise ConfigError(f"the config {path} must be a mapping of blocks, found {_kind(data)}")
     parsed = parse_overrides(overrides)
@@ -135,14 +135,17 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
         key, equals, value = item.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"expected key.path=value on the command line, found {item!r}")
-        parsed[key.strip()] = _from_yaml(value, f"the value of {key.strip()}")
+        parsed[key.strip()] = _from_yaml(value, f"the value of {key.strip()}", "it")
     return parsed
 
 
-def _from_yaml(text: str, what: str) -> Any:
-    """Read YAML as JSON data, whose keys are text. Raises ConfigError that begins with `what`."""
+def _from_yaml(text: str, what: str, name: str) -> Any:
+    """Read YAML as JSON data, whose keys are text. Raises ConfigError that begins with `what`, and
+    says where in `name`."""
     try:
-        return json.loads(json.dumps(yaml.load(text, _Loader)))
+        loader = _Loader(text)
+        loader.name = name
+        return json.loads(json.dumps(loader.get_single_data()))
     except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
         raise ConfigError(f"{what} is not YAML: {_one_line(error)}") from error
 
