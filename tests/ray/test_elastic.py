@@ -221,7 +221,7 @@ def test_the_proof_begins_with_the_initial_weights_of_the_recipe(
 def test_a_batch_with_too_few_rows_for_dropout_is_proved_on_as_many_workers_alone(
     instances: Artifact, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], told: str
 ) -> None:
-    """Twelve rows can be cut for 12 logical workers, for 4 and 3, but not for 20, for 5 and 4."""
+    """Twelve rows can be cut for 6 logical workers, for 3 and 2, but not for 20, for 5 and 4."""
     asked_of(monkeypatch)
     fitted: list[tuple[int, int | None]] = []
 
@@ -235,12 +235,13 @@ def test_a_batch_with_too_few_rows_for_dropout_is_proved_on_as_many_workers_alon
     monkeypatch.setattr(resume_proof.gradient, "check_fit", fits)
     with pytest.raises(UserError, match=rf"--workers-after is 4 after 5, but {told}"):
         prove(5, 4, **changes)
-    for workers, dropped in ((1, changes), (4, changes), (5, changes), (5, {})):
+    for workers, dropped in ((1, changes), (3, changes), (4, changes), (5, changes), (5, {})):
         with pytest.raises(_Asked):
             prove(workers, **dropped)
     assert fitted == [
         *[(1, 2), (2, 2)],
-        *[(4, 12), (3, 12)],
+        *[(3, 6), (2, 6)],
+        *[(4, 4), (2, 4)],
         *[(5, None), (5, None)],
         *[(5, None), (4, None)],
     ]

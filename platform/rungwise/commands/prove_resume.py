@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
         "--workers-after",
         type=at_least_one,
         metavar="N",
-        help="workers after the kill; default: one fewer than before, or two after one",
+        help="workers after the kill; default: half as many, one fewer if odd, two after one",
     )
 
 

@@ -75,15 +75,17 @@ def prove_resume(
 ) -> dict[str, Any]:
     """Run the proof in `place` and return the certificate, which is also written there.
 
-    `workers_after` is by default one less than before, or two after one; `seed` chooses the step of
-    the kill; `console` shows progress. Raises UserError if a second run could not be the same, if
-    the run has a single step, or if it does not fit one of the numbers of workers.
+    `workers_after` is by default half as many as before, or one fewer if their number is odd, or
+    two after one; `seed` chooses the step of the kill; `console` shows progress. Raises UserError
+    if a second run could not be the same, if the run has a single step, or if it does not fit one
+    of the numbers of workers.
     """
     console = console or Console(quiet=True)
     settings = by_gradient(config.pretrain, "steps").model_copy(update={"log_every_steps": 1})
     config = config.model_copy(update={"pretrain": settings})
     before = compute.num_workers
-    other = before - 1 if before > 1 else 2
+    # Half as many share the parts of a batch as they are, which keeps micro-batches large.
+    other = 2 if before == 1 else before - 1 if before % 2 else before // 2
     logical = math.lcm(before, workers_after or other, compute.logical_workers or 1)
     shared = logical <= settings.global_batch_size
     # Without logical workers, each worker draws the dropout of its own rows.
