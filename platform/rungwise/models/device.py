@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# glibc's malloc.h: sizes from which a block is mapped separately, and free memory is returned.
-_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+# glibc's malloc.h: sizes from which a block is mapped separately, from which free memory is
+# returned, and by which memory grows at least.
+_MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD = -3, -1, -2
 
 
 def own_devices() -> list[torch.device]:
@@ -43,6 +44,9 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, 1 << 30)
         mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
+        # Any thread but the first, such as those in which Ray trains, allocates from pieces of 64
+        # MiB. It keeps an empty piece only if the one before has less room than this.
+        mallopt(_TOP_PAD, 1 << 28)
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
