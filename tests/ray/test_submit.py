@@ -25,6 +25,7 @@ import pytest
 from rungwise.__main__ import main
 from rungwise.cluster import ray_start
 from rungwise.cluster.expected_nodes import MACHINE_VARIABLE
+from rungwise.submission import jobs
 from rungwise.submission.connection import Client, connect, server
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
@@ -326,7 +327,7 @@ def test_what_cannot_work_is_refused_before_a_job_is_made(
     unused_port: int,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    before = len(client.list_jobs())
+    before = jobs._jobs(client)
     monkeypatch.chdir(tmp_path)
     shutil.copy(REPOSITORY / "workflows" / "pretrain.py", tmp_path)
     corpus = write_corpus(tmp_path / "text", documents=6)
@@ -338,7 +339,7 @@ def test_what_cannot_work_is_refused_before_a_job_is_made(
         assert len(message.strip().splitlines()) == 1
         return message
 
-    # A job of ours asks the head what may come, and is gone again.
+    # A job of ours asks the head what may come, and is not listed.
     message = refused("compute.num_workers=5", "compute.gpus_per_worker=1")
     assert "there is room for 0, and room for 4 once all that may come (1) are there" in message
     assert "lower compute.num_workers to 4" in message
@@ -353,7 +354,7 @@ def test_what_cannot_work_is_refused_before_a_job_is_made(
     assert f"refuses the token from RAY_AUTH_TOKEN_PATH ({wrong})" in refused()
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
     assert "wants a token and none is set" in refused()
-    assert len(client.list_jobs()) == before
+    assert jobs._jobs(client) == before
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -642,10 +643,29 @@ def test_a_head_that_does_not_answer_the_probe_is_said_with_the_place_of_its_log
     cluster.job("raysubmit_1", "RUNNING")
     monkeypatch.setattr(client, "submit_job", lambda **_: "raysubmit_1")
     monkeypatch.setattr(client, "stop_job", lambda _: True)
-    monkeypatch.setattr(client, "delete_job", lambda _: True)
     monkeypatch.setattr(probe, "_PATIENCE_SECONDS", 0.0)
     with pytest.raises(UserError, match=rf"dashboard at {cluster.address} shows .*raysubmit_1"):
         probe.ask(client)
+
+
+def test_a_probe_deletes_those_that_ended_a_while_ago_alone(
+    cluster: JobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rungwise.submission import probe
+
+    client = connect(server(None, None))
+    asked = {"metadata": {"rungwise_probe": "1"}}
+    cluster.job("long-ago", "SUCCEEDED", **asked)
+    cluster.job("just-now", "SUCCEEDED", **asked, end_time=int(time.time() * 1000))
+    cluster.job("at-work", "RUNNING", **asked)
+    cluster.job("a-users", "SUCCEEDED")
+    cluster.job("new", "SUCCEEDED")
+    monkeypatch.setattr(client, "submit_job", lambda **_: "new")
+    deleted: list[str] = []
+    monkeypatch.setattr(client, "delete_job", deleted.append)
+    cluster.output = 'rungwise-head:{"scaling": null, "root": "s3://bucket"}\n'
+    assert probe.ask(client) == probe.Head(None, "s3://bucket")
+    assert deleted == ["long-ago"]
 
 
 def test_jobs_are_plain_data_for_programs(

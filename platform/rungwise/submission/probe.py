@@ -1,8 +1,11 @@
-"""Ask the head what only it knows, with a short job that prints it and is then deleted.
+"""Ask the head what only it knows, with a short job that prints it.
 
 The job server lists existing machines over HTTP, but not which ones the autoscaler may add, what
 they cost, or where a relative root is. The head knows from its description
 (cluster/description.py) and its environment.
+
+The job is deleted by the next question. Ray watches a job for some seconds after its end, and would
+list one deleted in that time as failed.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ METADATA = "rungwise_probe"
 _MARK = "rungwise-head:"
 _PATIENCE_SECONDS = 120.0
 _POLL_SECONDS = 0.3
+_WATCHED_SECONDS = 10.0
 # Runs on the head, where rungwise may not be installed.
 _CODE = f"""
 import json, os
@@ -46,23 +50,27 @@ class Head:
 
 def ask(client: Client) -> Head:
     """Ask the head. Raises UserError if the job does not end or prints something unexpected."""
+    _delete_earlier(client)
     job = client.submit_job(entrypoint=f"python -c {shlex.quote(_CODE)}", metadata={METADATA: "1"})
-    try:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not client.details(job).status.is_terminal():
-            if time.monotonic() > deadline:
-                client.stop_job(job)
-                raise UserError(
-                    f"a job that asks the head what it may start did not end in "
-                    f"{_PATIENCE_SECONDS:.0f} s; the dashboard at {client.server.address} shows "
-                    f"its log: {job}"
-                )
-            time.sleep(_POLL_SECONDS)
-        return _understood(client.get_job_logs(job))
-    finally:
-        # Deleting fails if the job has not ended.
-        with contextlib.suppress(UserError):
-            client.delete_job(job)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not client.details(job).status.is_terminal():
+        if time.monotonic() > deadline:
+            client.stop_job(job)
+            raise UserError(
+                f"a job that asks the head what it may start did not end in "
+                f"{_PATIENCE_SECONDS:.0f} s; the dashboard at {client.server.address} shows "
+                f"its log: {job}"
+            )
+        time.sleep(_POLL_SECONDS)
+    return _understood(client.get_job_logs(job))
+
+
+def _delete_earlier(client: Client) -> None:
+    for job in client.list_jobs():
+        asked = job.submission_id if METADATA in (job.metadata or {}) else None
+        if asked and job.end_time and time.time() - job.end_time / 1000 > _WATCHED_SECONDS:
+            with contextlib.suppress(UserError):  # another client may have been first
+                client.delete_job(asked)
 
 
 def _understood(printed: str) -> Head:
