@@ -69,6 +69,8 @@ def prove_resume(options: argparse.Namespace) -> int:
 def _show(certificate: dict[str, Any], console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     workers, drawn = certificate["workers"], certificate["kill_drawn_from"]
+    parts = certificate["logical_workers"]
+    logical = f"; {parts} logical" if parts else ""
     for name, value in (
         ("verdict", certificate["verdict"]),
         (
@@ -96,7 +98,7 @@ def _show(certificate: dict[str, Any], console: Console) -> None:
         (
             "workers",
             f"{workers['until_the_kill']} before, {workers['after_it']} after, "
-            f"{workers['undisturbed']} undisturbed; {certificate['logical_workers']} logical",
+            f"{workers['undisturbed']} undisturbed{logical}",
         ),
         ("parallel", f"{certificate['parallel']}, {certificate['precision']}"),
         ("seeds", ", ".join(f"{key} {value}" for key, value in certificate["seeds"].items())),

@@ -22,7 +22,7 @@ def provenance() -> dict[str, Any]:
     return {
         "commit": os.environ.get(COMMIT_VARIABLE) or commit(),
         "uncommitted": uncommitted(),
-        "command": shlex.join(sys.argv),
+        "command": _command(),
         "python": platform.python_version(),
         "packages": {
             each.name: each.version
@@ -33,6 +33,15 @@ def provenance() -> dict[str, Any]:
             "cpus": os.cpu_count(),
         },
     }
+
+
+def _command() -> str:
+    """The command line; a module by its name, since Python gives the path of its file."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    started = [sys.argv[0]]
+    if module is not None:
+        started = ["python", "-m", module.name.removesuffix(".__main__")]
+    return shlex.join([*started, *sys.argv[1:]])
 
 
 def commit(folder: Path | None = None) -> str | None:
