@@ -1,28 +1,23 @@
 """Cross entropy over a large vocabulary at every position, without holding all logits.
 
 A micro-batch of 65,536 tokens and 50,304 classes has 3.3e9 logits, 13 GB in float32, and backward
-needs as much again. Above `most_logits`, tokens are therefore processed in chunks whose logits are
-recomputed in backward: a fourth product with the output matrix instead of three, about a tenth of a
-GPT-2 124M step. Chunks depend on shapes only, so torch.compile sees a fixed number of them.
-
-On a CPU without the compiler, gradients are computed in the forward pass instead, in chunks that
-fit the cache, and nothing is recomputed (fused_loss.py). The compiler fuses the passes itself.
+needs as much again. Above `most_logits`, tokens are therefore processed in chunks, and gradients
+are computed in the forward pass (fused_loss.py). On a CPU without the compiler all logits are, in
+chunks that fit the cache.
 
 Shapes: X tokens, D hidden, V vocabulary, P rows of the output matrix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from rungwise.models.device import is_gpu
-from rungwise.models.fused_loss import FusedLoss, SummedLoss
+from rungwise.models.fused_loss import ChunkedLoss, FusedLoss, SummedLoss
 
 _PRODUCT_MULTIPLE = 64
 MOST_LOGITS = 1 << 30  # 4 GiB in float32
@@ -65,40 +60,29 @@ def token_sums(
 ) -> TokenSums:
     """Compute `weighted_sums` of `output_logits`, holding at most `most_logits` at a time."""
     X = len(hidden_XD)
+    loss = ChunkedLoss
+    rows = -(-X // max(1, min(-(-X * vocab_size // most_logits), X)))
     if _is_plain_cpu(hidden_XD):
         # A chunk passes over its logits and the gradient of the whole output matrix; with fewer
         # rows than D the second would cost more.
+        loss = FusedLoss
         rows = max(_CACHED_LOGITS // vocab_size, hidden_XD.shape[1])
         rows = max(1, min(X, rows, most_logits // vocab_size))
-        dtype = _product_dtype(hidden_XD)
-        with torch.autocast("cpu", enabled=False):
-            outputs = FusedLoss.apply(
-                hidden_XD,
-                weight_PD,
-                bias_V,
-                targets_X,
-                weights_X,
-                vocab_size,
-                rows,
-                dtype,
-            )
-        assert isinstance(outputs, tuple)
-        return TokenSums(*outputs)
-
-    def sums_of(hidden_XD: Tensor, targets_X: Tensor, weights_X: Tensor) -> TokenSums:
-        logits_XV = output_logits(hidden_XD, weight_PD, bias_V, vocab_size)
-        return weighted_sums(logits_XV, targets_X, weights_X)
-
-    num_chunks = min(-(-X * vocab_size // most_logits), X)
-    if num_chunks <= 1:
-        return sums_of(hidden_XD, targets_X, weights_X)
-    size = -(-X // num_chunks)
-    chunks = zip(hidden_XD.split(size), targets_X.split(size), weights_X.split(size), strict=True)
-    sums = [_recomputed(sums_of, *chunk) for chunk in chunks]
-    return TokenSums(
-        torch.stack([part.total for part in sums]).sum(),
-        torch.stack([part.correct for part in sums]).sum(),
-    )
+    elif rows == X:
+        return weighted_sums(
+            output_logits(hidden_XD, weight_PD, bias_V, vocab_size), targets_X, weights_X
+        )
+    kind = hidden_XD.device.type
+    # Autocast does not apply inside custom autograd functions.
+    narrow = torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if narrow else hidden_XD.dtype
+    with torch.autocast(kind, enabled=False):
+        outputs = loss.apply(
+            *(hidden_XD, _padded(hidden_XD, weight_PD), bias_V),
+            *(targets_X, weights_X, vocab_size, rows, dtype),
+        )
+    assert isinstance(outputs, tuple)
+    return TokenSums(*outputs)
 
 
 def output_logits(
@@ -107,13 +91,17 @@ def output_logits(
     """Return the logits (..., V). On a GPU the matrix is padded to a multiple of 64 rows for a
     faster product, and the extra logits are cut off. No weight, gradient, optimizer state or file
     has these rows."""
-    rows = len(weight_PD)
-    if is_gpu(hidden):
-        rows = padded_size(rows, _PRODUCT_MULTIPLE)
-        weight_PD = functional.pad(weight_PD, (0, 0, 0, rows - len(weight_PD)))
+    weight_PD = _padded(hidden, weight_PD)
     if bias_V is not None:
-        bias_V = functional.pad(bias_V, (0, rows - vocab_size))
+        bias_V = functional.pad(bias_V, (0, len(weight_PD) - vocab_size))
     return functional.linear(hidden, weight_PD, bias_V)[..., :vocab_size]
+
+
+def _padded(hidden: Tensor, weight_PD: Tensor) -> Tensor:
+    if not is_gpu(hidden):
+        return weight_PD
+    rows = padded_size(len(weight_PD), _PRODUCT_MULTIPLE)
+    return functional.pad(weight_PD, (0, 0, 0, rows - len(weight_PD)))
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
@@ -121,18 +109,5 @@ def at_least_float32(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def _recomputed(function: Callable[..., TokenSums], *chunk: Tensor) -> TokenSums:
-    if not torch.is_grad_enabled():
-        return function(*chunk)
-    output = checkpoint(function, *chunk, use_reentrant=False, preserve_rng_state=False)
-    assert isinstance(output, tuple)
-    return TokenSums(*output)
-
-
 def _is_plain_cpu(tensor: Tensor) -> bool:
     return tensor.is_cpu and not torch.compiler.is_compiling()
-
-
-def _product_dtype(hidden: Tensor) -> torch.dtype:
-    """The type of autocast, which does not apply inside custom autograd functions."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden.dtype

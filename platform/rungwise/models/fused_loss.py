@@ -1,17 +1,18 @@
-"""Cross entropy within the cache of a CPU, fused with the output matrix or applied to logits.
+"""Cross entropy whose gradients are computed in the forward pass, a few rows of logits at a time.
 
-On a CPU the logits of a step exceed the caches and memory bandwidth is the limit: a textbook cross
-entropy passes over them about eight times, in fresh pages each time. `FusedLoss` computes gradients
-in the forward pass: it multiplies a few rows at a time into one buffer that stays in the cache,
-turns them into probabilities in place, and multiplies back at once. With e = exp(logits - max), s
-its row sums and w the weights,
+The logits of a step do not fit into memory, and computing them again in backward would be a fourth
+product with the output matrix W, a tenth of a GPT-2 124M step. But the loss is a scalar: backward
+only multiplies by its gradient, so each chunk of logits can be turned into its part of the
+gradients at once and be dropped. The idea is that of fused linear cross entropy (Hsu et al. 2024,
+"Liger Kernel", arXiv:2410.10989). With e = exp(logits - max), s its row sums and w the weights,
 
     d total / d hidden = (w / s) · (e - s · [target]) · W
     d total / d W      = (e - s · [target])ᵀ · (w / s) · hidden
 
-so the division by s applies to rows of length D instead of V. The total is a scalar, so backward
-only multiplies by its gradient. The idea is that of fused linear cross entropy (Hsu et al. 2024,
-"Liger Kernel", arXiv:2410.10989).
+    FusedLoss    for a CPU without the compiler, where memory bandwidth is the limit: one buffer
+                 stays in the cache, is changed in place, and rows of length D are divided, not V
+    ChunkedLoss  for the compiler, which fuses the passes itself, and for GPUs
+    SummedLoss   of logits that exist, for a CPU without the compiler
 
 Shapes: X tokens, R rows of a chunk, D hidden, V vocabulary.
 """
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 
 class FusedLoss(torch.autograd.Function):
@@ -71,6 +73,56 @@ class FusedLoss(torch.autograd.Function):
             bias_V * factor if ctx.has_bias else None,
             *[None] * 5,
         )
+
+
+class ChunkedLoss(FusedLoss):
+    """`FusedLoss` in operations that torch.compile traces. Chunks depend on shapes only."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_XD: Tensor,
+        weight_PD: Tensor,
+        bias_V: Tensor | None,
+        targets_X: Tensor,
+        weights_X: Tensor,
+        vocab_size: int,
+        rows: int,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(dtype, torch.float32)
+        narrow_PD = weight_PD.to(dtype)
+        beyond = (0, len(weight_PD) - vocab_size)  # the classes that are padding get no gradient
+        class_V = torch.arange(vocab_size, device=hidden_XD.device)
+        total = hidden_XD.new_zeros((), dtype=wide)
+        correct = weights_X.new_zeros((), dtype=wide)
+        weight_gradient_PD = torch.zeros_like(weight_PD)
+        bias_gradient_V = None if bias_V is None else torch.zeros_like(bias_V)
+        hidden_gradients = []
+        for hidden_RD, targets_R, weights_R in zip(
+            hidden_XD.split(rows), targets_X.split(rows), weights_X.split(rows), strict=True
+        ):
+            hidden_RD = hidden_RD.to(dtype)
+            logits_RV = (hidden_RD @ narrow_PD.t())[:, :vocab_size].to(wide)
+            if bias_V is not None:
+                logits_RV = logits_RV + bias_V
+            normaliser_R1 = logits_RV.logsumexp(dim=1, keepdim=True)
+            target_R1 = logits_RV.gather(1, targets_R[:, None])
+            total = total + ((normaliser_R1 - target_R1)[:, 0] * weights_R).sum()
+            correct = correct + ((logits_RV.argmax(dim=1) == targets_R) * weights_R).sum()
+            is_target_RV = class_V == targets_R[:, None]
+            gradient_RV = (logits_RV - normaliser_R1).exp() - is_target_RV.to(wide)
+            gradient_RV = gradient_RV * weights_R[:, None]
+            if bias_gradient_V is not None:
+                bias_gradient_V = bias_gradient_V + gradient_RV.sum(dim=0)
+            gradient_RP = functional.pad(gradient_RV.to(dtype), beyond)
+            weight_gradient_PD = weight_gradient_PD + gradient_RP.t() @ hidden_RD
+            hidden_gradients.append(gradient_RP @ narrow_PD)
+        ctx.has_bias = bias_V is not None
+        hidden_gradient_XD = torch.cat(hidden_gradients).to(hidden_XD.dtype)
+        ctx.save_for_backward(hidden_gradient_XD, weight_gradient_PD, bias_gradient_V)
+        ctx.mark_non_differentiable(correct)
+        return total, correct
 
 
 class SummedLoss(torch.autograd.Function):
