@@ -2,6 +2,7 @@
 
 import io
 import math
+import typing
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torch import nn
 from rungwise.core.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.models.bert import BertConfig, BertForPretraining
+from rungwise.models.config import ModelConfig
+from rungwise.models.family import Family
 from rungwise.models.gpt import GptConfig
 from rungwise.training.optimizer import (
     MuonConfig,
@@ -237,6 +240,19 @@ def test_with_a_base_width_states_and_logits_move_as_far_at_any_width(kind: str)
     assert all(0.7 < w / n < 1.5 for n, w in zip(narrow, wide, strict=True))
     narrow, wide = moved[False]
     assert max(w / n for n, w in zip(narrow, wide, strict=True)) > 4
+
+
+@pytest.mark.parametrize("family", typing.get_args(typing.get_args(ModelConfig)[0]))
+def test_at_the_base_width_every_family_keeps_its_rates(family: type[Family]) -> None:
+    """Also where a state is wider than the hidden size, as two directions are together."""
+    if family.fitting != "gradient":
+        return
+    sizes = {"num_layers": 2, "num_heads": 2, "intermediate_size": 32, "hidden_size": 16}
+    config = family(**{key: sizes[key] for key in sizes.keys() & family.model_fields.keys()})
+    model: Any = config.build(40, config.objectives[0])
+    for kind in (OptimizerConfig, MuonConfig):
+        for optimizer in build_optimizers(model, kind(base_width=16)):
+            assert all(group["learning_rate_share"] == 1 for group in optimizer.param_groups)
 
 
 def _moved(kind: str, width: int, ruled: bool) -> list[float]:

@@ -33,7 +33,8 @@ from rungwise.models.transformer import Transformer
 class Body(nn.Module, ABC):
     """A token embedding and the layers above it.
 
-    `width` is E. With `causal`, a state depends only on its token and those before it.
+    `hidden_size` is D, that of one direction; `width` is E, that of a state. With `causal`, a state
+    depends only on its token and those before it.
 
     `vocab_multiple` rounds the rows of the table up, because matrix products are faster at
     multiples of 64: 30,522 becomes 30,528. The added rows are zeros, never looked up and never
@@ -55,7 +56,7 @@ class Body(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.vocab_size = vocab_size
-        self.width = hidden_size
+        self.hidden_size = self.width = hidden_size
         self.token_embedding: Any = token_embedding or nn.Embedding(
             padded_size(vocab_size, vocab_multiple), hidden_size
         )

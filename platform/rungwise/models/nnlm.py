@@ -105,7 +105,7 @@ class Nnlm(Body):
     def __init__(self, config: NnlmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         M, D, bound = config.embedding_size, config.hidden_size, config.initializer_range
         super().__init__(vocab_size, M, config.dropout, vocab_multiple)
-        self.width = max(M, D)
+        self.hidden_size, self.width = D, max(M, D)
         self.order = config.order
         self.missing_embedding = nn.Embedding(1, M)
         self.hidden = nn.Linear(config.context_size, D)

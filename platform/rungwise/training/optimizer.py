@@ -168,7 +168,7 @@ def _width_shares(model: nn.Module, config: _SharedConfig) -> dict[str, float]:
     bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
     if config.base_width is None or not bodies:
         return {}
-    share = config.base_width / bodies[0].width
+    share = config.base_width / bodies[0].hidden_size
     return {name: share for name, value in model.named_parameters() if value.ndim == 2}
 
 
