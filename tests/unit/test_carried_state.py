@@ -369,13 +369,20 @@ def test_longer_instances_begin_every_lane_anew(tmp_path: Path) -> None:
     assert run(settings, short, tmp_path / "cut", longer=long) == whole
 
 
+def test_it_is_not_compiled_and_says_so(instances: Artifact, tmp_path: Path) -> None:
+    """One `compute` block serves every rung of a ladder."""
+    notes = Notes()
+    compiled = run(recurrent(), instances, tmp_path / "a", report=notes, compile=True)
+    assert compiled == run(recurrent(), instances, tmp_path / "b")
+    assert [note for note in notes.notes if "compute.compile has no effect on a lstm" in note]
+
+
 @pytest.mark.parametrize(
     ("changes", "compute", "message"),
     [
         ({"pretrain.order.window_instances": 8}, {}, r"pretrain\.order\.window_instances is 8"),
         ({"pretrain.order.lanes": 2}, {}, r"pretrain\.order\.lanes is 2.*global_batch_size"),
         ({}, {"parallel": "fsdp"}, r"compute\.parallel is fsdp.*leave it at ddp"),
-        ({}, {"compile": True}, r"compute\.compile is True"),
         ({}, {"recompute_activations": True}, r"compute\.recompute_activations is True"),
     ],
 )

@@ -120,7 +120,7 @@ def taken(step: Any, batches: list[Batch], watch: Watch) -> list[int]:
 
 
 def test_every_family_and_objective_of_a_compiled_run_is_among_these() -> None:
-    """`compute.compile` is refused for those that carry a state or train vectors of sentences."""
+    """`compute.compile` leaves out those that carry a state or train vectors of sentences."""
     found = {(family.kind, objective) for family, objective in FAMILIES.values()}
     for family in typing.get_args(typing.get_args(ModelConfig)[0]):
         if family.fitting == "gradient" and not family.carries_state:

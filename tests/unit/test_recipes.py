@@ -62,7 +62,6 @@ LSTM = {"model": {"kind": "lstm"}, "instances": {"kind": "causal", "sequence_len
         (LSTM, {"pretrain.order.window_instances": 8}, r"^pretrain\.order\.window_instances is 8"),
         (LSTM, {"pretrain.order.lanes": 2}, r"^pretrain\.order\.lanes is 2.*global_batch_size"),
         (LSTM, {"compute.parallel": "fsdp"}, r"compute\.parallel is fsdp.*leave it at ddp"),
-        (LSTM, {"compute.compile": True}, r"compute\.compile is True"),
         (LSTM, {"compute.recompute_activations": True}, r"compute\.recompute_activations is True"),
         ({}, {"compute.num_workers": 17}, r"global_batch_size is 16, too few for .* 17"),
         ({}, {"compute.min_workers": 3}, r"compute\.min_workers is 3, more than"),

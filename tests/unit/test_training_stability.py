@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -349,6 +350,34 @@ def test_recomputed_activations_give_the_same_losses(tmp_path: Path, kind: str) 
     kept = run(config(kind), instances, tmp_path / "a")
     again = run(config(kind), instances, tmp_path / "b", recompute_activations=True)
     assert kept == again
+
+
+@pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
+def test_a_compiled_run_makes_all_its_graphs_in_its_first_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """With ragged rows and validation in between, and three micro-batches a step."""
+    instances = make_instances(tmp_path / "instances", kind)
+    steps: list[int] = []
+    graphs_before: list[int] = []
+    clip, real = training_step.clip_gradients, torch.compile
+
+    def count_step(*arguments: Any) -> torch.Tensor:
+        steps.append(len(steps))
+        return clip(*arguments)
+
+    def count_graph(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs_before.append(len(steps))
+        return graph
+
+    monkeypatch.setattr(training_step, "clip_gradients", count_step)
+    monkeypatch.setattr(torch, "compile", functools.partial(real, backend=count_graph))
+    torch._dynamo.reset()
+    run(config(kind, **{"pretrain.steps": 30}), instances, tmp_path / "run", compile=True)
+    torch._dynamo.reset()
+    assert len(steps) == 30
+    assert graphs_before, "nothing was compiled"
+    assert max(graphs_before) < 10
 
 
 @pytest.mark.slow

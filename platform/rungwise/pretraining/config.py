@@ -121,6 +121,12 @@ class PretrainStageConfig(Config):
         """The objective of the run."""
         return self.model.objective(self.pretrain.objective)
 
+    @property
+    def compiles(self) -> bool:
+        """Whether torch.compile takes the step: recurrent layers are kernels of their own, and
+        losses that compare a whole batch have no fixed shapes."""
+        return not (self.model.carries_state or self.objective.sentences)
+
     def identity(self) -> dict[str, Any]:
         """The keys that decide the artifact: all but those that are only watched."""
         return self.model_dump(mode="json", exclude={"pretrain": self.pretrain.watched})

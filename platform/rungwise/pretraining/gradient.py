@@ -305,6 +305,13 @@ def pretrain(
     """Run the loop on this worker; the leader writes `model.safetensors` at the end."""
     settings = _settings(config)
     summary = InstancesSummary.of(inputs["instances"])
+    if compute.compile and not config.compiles:
+        compute = compute.model_copy(update={"compile": False})
+        if group.leads:
+            report.note(
+                f"compute.compile has no effect on a {config.model.kind} trained on "
+                f"{config.objective.name}, which the compiler does not take whole"
+            )
     initial = inputs.get(INITIAL)
     model = build(config, summary.vocab_size)
     if config.model.reads_spelling:

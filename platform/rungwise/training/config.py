@@ -108,11 +108,6 @@ class GradientConfig(Fitting):
                 f"pretrain.global_batch_size is {self.global_batch_size}, but pretrain.objective "
                 f"{objective.name} compares the texts of a batch; raise it to 2 or more"
             )
-        if objective.sentences and compute.compile:
-            raise ConfigError(
-                f"compute.compile is true, but pretrain.objective {objective.name}, of vectors of "
-                "sentences, is not written for the compiler; set it to false"
-            )
         if model.carries_state:
             self._check_lanes(model, compute)
 
@@ -145,7 +140,6 @@ class GradientConfig(Fitting):
                 "its lanes are the text as it stands",
             ),
             ("compute.parallel", compute.parallel, "ddp", f"{no_blocks} share out"),
-            ("compute.compile", compute.compile, False, "torch.compile leaves it out"),
             (
                 "compute.recompute_activations",
                 compute.recompute_activations,
