@@ -27,7 +27,7 @@ from rungwise.tasks.examples import (
     Text,
     write,
 )
-from rungwise.tasks.task_text import TaskTextConfig, build_task_text
+from rungwise.tasks.task_text import TaskTextConfig, build_task_text, documents
 from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.summaries import task_of
 
@@ -94,6 +94,24 @@ def test_tagged_words_are_one_sentence(tmp_path: Path) -> None:
     assert sentences(documents, "eng.train:4") == ["Mr. Smith left . He ran ."]
     assert LABELS[2] not in written(tmp_path, documents)
     assert all(LABELS[3] not in one.label.split() for one in documents)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("Mr. Smith left .", "Mr. Smith left ."),
+        ("当 希 望 1 9 9 7 年 。 《 茶 》 O K", "当希望1997年。《茶》OK"),
+        ("他 喝 Earl Grey 茶 。 很 好", "他喝Earl Grey茶。很好"),
+        ("お茶 が 好き だ", "お茶が好きだ"),
+        ("I", "I"),
+        ("a b", "a b"),
+    ],
+)
+def test_a_tagged_sentence_has_blanks_where_its_script_has_any(words: str, expected: str) -> None:
+    """With a token a character, blanks would be half of a Chinese text."""
+    tagged = Tagged("a:1", tuple(words.split()), ("O",) * len(words.split()))
+    (document,) = documents([tagged])
+    assert document.paragraphs == (expected,)
 
 
 def test_a_context_stands_once_after_all_questions_about_it(tmp_path: Path) -> None:

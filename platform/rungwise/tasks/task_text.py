@@ -3,7 +3,7 @@
 See Gururangan et al. 2020 (arXiv:2004.10964, section 4). Documents, from the training split only:
 
     classification, multilabel, regression, generation   the text, then its second text
-    tagging     the words, joined by blanks
+    tagging     the words, with blanks between them where their script has any
     span        a context once, after all questions about it
     choice      a context once, then each question about it with all its options
 
@@ -16,6 +16,7 @@ format of any corpus.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, assert_never, cast
 
@@ -33,6 +34,7 @@ from rungwise.corpus.in_memory import write_corpus
 from rungwise.corpus.sources import Rules
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.examples import ChoiceExample, Example, Question, Tagged, Text, read
+from rungwise.tokens.segmenters import blanks_before
 
 _SPLIT = "train"
 _LABEL = "task"  # the origin of every document; says nothing about its class
@@ -68,7 +70,7 @@ def build_task_text(
     return summary
 
 
-TASK_TEXT = StageType("task_text", 4, build_task_text, CorpusSummary)
+TASK_TEXT = StageType("task_text", 5, build_task_text, CorpusSummary)
 
 
 def alike(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Example]:
@@ -100,7 +102,9 @@ def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
             case Text(where, text, second):
                 yield RawDocument(where, _LABEL, ("\n".join(filter(None, (text, second))),))
             case Tagged(where, words):
-                yield RawDocument(where, _LABEL, (" ".join(words),), segmented=True)
+                written = zip(blanks_before(words), words, strict=True)
+                text = "".join(itertools.chain.from_iterable(written))
+                yield RawDocument(where, _LABEL, (text,), segmented=True)
             case Question(where, _, question, context):
                 asked.setdefault(context, (where, {}))[1][question] = None
             case ChoiceExample(where, context, question, options):

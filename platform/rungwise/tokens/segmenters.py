@@ -12,7 +12,8 @@ import logging
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.source_files import SourceFile, find_files
@@ -32,8 +33,23 @@ _HAN_BLOCKS = (
 # The characters that BERT's tokenizer treats as Chinese, for use inside [...].
 HAN = "".join(f"{chr(first)}-{chr(last)}" for first, last in _HAN_BLOCKS)
 _HAN_CHARACTER = re.compile(f"[{HAN}]")
+# Scripts without blanks: han characters, kana, wide marks and forms.
+_WIDE = re.compile(f"[{HAN}\u3000-\u30ff\uff00-\uffef]")
 # A han character, a word of another script, or a mark.
 _ATOM = re.compile(rf"[{HAN}]|[^\W{HAN}]+|[^\w\s]")
+
+
+def blanks_before(words: Sequence[str]) -> list[str]:
+    """Return what stands before each word where its sentence is written out: a blank or nothing.
+
+    There is no blank beside Chinese and Japanese, and none at all in a Chinese text whose words are
+    single characters, where 1997 is four of them.
+    """
+    by_character = all(len(word) == 1 for word in words) and any(map(_WIDE.match, words))
+    beside = [
+        bool(_WIDE.match(before[-1:]) or _WIDE.match(word)) for before, word in pairwise(words)
+    ]
+    return ["" if by_character or joins else " " for joins in (True, *beside)][: len(words)]
 
 
 class Entries:

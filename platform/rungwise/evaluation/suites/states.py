@@ -20,7 +20,6 @@ Shapes: K layers, N words, E width, B batch, T sequence.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,9 +32,8 @@ from numpy.typing import NDArray
 from rungwise.evaluation.suites.base import Rung
 from rungwise.models.capabilities import Encoder, WordVectors
 from rungwise.models.language_models import windows
-from rungwise.tokens.segmenters import HAN
+from rungwise.tokens.segmenters import blanks_before
 
-_BEGINS_HAN = re.compile(f"[{HAN}]")
 _MOST_TOKENS = 1 << 13  # per batch, padding included
 
 
@@ -48,10 +46,10 @@ class Sentence:
 
     @classmethod
     def of_words(cls, words: Sequence[str], asked: Iterable[int] | None = None) -> Sentence:
-        """Join words by spaces, except before Chinese; ask those at `asked`, or all."""
+        """Write the words as a sentence; ask those at `asked`, or all."""
         text, spans = "", []
-        for word in words:
-            text += " " if text and not _BEGINS_HAN.match(word) else ""
+        for blank, word in zip(blanks_before(words), words, strict=True):
+            text += blank
             spans.append((len(text), len(text) + len(word)))
             text += word
         return cls(text, tuple(spans if asked is None else (spans[place] for place in asked)))
