@@ -88,10 +88,9 @@ class Step:
         if group.world_size == len(parts) == 1:
             return parts
         device = group.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []), self._autocast():
-            mine = [
-                self.objective.outputs(self.model, part).detach() for part in _drawn(parts, seeds)
-            ]
+        forked = torch.random.fork_rng([device] if device.type == "cuda" else [])
+        with forked, torch.no_grad(), self._autocast():
+            mine = [self.objective.outputs(self.model, part) for part in _drawn(parts, seeds)]
         everyone = group.gathered(mine)
         whole_2ND = torch.cat([each for one in everyone for each in one], dim=1).to(device)
         begin = sum(each.shape[1] for one in everyone[: group.rank] for each in one)
