@@ -8,8 +8,8 @@ No biases except the output's, GeGLU, rotary positions, and global attention in 
 starting with the first; the others are local, with a smaller rotary base. There are no segments and
 no sentence pairs. The paper and the recipes here mask 30 % (`instances.masking`).
 
-The paper packs rows without padding; here a batch holds rows of similar length. The first layer has
-no norm before attention, because the embeddings are normalised.
+The paper packs rows without padding, as `instances.packed` does; unpacked, a batch holds rows of
+similar length. The first layer has no norm before attention, because the embeddings are normalised.
 
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
