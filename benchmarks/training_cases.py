@@ -90,12 +90,12 @@ class Rows:
     def take(self, rows: NDArray[np.int64]) -> Rows:
         """These rows, cut to the longest of them and to the most masked positions, rounded up to
         eights where rows are ragged."""
-        longest = int(self.lengths[rows].max())
-        width = self.ids.shape[1]
+        longest, width = int(self.lengths[rows].max()), self.segments.shape[1]
+        further = self.ids.shape[1] - width  # a GPT's rows have one id more than places
         if longest < width:
             width = min(-(-longest // 8) * 8, width)
         return Rows(
-            self.ids[rows, :width],
+            self.ids[rows, : width + further],
             self.lengths[rows],
             self.segments[rows, :width],
             self.positions[rows],

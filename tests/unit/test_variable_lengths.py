@@ -112,9 +112,10 @@ def test_documents_begin_where_the_number_changes_a_row_begins_or_padding_does()
     assert starts.tolist() == [0, 2, 4, 7, 8, 12]
 
 
-def test_packed_rows_have_the_loss_and_the_gradient_of_padded_ones() -> None:
+@pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
+def test_packed_rows_have_the_loss_and_the_gradient_of_padded_ones(kind: str) -> None:
     """Six texts as padded rows, and the same in two packed ones, of which one is padded."""
-    model = shaken(small_model("mlm", max_position_embeddings=20))
+    model = shaken(small_model(kind, max_position_embeddings=20))
     alone = random_masked_batch(6, 8, 4)
     assert alone.lengths is not None
     rows, T = [[0, 1, 2], [3, 4, 5]], 20
@@ -146,7 +147,7 @@ def test_packed_rows_have_the_loss_and_the_gradient_of_padded_ones() -> None:
     found = []
     for batch in (alone, together):
         model.zero_grad()
-        sums = objective_of("mlm")(model, batch)
+        sums = objective_of(kind)(model, batch)
         sums.loss().backward()
         found.append((sums.total.detach(), sums.correct, gradient(model)))
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
