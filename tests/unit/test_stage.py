@@ -113,6 +113,21 @@ def test_a_stage_is_compared_with_an_earlier_build_of_its_own_title(tmp_path: Pa
     assert to_build(changed, root) == {"task/sts-b": "place here -> there; value 1 -> 3"}
 
 
+class Blocks(Config):
+    variants: dict[str, dict[str, int]]
+
+
+def test_a_block_that_was_added_or_removed_is_one_change(tmp_path: Path) -> None:
+    def stage(**variants: dict[str, int]) -> Stage:
+        return StageType("e", 1, nothing, Nothing).stage(Blocks(variants=variants))
+
+    root = Folder.at(tmp_path)
+    build([stage(old={"epochs": 3, "rate": 1}, kept={"epochs": 3})], root)
+    now = stage(new={"epochs": 3, "rate": 1}, kept={"epochs": 4})
+    told = "variants.kept.epochs 3 -> 4; variants.new added; variants.old removed"
+    assert to_build([now], root) == {"e": told}
+
+
 def test_a_label_names_folders_but_rebuilds_nothing(tmp_path: Path) -> None:
     root = Folder.at(tmp_path)
     build(chain(), root, label="x")

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
-from rungwise.core.config import Config, fingerprint, flatten
+from rungwise.core.config import Config, fingerprint
 from rungwise.core.context import Context
 from rungwise.core.secrecy import without_passwords
 from rungwise.core.storage import Folder
@@ -184,13 +184,21 @@ def _some(told: Sequence[str], separator: str) -> str:
     return separator.join(told[:_CHANGES_TOLD]) + f"{separator}and {rest} more" * (rest > 0)
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    before, after = flatten(dict(old)), flatten(dict(new))
-    return [
-        f"{key.removeprefix('config.')} {_show(before.get(key))} -> {_show(after.get(key))}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
-    ]
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], within: str = "") -> list[str]:
+    """Name what differs, a block that is only on one side as a whole."""
+    told: list[str] = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        name = f"{within}{key}"
+        if before == after:
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            told += _changes(before, after, f"{name}.")
+        elif isinstance(before or after, Mapping) and (before is None or after is None):
+            told.append(f"{name} {'added' if before is None else 'removed'}")
+        else:
+            told.append(f"{name} {_show(before)} -> {_show(after)}")
+    return [change.removeprefix("config.") for change in told]
 
 
 def _show(value: Any) -> str:
