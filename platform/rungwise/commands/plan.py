@@ -58,8 +58,9 @@ def plan(options: argparse.Namespace) -> None:
         )
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("stage", "fingerprint", "state", "because"):
-        table.add_column(heading, overflow="fold")
+    for heading in ("stage", "fingerprint", "state"):
+        table.add_column(heading, no_wrap=True)  # only the reason gives way on a narrow terminal
+    table.add_column("because", overflow="fold")
     for row in rows:
         state = "[cyan]cached[/]" if row.artifact else "[bold cyan]build[/]"
         table.add_row(row.stage.shown, row.stage.fingerprint, state, row.reason)

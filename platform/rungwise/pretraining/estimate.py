@@ -9,7 +9,8 @@ cluster only if this machine is like its workers.
 Memory per device is estimated by rule: 4 bytes each for the weight, gradient and two moments of a
 parameter, and its average if there is one, the activations that backward needs (Korthikanti et al.
 2022, arXiv:2205.05198: per layer, 34 bytes per token and hidden unit in 16 bits, without the
-attention matrix, which the flash kernel never stores), and logits with their gradient.
+attention matrix, which the flash kernel never stores, and 4 more where the residual stream stays in
+float32; benchmarks/simulated_step.py counts 34 and 38), and logits with their gradient.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _MEASURED_BATCHES = 4  # the first one warms up
 _ENOUGH_SECONDS = 20.0  # of measuring; then no further batch is started
 _BYTES_A_TOKEN_AND_UNIT = 34
 _RECOMPUTED_BYTES = 2
+_WIDE_STREAM_BYTES, _RECOMPUTED_WIDE_BYTES = 4, 2  # more of each
 
 
 @dataclass(frozen=True)
@@ -200,9 +202,12 @@ def memory_estimate(
     on_gpu = compute.gpus_per_worker > 0 and settings.precision == "auto"
     words = 2 if on_gpu or uses_bfloat16(settings.precision, torch.device("cpu")) else 4
     rows_tokens = micro * measures.sequence_length
-    a_unit = _RECOMPUTED_BYTES if compute.recompute_activations else _BYTES_A_TOKEN_AND_UNIT
-    layers = config.model.depth + (1 if compute.recompute_activations else 0)
-    activations = rows_tokens * config.model.width * a_unit * layers * words / 2
+    again = compute.recompute_activations
+    a_unit = (_RECOMPUTED_BYTES if again else _BYTES_A_TOKEN_AND_UNIT) * words / 2
+    if words == 2 and not settings.bfloat16_stream:
+        a_unit += _RECOMPUTED_WIDE_BYTES if again else _WIDE_STREAM_BYTES
+    layers = config.model.depth + (1 if again else 0)
+    activations = rows_tokens * config.model.width * a_unit * layers
     predicted = micro * measures.masked_per_row or rows_tokens
     logits = min(
         predicted * measures.vocab_size, MOST_LOGITS if not measures.masked_per_row else math.inf
