@@ -1,4 +1,5 @@
-"""Raw text to a pretrained model, registered if the recipe asks for it, with a report.
+"""Raw text to a pretrained model, trained on by the steps of `continue_with` if there are any,
+registered if the recipe asks for it, with a report.
 
 python workflows/pretrain.py workflows/configs/quickstart.yaml pretrain.steps=200
 """
@@ -13,16 +14,16 @@ from rungwise.commands.run import run_workflow
 from rungwise.core.stage import Stage
 from rungwise.pipeline.recipe import (
     Recipe,
+    chained_stages,
     measure_stage,
-    pretrain_stages,
     register_stage,
     report_stage,
 )
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    before = pretrain_stages(recipe)
-    made = [*before.values(), report_stage(recipe, before)]
+    made, before = chained_stages(recipe)
+    made.append(report_stage(recipe, before))
     if recipe.registry and recipe.model:
         if recipe.measure:
             before["measure"] = measure_stage(recipe, before)

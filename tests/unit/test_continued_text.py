@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import rungwise
 from rungwise.core.config import load, validate
 from rungwise.core.context import Context
 from rungwise.core.errors import ConfigError, DataError
@@ -15,7 +16,8 @@ from rungwise.core.storage import Folder
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
-from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.pipeline.recipe import Recipe, chained_stages, pretrain_stages
+from rungwise.pipeline.workflow import plan
 from rungwise.tasks.examples import (
     Answer,
     ChoiceExample,
@@ -214,6 +216,32 @@ def test_a_further_corpus_is_the_artifact_that_the_same_general_one_is(recipe: R
     mine, theirs = stages["pretrain"].facts, general["pretrain"].facts
     inputs = mine["inputs"].pop("initial")
     assert (mine, inputs) == (theirs, general["pretrain"].fingerprint)
+
+
+def test_a_recipe_is_trained_on_by_its_steps_and_what_is_loaded_is_the_last(recipe: Recipe) -> None:
+    corpus = recipe.corpus.model_dump()
+    steps = {"first": {"corpus": corpus}, "second": {"corpus": corpus | {"seed": 7}}}
+    for blocks in steps.values():
+        blocks["pretrain"] = {"steps": 5, "objective": "mlm"}
+        blocks["instances"] = {"kind": "masked_blocks", "sequence_length": 32}
+    chained = recipe.model_copy(
+        update={
+            "continued_pretraining": {name: further(**blocks) for name, blocks in steps.items()},
+            "continue_with": ["first", "second"],
+        }
+    )
+    stages, last = chained_stages(chained)
+    assert [each.shown for each in stages if each.name == "pretrain"] == [
+        "pretrain",
+        "pretrain/first",
+        "pretrain/second",
+    ]
+    assert last.keys() == {"corpus", "tokenizer", "tokens", "instances", "pretrain"}
+    assert last["pretrain"] is stages[-1]
+    rows = plan("workflows/pretrain.py", chained)
+    assert [row.stage.shown for row in rows][: len(stages)] == [each.shown for each in stages]
+    with pytest.raises(ConfigError, match="its pretrain stage is not finished"):
+        rungwise.load(chained)
 
 
 def test_a_step_reads_one_text(recipe: Recipe) -> None:

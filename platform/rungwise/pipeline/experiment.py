@@ -209,7 +209,7 @@ class Experiment:
             stages, of_task = made.stages, None
             for step in made.recipe.continue_with:
                 config = made.recipe.continued_pretraining[step]
-                if config.task_text is not None:
+                if config.task_text is not None and config.task is None:
                     of_task = task
                 after = continued_stages(config, step, stages, data)
                 stages = stages | {

@@ -19,7 +19,7 @@ from rungwise.core.stage import plan
 from rungwise.core.storage import Folder
 from rungwise.core.tracking import asked, default_uri
 from rungwise.finetune import DESCRIPTION
-from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.pipeline.recipe import Recipe, chained_stages
 from rungwise.pipeline.workflow import load_recipe, root_folder
 from rungwise.pretraining.pretrained import load_model, tokenizer_of
 from rungwise.serving.predictor import Predictor
@@ -167,7 +167,8 @@ def find_served(model: str, root: str) -> Folder:
 
 def _built(recipe: Recipe, how: str) -> Artifact:
     root = root_folder(recipe.root)
-    row = plan(list(pretrain_stages(recipe).values()), root, recipe.name)[-1]
+    stages, _ = chained_stages(recipe)
+    row = plan(stages, root, recipe.name)[-1]
     if row.artifact is None:
         raise ConfigError(
             f"{recipe.name}: its pretrain stage is not finished below {root.uri} ({row.reason}); "

@@ -30,7 +30,7 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.instances.kinds import InstancesConfig, tokens_config
 from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
 from rungwise.models.config import ModelConfig
-from rungwise.pipeline.continued import ContinuedConfig
+from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pretraining.config import (
     PretrainConfig,
     PretrainStageConfig,
@@ -251,6 +251,19 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
         weights = ImportConfig(path=recipe.pretrain.initial)
         before[INITIAL] = read[INITIAL] = INITIAL_WEIGHTS.stage(weights, tokenizer)
     return before | {"pretrain": PRETRAIN.stage(config, read)}
+
+
+def chained_stages(recipe: Recipe) -> tuple[list[Stage], dict[str, Stage]]:
+    """Return the stages of the pretraining and of the steps of `continue_with`, inputs first; and
+    by name those of the last one. Raises as `training` and `continued_stages` do."""
+    last = pretrain_stages(recipe)
+    made = [*last.values()]
+    for name in recipe.continue_with:
+        after = continued_stages(recipe.continued_pretraining[name], name, last)
+        made += after.values()
+        last = {"tokenizer": last["tokenizer"], **after}
+    last.pop("task", None)  # whose text a step reads
+    return made, last
 
 
 def training(recipe: Recipe) -> PretrainStageConfig:
