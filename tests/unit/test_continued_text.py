@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 
 import rungwise
+from rungwise.__main__ import main
+from rungwise.core import artifact as artifacts
+from rungwise.core.artifact import Artifact
 from rungwise.core.config import load, validate
 from rungwise.core.context import Context
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stage import StageType
 from rungwise.core.storage import Folder
 from rungwise.corpus.document import Document, read_documents
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.summary import CorpusSummary, sources_of
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, chained_stages, pretrain_stages
 from rungwise.pipeline.workflow import plan
+from rungwise.report.findings import what_text
 from rungwise.tasks.examples import (
     Answer,
     ChoiceExample,
@@ -169,6 +173,34 @@ def test_too_few_examples_are_refused_with_the_key_to_change(tmp_path: Path) -> 
 def further(**blocks: Any) -> ContinuedConfig:
     data = {"instances": {"kind": "masked_blocks"}, "pretrain": {"steps": 5}} | blocks
     return validate(ContinuedConfig, data)
+
+
+def test_pages_cards_and_questions_name_the_files_of_a_tasks_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary, _ = corpus_of(tmp_path / "made", "classification", filler(20, "1"))
+    root = Folder.at(tmp_path / "root")
+
+    def finished(stage: str, fingerprint: str, **record: Any) -> Artifact:
+        known: dict[str, Any] = {"stage": stage, "fingerprint": fingerprint, "label": "x"}
+        known |= {"inputs": {}, "finished": "2026-01-01"}
+        folder = artifacts.folder_of(root, stage, "x", fingerprint)
+        return artifacts.finish(folder, known | record, {})
+
+    told = {"headline": "a task"}
+    data = {"kind": "files", "train": ["reviews.tsv"]}
+    task = finished("task", "a" * 12, config=data, summary=told)
+    of_task = {"task": {"stage": "task", "fingerprint": task.fingerprint}}
+    text = finished(
+        *("task_text", "b" * 12),
+        config={},
+        inputs=of_task,
+        summary=summary.model_dump(mode="json"),
+    )
+    assert sources_of(text) == ["text of a task, without labels: reviews.tsv"]
+    assert what_text(text).endswith(" of the text of a task, without its labels")
+    assert main(["which-models", "--source", "reviews.tsv", "--root", root.uri]) == 0
+    assert "task_text bbbbbbbbbbbb (x): the source reviews.tsv" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def which_models(options: argparse.Namespace) -> None:
     console = Console(highlight=False, soft_wrap=True)
     root = root_folder(options.root)
     built = artifacts.below(root)
-    corpora = [each for each in built if each.stage == "corpus"]
+    corpora = [each for each in built if each.stage in ("corpus", "task_text")]
     places = [_place(each, options) for each in corpora]
     if not corpora:
         raise UserError(f"there is no corpus below {root.uri}; give the root of a run with --root")
@@ -44,7 +44,9 @@ def which_models(options: argparse.Namespace) -> None:
     for corpus, place in zip(corpora, places, strict=True):
         if not place:
             continue
-        console.print(f"corpus {corpus.fingerprint} ({corpus.label}): {place}", markup=False)
+        console.print(
+            f"{corpus.stage} {corpus.fingerprint} ({corpus.label}): {place}", markup=False
+        )
         for each in built:
             rests = artifacts.needed([each.fingerprint], built)
             if each.stage in _MODELS and corpus.fingerprint in rests:
@@ -54,8 +56,14 @@ def which_models(options: argparse.Namespace) -> None:
 
 def _place(corpus: Artifact, options: argparse.Namespace) -> str:
     """Where the corpus holds the text; empty if it does not."""
+    from rungwise.core.artifact import find_input
+
     if options.document is None:
-        for source in corpus.record["config"]["sources"]:
+        config = corpus.record["config"]
+        if corpus.stage == "task_text":  # one source, the training files of the task
+            task = find_input(corpus, "task").record["config"]
+            config = {"sources": [{"kind": task["kind"], "paths": task.get("train")}]}
+        for source in config["sources"]:
             paths = source.get("paths") or []
             if options.source in (source.get("name"), source["kind"], *paths):
                 return f"the source {options.source}"

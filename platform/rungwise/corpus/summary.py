@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rungwise.core.artifact import Artifact
+from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.plural import counted
 from rungwise.core.summary import Part, PerSplit, Summary
 from rungwise.corpus.build import SAMPLES
@@ -188,10 +188,14 @@ def _amount(files: Iterable[CorpusFile], number: Callable[[int], str]) -> str:
 
 
 def sources_of(corpus: Artifact) -> list[str]:
-    """Return a line per source that says which bytes it was."""
+    """Return a line per source that says which bytes it was; of the text of a task, its files."""
+    config = corpus.record["config"]
+    if corpus.stage == "task_text":
+        task = find_input(corpus, "task").record["config"]
+        return [f"text of a task, without labels: {', '.join(task.get('train', [task['kind']]))}"]
     lines = []
     outside = corpus.record["facts"]["outside"]
-    for index, source in enumerate(corpus.record["config"]["sources"]):
+    for index, source in enumerate(config["sources"]):
         places = source.get("packages") or source.get("paths") or []
         versions = outside.get(f"sources.{index}", {})
         known = versions.get("packages", {}) if isinstance(versions, dict) else {}

@@ -115,15 +115,15 @@ def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
 def what_text(corpus: Artifact) -> str:
     """The training text in words: how much, and from where."""
     summary = CorpusSummary.of(corpus)
+    size = f"{number(summary.documents.train)} documents ({summary.amount(compact)})"
+    if corpus.stage == "task_text":
+        return f"{size} of the text of a task, without its labels"
     labels = list(summary.labels)
     kinds = {source["kind"] for source in corpus.record["config"]["sources"]}
     named = ", ".join(labels[:_LABELS_NAMED])
     more = f" and {len(labels) - _LABELS_NAMED} more" if len(labels) > _LABELS_NAMED else ""
     whence = "Python package documentation" if kinds == {"pydocs"} else "text"
-    return (
-        f"{number(summary.documents.train)} documents "
-        f"({summary.amount(compact)}) of {whence}: {named}{more}"
-    )
+    return f"{size} of {whence}: {named}{more}"
 
 
 def what_was_compared(compared: Compared) -> str:

@@ -116,7 +116,7 @@ def _card(
 def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
     """A line and a licence for each source of each corpus that the weights were trained on."""
     found = []
-    for corpus in (each for each in chain(pretrain) if each.stage == "corpus"):
+    for corpus in (each for each in chain(pretrain) if each.stage in ("corpus", "task_text")):
         amount = CorpusSummary.of(corpus).amount()
         lines = sources_of(corpus)
         stated = licences.get(corpus.fingerprint) or [None] * len(lines)
