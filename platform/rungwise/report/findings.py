@@ -104,7 +104,8 @@ def what_was_trained(inputs: Mapping[str, Artifact]) -> str:
     pretrain = PretrainSummary.of(inputs["pretrain"])
     model, run = pretrain.model, pretrain.gradient
     name = model.page_name(model.objective(pretrain.objective))
-    steps = f"pretrained for {number(run.steps)} steps" if run else "fitted"
+    how = "pretrained further, from earlier weights," if pretrain.began_with else "pretrained"
+    steps = f"{how} for {number(run.steps)} steps" if run else "fitted"
     return (
         f"{with_article(name)} with {compact(pretrain.parameters)} parameters "
         f"({model.describe()}) was {steps} on {compact(pretrain.tokens)} tokens, "
