@@ -23,7 +23,8 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.models.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
-from rungwise.pretraining.summary import PretrainSummary
+from rungwise.pretraining.summary import BeganWith, PretrainSummary
+from rungwise.report.findings import what_was_trained
 from rungwise.report.page import ReportSummary
 from rungwise.report.specimen import specimen
 from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, WordPieceConfig, load, train
@@ -444,3 +445,14 @@ def test_the_share_of_the_most_frequent_token_by_hand(
     token, share = held_out.most_frequent_share(reader, 40, 0)
     assert share == max(targets.count(other) for other in set(targets)) / len(targets)
     assert targets.count(token) / len(targets) == share
+
+
+def test_a_model_that_began_with_earlier_weights_is_said_to_go_on(
+    pretrained: dict[str, Artifact],
+) -> None:
+    summary = PretrainSummary.of(pretrained["pretrain"])
+    before = BeganWith(fingerprint="a" * 12, label="x", objective="mlm", fresh=(), carried=())
+    further = summary.model_copy(update={"began_with": before})
+    inputs = pretrained | {"pretrain": further.replacing_that_of(pretrained["pretrain"])}
+    assert "was pretrained for 20 steps" in what_was_trained(pretrained)
+    assert "was pretrained further, from earlier weights, for 20 steps" in what_was_trained(inputs)
