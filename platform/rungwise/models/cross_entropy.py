@@ -72,14 +72,24 @@ def token_sums(
         return weighted_sums(
             output_logits(hidden_XD, weight_PD, bias_V, vocab_size), targets_X, weights_X
         )
+    weight_PD = _padded(hidden_XD, weight_PD)
+    if not torch.is_grad_enabled():  # parameters still say that they want gradients
+        hidden_XD, weight_PD = hidden_XD.detach(), weight_PD.detach()
+        bias_V = None if bias_V is None else bias_V.detach()
     kind = hidden_XD.device.type
     # Autocast does not apply inside custom autograd functions.
     narrow = torch.is_autocast_enabled(kind)
     dtype = torch.get_autocast_dtype(kind) if narrow else hidden_XD.dtype
     with torch.autocast(kind, enabled=False):
         outputs = loss.apply(
-            *(hidden_XD, _padded(hidden_XD, weight_PD), bias_V),
-            *(targets_X, weights_X, vocab_size, rows, dtype),
+            hidden_XD,
+            weight_PD,
+            bias_V,
+            targets_X,
+            weights_X,
+            vocab_size,
+            rows,
+            dtype,
         )
     assert isinstance(outputs, tuple)
     return TokenSums(*outputs)

@@ -90,6 +90,7 @@ class ChunkedLoss(FusedLoss):
         rows: int,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
+        wants_gradients = any(ctx.needs_input_grad[:3])
         wide = torch.promote_types(dtype, torch.float32)
         narrow_PD = weight_PD.to(dtype)
         beyond = (0, len(weight_PD) - vocab_size)  # the classes that are padding get no gradient
@@ -110,6 +111,8 @@ class ChunkedLoss(FusedLoss):
             target_R1 = logits_RV.gather(1, targets_R[:, None])
             total = total + ((normaliser_R1 - target_R1)[:, 0] * weights_R).sum()
             correct = correct + ((logits_RV.argmax(dim=1) == targets_R) * weights_R).sum()
+            if not wants_gradients:
+                continue
             is_target_RV = class_V == targets_R[:, None]
             gradient_RV = (logits_RV - normaliser_R1).exp() - is_target_RV.to(wide)
             gradient_RV = gradient_RV * weights_R[:, None]
@@ -118,9 +121,10 @@ class ChunkedLoss(FusedLoss):
             gradient_RP = functional.pad(gradient_RV.to(dtype), beyond)
             weight_gradient_PD = weight_gradient_PD + gradient_RP.t() @ hidden_RD
             hidden_gradients.append(gradient_RP @ narrow_PD)
-        ctx.has_bias = bias_V is not None
-        hidden_gradient_XD = torch.cat(hidden_gradients).to(hidden_XD.dtype)
-        ctx.save_for_backward(hidden_gradient_XD, weight_gradient_PD, bias_gradient_V)
+        if wants_gradients:
+            ctx.has_bias = bias_V is not None
+            hidden_gradient_XD = torch.cat(hidden_gradients).to(hidden_XD.dtype)
+            ctx.save_for_backward(hidden_gradient_XD, weight_gradient_PD, bias_gradient_V)
         ctx.mark_non_differentiable(correct)
         return total, correct
 
