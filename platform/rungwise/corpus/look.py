@@ -219,17 +219,21 @@ def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
     characters = round(documents * statistics.mean(map(len, texts)))
     words = round(documents * statistics.mean(len(text.split()) for text in texts))
     others = ", ".join(sorted(set(samples[0]) - {field_})) or "none"
+    letters, frequent_words = _different(texts)
     return Seen(
-        *(kind, tuple(paths), len(files), size),
-        *(languages([(text, len(text)) for text in texts]), False),
-        *(
-            words,
-            characters,
-            documents,
-            *_different(texts),
-            source,
-            (f"the text is the field {field_}; others: {others}",),
-        ),
+        kind=kind,
+        paths=tuple(paths),
+        files=len(files),
+        bytes=size,
+        language=languages([(text, len(text)) for text in texts]),
+        is_code=False,
+        words=words,
+        characters=characters,
+        documents=documents,
+        letters=letters,
+        frequent_words=frequent_words,
+        source=source,
+        notes=(f"the text is the field {field_}; others: {others}",),
     )
 
 
@@ -295,11 +299,21 @@ def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
         documents = max(
             1, round(len(_WIKITEXT_TITLE.findall(joined)) * size / max(1, sampled_bytes))
         )
+    letters, frequent_words = _different(texts)
     return Seen(
-        *(kind, tuple(paths), len(files), size),
-        *("code" if is_code else languages(weights), is_code),
-        *(round(len(joined.split()) / max(1, sampled_bytes) * size), round(size * per_byte)),
-        *(documents, *_different(texts), source, tuple(notes)),
+        kind=kind,
+        paths=tuple(paths),
+        files=len(files),
+        bytes=size,
+        language="code" if is_code else languages(weights),
+        is_code=is_code,
+        words=round(len(joined.split()) / max(1, sampled_bytes) * size),
+        characters=round(size * per_byte),
+        documents=documents,
+        letters=letters,
+        frequent_words=frequent_words,
+        source=source,
+        notes=tuple(notes),
     )
 
 

@@ -88,7 +88,10 @@ def pretrain_asynchronously(
         tasks = [
             read.options(num_cpus=settings.threads).remote(
                 _Share("train", first + replica, of, at, seed, settings.threads),
-                *(family, artifact, plan, shared),
+                family,
+                artifact,
+                plan,
+                shared,
             )
             for replica, seed in enumerate(seeds)
         ]

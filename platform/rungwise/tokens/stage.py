@@ -60,8 +60,13 @@ class EncodeTask:
         read = order.read
         encoder = cached_encoder(self.tokenizer, self.encoder)
         text = encode_file(
-            *(self.corpus, read.file, read.bytes, read.source),
-            *(_loaded(self.tokenizer), encoder, self.config),
+            self.corpus,
+            read.file,
+            read.bytes,
+            read.source,
+            _loaded(self.tokenizer),
+            encoder,
+            self.config,
         )
         with self.output.staged(order.file) as path:
             texts.write(text, path)
