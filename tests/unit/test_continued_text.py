@@ -11,7 +11,7 @@ import rungwise
 from rungwise.__main__ import main
 from rungwise.core import artifact as artifacts
 from rungwise.core.artifact import Artifact
-from rungwise.core.config import load, validate
+from rungwise.core.config import fingerprint, load, validate
 from rungwise.core.context import Context
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stage import StageType
@@ -181,26 +181,23 @@ def test_pages_cards_and_questions_name_the_files_of_a_tasks_text(
     summary, _ = corpus_of(tmp_path / "made", "classification", filler(20, "1"))
     root = Folder.at(tmp_path / "root")
 
-    def finished(stage: str, fingerprint: str, **record: Any) -> Artifact:
-        known: dict[str, Any] = {"stage": stage, "fingerprint": fingerprint, "label": "x"}
-        known |= {"inputs": {}, "finished": "2026-01-01"}
-        folder = artifacts.folder_of(root, stage, "x", fingerprint)
-        return artifacts.finish(folder, known | record, {})
+    def finished(
+        stage: str, config: dict[str, Any], shown: dict[str, Any], *of: Artifact
+    ) -> Artifact:
+        inputs = {each.stage: {"stage": each.stage, "fingerprint": each.fingerprint} for each in of}
+        facts = {"stage": stage, "outside": {}, "inputs": {e.stage: e.fingerprint for e in of}}
+        record = {"stage": stage, "label": "x", "config": config, "inputs": inputs, "facts": facts}
+        record |= {"fingerprint": fingerprint(facts), "summary": shown, "finished": "2026-01-01"}
+        folder = artifacts.folder_of(root, stage, "x", fingerprint(facts))
+        return artifacts.finish(folder, record, {})
 
-    told = {"headline": "a task"}
-    data = {"kind": "files", "train": ["reviews.tsv"]}
-    task = finished("task", "a" * 12, config=data, summary=told)
-    of_task = {"task": {"stage": "task", "fingerprint": task.fingerprint}}
-    text = finished(
-        *("task_text", "b" * 12),
-        config={},
-        inputs=of_task,
-        summary=summary.model_dump(mode="json"),
-    )
-    assert sources_of(text) == ["text of a task, without labels: reviews.tsv"]
+    task = finished("task", {"kind": "files", "train": ["reviews.tsv"]}, {"headline": "a task"})
+    text = finished("task_text", {}, summary.model_dump(mode="json"), task)
+    assert sources_of(text) == ["text of a task, without its labels: reviews.tsv"]
     assert what_text(text).endswith(" of the text of a task, without its labels")
     assert main(["which-models", "--source", "reviews.tsv", "--root", root.uri]) == 0
-    assert "task_text bbbbbbbbbbbb (x): the source reviews.tsv" in capsys.readouterr().out
+    told = f"task_text {text.fingerprint} (x): the source reviews.tsv"
+    assert told in capsys.readouterr().out
 
 
 @pytest.fixture

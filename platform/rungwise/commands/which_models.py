@@ -29,12 +29,13 @@ def which_models(options: argparse.Namespace) -> None:
 
     from rungwise.core import artifact as artifacts
     from rungwise.core.errors import UserError
+    from rungwise.corpus.summary import CORPORA
     from rungwise.pipeline.workflow import root_folder
 
     console = Console(highlight=False, soft_wrap=True)
     root = root_folder(options.root)
     built = artifacts.below(root)
-    corpora = [each for each in built if each.stage in ("corpus", "task_text")]
+    corpora = [each for each in built if each.stage in CORPORA]
     places = [_place(each, options) for each in corpora]
     if not corpora:
         raise UserError(f"there is no corpus below {root.uri}; give the root of a run with --root")
@@ -56,14 +57,10 @@ def which_models(options: argparse.Namespace) -> None:
 
 def _place(corpus: Artifact, options: argparse.Namespace) -> str:
     """Where the corpus holds the text; empty if it does not."""
-    from rungwise.core.artifact import find_input
+    from rungwise.corpus.summary import source_blocks
 
     if options.document is None:
-        config = corpus.record["config"]
-        if corpus.stage == "task_text":  # one source, the training files of the task
-            task = find_input(corpus, "task").record["config"]
-            config = {"sources": [{"kind": task["kind"], "paths": task.get("train")}]}
-        for source in config["sources"]:
+        for source in source_blocks(corpus):
             paths = source.get("paths") or []
             if options.source in (source.get("name"), source["kind"], *paths):
                 return f"the source {options.source}"

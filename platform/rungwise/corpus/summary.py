@@ -12,6 +12,8 @@ from rungwise.core.summary import Part, PerSplit, Summary
 from rungwise.corpus.build import SAMPLES
 from rungwise.corpus.shards import SPLITS
 
+CORPORA = ("corpus", "task_text")  # the stages that make a corpus
+OF_A_TASK = "text of a task, without its labels"
 _LABELS_SHOWN = 100
 _SKIPPED_SHOWN = 20
 # Longest mean word with its blank (German: 7); above it, blanks do not separate words.
@@ -187,15 +189,20 @@ def _amount(files: Iterable[CorpusFile], number: Callable[[int], str]) -> str:
     return amount([(words[source], characters[source]) for source in words], number)
 
 
-def sources_of(corpus: Artifact) -> list[str]:
-    """Return a line per source that says which bytes it was; of the text of a task, its files."""
+def source_blocks(corpus: Artifact) -> list[dict[str, Any]]:
+    """Return the sources in a corpus's config; the text of a task has one, the task's files."""
     config = corpus.record["config"]
-    if corpus.stage == "task_text":
-        task = find_input(corpus, "task").record["config"]
-        return [f"text of a task, without labels: {', '.join(task.get('train', [task['kind']]))}"]
+    if "sources" in config:
+        return config["sources"]
+    task = find_input(corpus, "task").record["config"]
+    return [{"kind": OF_A_TASK, "paths": task.get("train", [task["kind"]])}]
+
+
+def sources_of(corpus: Artifact) -> list[str]:
+    """Return a line per source that says which bytes it was."""
     lines = []
     outside = corpus.record["facts"]["outside"]
-    for index, source in enumerate(config["sources"]):
+    for index, source in enumerate(source_blocks(corpus)):
         places = source.get("packages") or source.get("paths") or []
         versions = outside.get(f"sources.{index}", {})
         known = versions.get("packages", {}) if isinstance(versions, dict) else {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rungwise.core.artifact import Artifact
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.summary import OF_A_TASK, CorpusSummary, source_blocks
 from rungwise.evaluation.summary import PairedDifference
 from rungwise.models.objectives import Objective
 from rungwise.pretraining.summary import PretrainSummary
@@ -117,10 +117,10 @@ def what_text(corpus: Artifact) -> str:
     """The training text in words: how much, and from where."""
     summary = CorpusSummary.of(corpus)
     size = f"{number(summary.documents.train)} documents ({summary.amount(compact)})"
-    if corpus.stage == "task_text":
-        return f"{size} of the text of a task, without its labels"
+    kinds = {source["kind"] for source in source_blocks(corpus)}
+    if kinds == {OF_A_TASK}:
+        return f"{size} of the {OF_A_TASK}"
     labels = list(summary.labels)
-    kinds = {source["kind"] for source in corpus.record["config"]["sources"]}
     named = ", ".join(labels[:_LABELS_NAMED])
     more = f" and {len(labels) - _LABELS_NAMED} more" if len(labels) > _LABELS_NAMED else ""
     whence = "Python package documentation" if kinds == {"pydocs"} else "text"

@@ -9,7 +9,7 @@ import numpy as np
 
 from rungwise.core.artifact import Artifact, chain
 from rungwise.core.secrecy import without_passwords
-from rungwise.corpus.summary import CorpusSummary, sources_of
+from rungwise.corpus.summary import CORPORA, CorpusSummary, sources_of
 from rungwise.evaluation.measure import MeasureSummary
 from rungwise.evaluation.predictions import sums_of_chosen
 from rungwise.evaluation.statistics import Estimate, bootstrap
@@ -116,7 +116,7 @@ def _card(
 def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
     """A line and a licence for each source of each corpus that the weights were trained on."""
     found = []
-    for corpus in (each for each in chain(pretrain) if each.stage in ("corpus", "task_text")):
+    for corpus in (each for each in chain(pretrain) if each.stage in CORPORA):
         amount = CorpusSummary.of(corpus).amount()
         lines = sources_of(corpus)
         stated = licences.get(corpus.fingerprint) or [None] * len(lines)
