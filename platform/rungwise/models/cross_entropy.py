@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rungwise.models.device import is_gpu
-from rungwise.models.fused_loss import ChunkedLoss, FusedLoss, SummedLoss
+from rungwise.models.fused_loss import FusedLoss, InCache, SummedLoss, Traced
 
 _PRODUCT_MULTIPLE = 64
 MOST_LOGITS = 1 << 30  # 4 GiB in float32
@@ -60,12 +60,12 @@ def token_sums(
 ) -> TokenSums:
     """Compute `weighted_sums` of `output_logits`, holding at most `most_logits` at a time."""
     X = len(hidden_XD)
-    loss = ChunkedLoss
+    sums_of = Traced
     rows = -(-X // max(1, min(-(-X * vocab_size // most_logits), X)))
     if _is_plain_cpu(hidden_XD):
         # A chunk passes over its logits and the gradient of the whole output matrix; with fewer
         # rows than D the second would cost more.
-        loss = FusedLoss
+        sums_of = InCache
         rows = max(_CACHED_LOGITS // vocab_size, hidden_XD.shape[1])
         rows = max(1, min(X, rows, most_logits // vocab_size))
     elif rows == X:
@@ -81,7 +81,7 @@ def token_sums(
     narrow = torch.is_autocast_enabled(kind)
     dtype = torch.get_autocast_dtype(kind) if narrow else hidden_XD.dtype
     with torch.autocast(kind, enabled=False):
-        outputs = loss.apply(
+        outputs = FusedLoss.apply(
             hidden_XD,
             weight_PD,
             bias_V,
@@ -90,6 +90,7 @@ def token_sums(
             vocab_size,
             rows,
             dtype,
+            sums_of,
         )
     assert isinstance(outputs, tuple)
     return TokenSums(*outputs)

@@ -9,16 +9,16 @@ gradients at once and be dropped. The idea is that of fused linear cross entropy
     d total / d hidden = (w / s) · (e - s · [target]) · W
     d total / d W      = (e - s · [target])ᵀ · (w / s) · hidden
 
-    FusedLoss    for a CPU without the compiler, where memory bandwidth is the limit: one buffer
-                 stays in the cache, is changed in place, and rows of length D are divided, not V
-    ChunkedLoss  for the compiler, which fuses the passes itself, and for GPUs
-    SummedLoss   of logits that exist, for a CPU without the compiler
+`InCache` does so on a CPU without the compiler, where memory bandwidth is the limit: one buffer
+stays in the cache, is changed in place, and rows of length D are divided, not V. `Traced` is for
+the compiler, which fuses the passes itself, and for GPUs. `SummedLoss` takes logits that exist.
 
 Shapes: X tokens, R rows of a chunk, D hidden, V vocabulary.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from torch.nn import functional
 class FusedLoss(torch.autograd.Function):
     """Returns (total, correct) like `weighted_sums`, holding the logits of `rows` tokens at a time.
     `weight_PD` may have padding rows, P >= V; `bias_V` may be None. Matrix products use `dtype`,
-    everything else float32 or wider."""
+    everything else float32 or wider. `sums_of` makes the sums: `InCache` or `Traced`."""
 
     @staticmethod
     def forward(
@@ -43,16 +43,17 @@ class FusedLoss(torch.autograd.Function):
         vocab_size: int,
         rows: int,
         dtype: torch.dtype,
+        sums_of: type[Sums],
     ) -> tuple[Tensor, Tensor]:
-        sums = _Sums(weight_PD, bias_V, vocab_size, rows, dtype, any(ctx.needs_input_grad[:3]))
+        sums = sums_of(weight_PD, bias_V, vocab_size, rows, dtype, any(ctx.needs_input_grad[:3]))
         total = hidden_XD.new_zeros((), dtype=sums.wide)
         correct = weights_X.new_zeros((), dtype=sums.wide)
         hidden_gradients = []
         for start in range(0, len(hidden_XD), rows):
             part = slice(start, start + rows)
             chunk = sums.add(hidden_XD[part].to(dtype), targets_X[part], weights_X[part])
-            total += chunk[0]
-            correct += chunk[1]
+            total = total + chunk[0]
+            correct = correct + chunk[1]
             hidden_gradients.append(chunk[2])
         if sums.wants_gradients:
             ctx.has_bias = bias_V is not None
@@ -71,62 +72,8 @@ class FusedLoss(torch.autograd.Function):
             hidden_XD * factor,
             weight_PD * factor,
             bias_V * factor if ctx.has_bias else None,
-            *[None] * 5,
+            *[None] * 6,
         )
-
-
-class ChunkedLoss(FusedLoss):
-    """`FusedLoss` in operations that torch.compile traces. Chunks depend on shapes only."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_XD: Tensor,
-        weight_PD: Tensor,
-        bias_V: Tensor | None,
-        targets_X: Tensor,
-        weights_X: Tensor,
-        vocab_size: int,
-        rows: int,
-        dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor]:
-        wants_gradients = any(ctx.needs_input_grad[:3])
-        wide = torch.promote_types(dtype, torch.float32)
-        narrow_PD = weight_PD.to(dtype)
-        beyond = (0, len(weight_PD) - vocab_size)  # the classes that are padding get no gradient
-        class_V = torch.arange(vocab_size, device=hidden_XD.device)
-        total = hidden_XD.new_zeros((), dtype=wide)
-        correct = weights_X.new_zeros((), dtype=wide)
-        weight_gradient_PD = torch.zeros_like(weight_PD)
-        bias_gradient_V = None if bias_V is None else torch.zeros_like(bias_V)
-        hidden_gradients = []
-        for hidden_RD, targets_R, weights_R in zip(
-            hidden_XD.split(rows), targets_X.split(rows), weights_X.split(rows), strict=True
-        ):
-            hidden_RD = hidden_RD.to(dtype)
-            logits_RV = (hidden_RD @ narrow_PD.t())[:, :vocab_size].to(wide)
-            if bias_V is not None:
-                logits_RV = logits_RV + bias_V
-            normaliser_R1 = logits_RV.logsumexp(dim=1, keepdim=True)
-            target_R1 = logits_RV.gather(1, targets_R[:, None])
-            total = total + ((normaliser_R1 - target_R1)[:, 0] * weights_R).sum()
-            correct = correct + ((logits_RV.argmax(dim=1) == targets_R) * weights_R).sum()
-            if not wants_gradients:
-                continue
-            is_target_RV = class_V == targets_R[:, None]
-            gradient_RV = (logits_RV - normaliser_R1).exp() - is_target_RV.to(wide)
-            gradient_RV = gradient_RV * weights_R[:, None]
-            if bias_gradient_V is not None:
-                bias_gradient_V = bias_gradient_V + gradient_RV.sum(dim=0)
-            gradient_RP = functional.pad(gradient_RV.to(dtype), beyond)
-            weight_gradient_PD = weight_gradient_PD + gradient_RP.t() @ hidden_RD
-            hidden_gradients.append(gradient_RP @ narrow_PD)
-        if wants_gradients:
-            ctx.has_bias = bias_V is not None
-            hidden_gradient_XD = torch.cat(hidden_gradients).to(hidden_XD.dtype)
-            ctx.save_for_backward(hidden_gradient_XD, weight_gradient_PD, bias_gradient_V)
-        ctx.mark_non_differentiable(correct)
-        return total, correct
 
 
 class SummedLoss(torch.autograd.Function):
@@ -173,8 +120,8 @@ class SummedLoss(torch.autograd.Function):
         return gradient_XV, None, None, None
 
 
-class _Sums:
-    """The buffer of one pass over the chunks, and the accumulated gradients."""
+class Sums(ABC):
+    """One pass over the chunks, and the accumulated gradients."""
 
     def __init__(
         self,
@@ -187,28 +134,87 @@ class _Sums:
     ) -> None:
         self.wide = torch.promote_types(dtype, torch.float32)
         self.wants_gradients = wants_gradients
-        self._weight_VD = weight_PD[:vocab_size].to(dtype)
         self._bias_V = bias_V
+        self._vocab_size = vocab_size
+        self.weight_gradient: Tensor | None = None
+        self.bias_gradient: Tensor | None = None
+        if wants_gradients:
+            self.weight_gradient = torch.zeros_like(weight_PD)
+            self.bias_gradient = None if bias_V is None else torch.zeros_like(bias_V)
+
+    @abstractmethod
+    def add(
+        self, hidden_RD: Tensor, targets_R: Tensor, weights_R: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return total, correct, and the gradient of these rows."""
+
+
+class Traced(Sums):
+    """Sums in operations that torch.compile traces; their number depends on shapes only."""
+
+    def __init__(
+        self,
+        weight_PD: Tensor,
+        bias_V: Tensor | None,
+        vocab_size: int,
+        rows: int,
+        dtype: torch.dtype,
+        wants_gradients: bool,
+    ) -> None:
+        super().__init__(weight_PD, bias_V, vocab_size, rows, dtype, wants_gradients)
+        self._weight_PD = weight_PD.to(dtype)
+
+    def add(
+        self, hidden_RD: Tensor, targets_R: Tensor, weights_R: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        V, P = self._vocab_size, len(self._weight_PD)
+        logits_RV = (hidden_RD @ self._weight_PD.t())[:, :V].to(self.wide)
+        if self._bias_V is not None:
+            logits_RV = logits_RV + self._bias_V
+        normaliser_R1 = logits_RV.logsumexp(dim=1, keepdim=True)
+        target_R1 = logits_RV.gather(1, targets_R[:, None])
+        total = ((normaliser_R1 - target_R1)[:, 0] * weights_R).sum()
+        correct = ((logits_RV.argmax(dim=1) == targets_R) * weights_R).sum()
+        if self.weight_gradient is None:
+            return total, correct, None
+        is_target_RV = torch.arange(V, device=hidden_RD.device) == targets_R[:, None]
+        gradient_RV = (logits_RV - normaliser_R1).exp() - is_target_RV.to(self.wide)
+        gradient_RV = gradient_RV * weights_R[:, None]
+        if self.bias_gradient is not None:
+            self.bias_gradient = self.bias_gradient + gradient_RV.sum(dim=0)
+        # Classes that are padding get no gradient.
+        gradient_RP = functional.pad(gradient_RV.to(hidden_RD.dtype), (0, P - V))
+        self.weight_gradient = self.weight_gradient + gradient_RP.t() @ hidden_RD
+        return total, correct, gradient_RP @ self._weight_PD
+
+
+class InCache(Sums):
+    """Sums in one buffer, which stays in the cache of a CPU and is changed in place."""
+
+    def __init__(
+        self,
+        weight_PD: Tensor,
+        bias_V: Tensor | None,
+        vocab_size: int,
+        rows: int,
+        dtype: torch.dtype,
+        wants_gradients: bool,
+    ) -> None:
+        super().__init__(weight_PD, bias_V, vocab_size, rows, dtype, wants_gradients)
+        self._weight_VD = weight_PD[:vocab_size].to(dtype)
         self._logits_RV = weight_PD.new_empty(rows, vocab_size, dtype=dtype)
         self._wide_RV = (
             self._logits_RV
             if dtype == self.wide
             else self._logits_RV.new_empty(rows, vocab_size, dtype=self.wide)
         )
-        self._vocab_size = vocab_size
-        self.weight_gradient: Tensor | None = None
-        self.bias_gradient: Tensor | None = None
         self._product_VD: Tensor | None = None
-        if wants_gradients:
-            self.weight_gradient = torch.zeros_like(weight_PD)
-            if weight_PD.dtype != dtype:
-                self._product_VD = torch.empty_like(self._weight_VD)
-            self.bias_gradient = None if bias_V is None else torch.zeros_like(bias_V)
+        if wants_gradients and weight_PD.dtype != dtype:
+            self._product_VD = torch.empty_like(self._weight_VD)
 
     def add(
         self, hidden_RD: Tensor, targets_R: Tensor, weights_R: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return total, correct, and the gradient of these rows."""
         R = len(hidden_RD)
         narrow_RV, wide_RV = self._logits_RV[:R], self._wide_RV[:R]
         torch.mm(hidden_RD, self._weight_VD.t(), out=narrow_RV)
