@@ -45,7 +45,7 @@ class FusedLoss(torch.autograd.Function):
         dtype: torch.dtype,
         sums_of: type[Sums],
     ) -> tuple[Tensor, Tensor]:
-        sums = sums_of(weight_PD, bias_V, vocab_size, rows, dtype, any(ctx.needs_input_grad[:3]))
+        sums = sums_of(weight_PD, bias_V, vocab_size, dtype, any(ctx.needs_input_grad[:3]))
         total = hidden_XD.new_zeros((), dtype=sums.wide)
         correct = weights_X.new_zeros((), dtype=sums.wide)
         hidden_gradients = []
@@ -128,12 +128,12 @@ class Sums(ABC):
         weight_PD: Tensor,
         bias_V: Tensor | None,
         vocab_size: int,
-        rows: int,
         dtype: torch.dtype,
         wants_gradients: bool,
     ) -> None:
         self.wide = torch.promote_types(dtype, torch.float32)
         self.wants_gradients = wants_gradients
+        self._weight_PD = weight_PD.to(dtype)
         self._bias_V = bias_V
         self._vocab_size = vocab_size
         self.weight_gradient: Tensor | None = None
@@ -151,18 +151,6 @@ class Sums(ABC):
 
 class Traced(Sums):
     """Sums in operations that torch.compile traces; their number depends on shapes only."""
-
-    def __init__(
-        self,
-        weight_PD: Tensor,
-        bias_V: Tensor | None,
-        vocab_size: int,
-        rows: int,
-        dtype: torch.dtype,
-        wants_gradients: bool,
-    ) -> None:
-        super().__init__(weight_PD, bias_V, vocab_size, rows, dtype, wants_gradients)
-        self._weight_PD = weight_PD.to(dtype)
 
     def add(
         self, hidden_RD: Tensor, targets_R: Tensor, weights_R: Tensor
@@ -191,34 +179,20 @@ class Traced(Sums):
 class InCache(Sums):
     """Sums in one buffer, which stays in the cache of a CPU and is changed in place."""
 
-    def __init__(
-        self,
-        weight_PD: Tensor,
-        bias_V: Tensor | None,
-        vocab_size: int,
-        rows: int,
-        dtype: torch.dtype,
-        wants_gradients: bool,
-    ) -> None:
-        super().__init__(weight_PD, bias_V, vocab_size, rows, dtype, wants_gradients)
-        self._weight_VD = weight_PD[:vocab_size].to(dtype)
-        self._logits_RV = weight_PD.new_empty(rows, vocab_size, dtype=dtype)
-        self._wide_RV = (
-            self._logits_RV
-            if dtype == self.wide
-            else self._logits_RV.new_empty(rows, vocab_size, dtype=self.wide)
-        )
-        self._product_VD: Tensor | None = None
-        if wants_gradients and weight_PD.dtype != dtype:
-            self._product_VD = torch.empty_like(self._weight_VD)
+    _logits: Tensor | None = None
+    _product: Tensor | None = None
 
     def add(
         self, hidden_RD: Tensor, targets_R: Tensor, weights_R: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        R = len(hidden_RD)
-        narrow_RV, wide_RV = self._logits_RV[:R], self._wide_RV[:R]
-        torch.mm(hidden_RD, self._weight_VD.t(), out=narrow_RV)
-        if narrow_RV is not wide_RV:
+        R, V, dtype = len(hidden_RD), self._vocab_size, hidden_RD.dtype
+        weight_VD = self._weight_PD[:V]
+        if self._logits is None:  # the first chunk is the longest
+            self._logits = hidden_RD.new_empty(R, V)
+            self._wide_logits = self._logits.to(self.wide)
+        narrow_RV, wide_RV = self._logits[:R], self._wide_logits[:R]
+        torch.mm(hidden_RD, weight_VD.t(), out=narrow_RV)
+        if dtype != self.wide:
             wide_RV.copy_(narrow_RV)
         if self._bias_V is not None:
             wide_RV += self._bias_V
@@ -232,18 +206,19 @@ class InCache(Sums):
             return total, correct, None
         wide_RV.scatter_add_(1, targets_R[:, None], -sum_R1)
         scale_R1 = weights_R[:, None] / sum_R1
-        if narrow_RV is not wide_RV:
+        if dtype != self.wide:
             narrow_RV.copy_(wide_RV)
         if self.bias_gradient is not None:
             self.bias_gradient += (scale_R1.t().to(self.wide) @ wide_RV)[0]
-        scaled_RD = (hidden_RD * scale_R1).to(hidden_RD.dtype)
-        into_VD = self.weight_gradient[: self._vocab_size]
-        if into_VD.dtype == narrow_RV.dtype:
+        scaled_RD = (hidden_RD * scale_R1).to(dtype)
+        into_VD = self.weight_gradient[:V]
+        if into_VD.dtype == dtype:
             into_VD.addmm_(narrow_RV.t(), scaled_RD)
         else:
-            assert self._product_VD is not None
-            into_VD += torch.mm(narrow_RV.t(), scaled_RD, out=self._product_VD)
-        return total, correct, (narrow_RV @ self._weight_VD) * scale_R1
+            if self._product is None:
+                self._product = torch.empty_like(weight_VD)
+            into_VD += torch.mm(narrow_RV.t(), scaled_RD, out=self._product)
+        return total, correct, (narrow_RV @ weight_VD) * scale_R1
 
 
 def _is_first(logits_RV: Tensor, is_most_R1: Tensor, targets_R: Tensor) -> Tensor:
