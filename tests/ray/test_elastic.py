@@ -146,7 +146,7 @@ def test_prove_resume_gives_a_certificate(
     assert found["largest_relative_loss_difference"] <= 1e-5
     assert found["workers"] == {"undisturbed": 2, "until_the_kill": 2, "after_it": after}
     assert count < 12 * found["killed_at_step"] <= 2 * count
-    assert found["kill_drawn_from"]["epoch"] == "the second"
+    assert found["kill_drawn_from"]["part"] == "the second epoch"
     assert found["steps_after_the_kill"] == len(steps) - found["killed_at_step"] >= len(steps) / 10
     assert 0 < found["resumed_at_step"] <= found["killed_at_step"]
     assert [row[0] for row in found["data_hash_by_step"]] == steps
@@ -159,11 +159,11 @@ def test_prove_resume_gives_a_certificate(
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        (2, ("any of 0.10", 1, 1)),
-        (20, ("any of 0.95", 2, 18)),
-        (23, ("any of 1.10", 3, 20)),  # a kill so late would leave too little
-        (40, ("the second", 22, 36)),  # a tenth is to come
-        (10_000, ("the second", 22, 42)),
+        (2, ("a run of 0.10 epochs", 1, 1)),
+        (20, ("a run of 0.95 epochs", 2, 18)),
+        (23, ("a run of 1.10 epochs", 3, 20)),  # a kill so late would leave too little
+        (40, ("the second epoch", 22, 36)),  # a tenth is to come
+        (10_000, ("the second epoch", 22, 42)),
     ],
 )
 def test_the_kill_lies_in_the_second_epoch_where_there_is_one(
@@ -287,7 +287,7 @@ def test_the_certificate_says_where_the_kill_lay_and_what_was_allowed(
         (1, max(1, killed // 3), killed),
         (2, max(1, killed // 3), None),
     ]
-    assert found["kill_drawn_from"]["epoch"].startswith("any of ")
+    assert found["kill_drawn_from"]["part"].startswith("a run of ")
     assert (found["kill_drawn_from"]["first_step"], found["kill_drawn_from"]["last_step"]) == (
         2,
         10,

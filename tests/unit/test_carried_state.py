@@ -353,7 +353,7 @@ def test_instances_left_out_are_named_and_epochs_counted_by_the_lanes(
     steps = count // LANES
     assert epochs_read(TINY, [(0, instances)], 2 * steps, LANES) == 2.0
     found = kill_steps(recurrent(), instances, 10 * steps)
-    assert found == ("the second", steps + 1, 2 * steps)
+    assert found == ("the second epoch", steps + 1, 2 * steps)
     measures = [Measures.of(instances)]
     plan = dry_run(recurrent(), measures, ComputeConfig(), measure=lambda *done: None)
     assert plan["phases"][0]["epochs"] == 20 / steps

@@ -92,7 +92,7 @@ def _show(certificate: dict[str, Any], console: Console) -> None:
         ),
         (
             "drawn from",
-            f"steps {drawn['first_step']} to {drawn['last_step']}, epoch: {drawn['epoch']}; "
+            f"steps {drawn['first_step']} to {drawn['last_step']} of {drawn['part']}; "
             f"{certificate['steps_after_the_kill']} steps came after the kill",
         ),
         (

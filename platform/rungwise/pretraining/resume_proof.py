@@ -133,7 +133,7 @@ def prove_resume(
         "logical_workers": compute.logical_workers,
         "parallel": compute.parallel,
         "killed_at_step": kill_at,
-        "kill_drawn_from": {"epoch": where, "first_step": first, "last_step": last},
+        "kill_drawn_from": {"part": where, "first_step": first, "last_step": last},
         "steps_after_the_kill": steps - kill_at,
         "resumed_at_step": _gradient(disturbed).attempts[-1].step,
         "steps": steps,
@@ -168,7 +168,7 @@ def _dropout(config: PretrainStageConfig) -> str | None:
 def kill_steps(
     config: PretrainStageConfig, instances: Artifact, steps: int
 ) -> tuple[str, int, int]:
-    """Where a run of so many steps can be killed: the epoch in words, first and last step. Raises
+    """Where a run of so many steps can be killed: that part in words, first and last step. Raises
     UserError for a run of one step, which leaves nothing to compare."""
     settings = by_gradient(config.pretrain, "steps")
     size = settings.global_batch_size
@@ -182,9 +182,9 @@ def kill_steps(
         )
     first, last = -(-count // size) + 1, min(2 * count // size, longer_from, latest)
     if first <= last:
-        return "the second", first, last
+        return "the second epoch", first, last
     first = min(latest, max(2, math.ceil(TO_COME * steps)))  # a checkpoint must lie before it
-    return f"any of {steps * size / count:.2f}", first, latest
+    return f"a run of {steps * size / count:.2f} epochs", first, latest
 
 
 def _gradient(summary: PretrainSummary) -> GradientRun:
