@@ -50,9 +50,10 @@ def _memory(pid: int) -> int:
     return total
 
 
-def _record(root: str, stage: str) -> dict:
-    (path,) = Path(root).glob(f"{stage}/*/artifact.json")
-    return json.loads(path.read_text())
+def records(root: str) -> dict[str, dict]:
+    """The record of each stage built below `root`, in the order in which they began."""
+    found = [json.loads(path.read_text()) for path in Path(root).glob("*/*/artifact.json")]
+    return {each["title"]: each for each in sorted(found, key=lambda each: each["started"])}
 
 
 def main() -> int:
@@ -64,29 +65,18 @@ def main() -> int:
         cached, _, status = measured(root)
         if status:
             return status
-        stages = (
-            "corpus",
-            "tokenizer",
-            "tokens",
-            "instances",
-            "pretrain",
-            "task",
-            "sweep",
-            "evaluate",
-            "register",
-            "table",
-            "report",
-        )
-        records = {stage: _record(root, stage) for stage in stages}
-    pretrain, evaluation = records["pretrain"]["summary"], records["evaluate"]["summary"]
+        stages = records(root)
+    pretrain, evaluation = (
+        stages[title]["summary"] for title in ("pretrain", "evaluate/libraries")
+    )
     result = {
         "date": datetime.date.today().isoformat(),
         "cpus": os.cpu_count(),
-        "commit": records["report"]["made_by"]["commit"],
+        "commit": stages["report"]["made_by"]["commit"],
         "cold_seconds": round(cold, 1),
         "cached_seconds": round(cached, 1),
         "peak_memory_gib": round(memory, 2),
-        "stage_seconds": {stage: record["seconds"] for stage, record in records.items()},
+        "stage_seconds": {stage: record["seconds"] for stage, record in stages.items()},
         "pretrain_tokens_per_second": round(
             pretrain["gradient"]["throughput"]["tokens_per_second"]
         ),
