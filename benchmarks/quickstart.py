@@ -17,11 +17,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from rungwise.core import artifact as artifacts
+from rungwise.core.storage import Folder
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = "workflows/configs/quickstart.yaml"
+READ = ("pretrain", "evaluate/libraries", "report")  # the stages whose records have the numbers
 
 
 def measured(root: str) -> tuple[float, float, int]:
@@ -50,10 +55,9 @@ def _memory(pid: int) -> int:
     return total
 
 
-def records(root: str) -> dict[str, dict]:
-    """The record of each stage built below `root`, in the order in which they began."""
-    found = [json.loads(path.read_text()) for path in Path(root).glob("*/*/artifact.json")]
-    return {each["title"]: each for each in sorted(found, key=lambda each: each["started"])}
+def records(root: Folder) -> dict[str, dict[str, Any]]:
+    """The record of each stage built below `root`, by its title."""
+    return {each.record["title"]: each.record for each in artifacts.below(root)}
 
 
 def main() -> int:
@@ -65,14 +69,13 @@ def main() -> int:
         cached, _, status = measured(root)
         if status:
             return status
-        stages = records(root)
-    pretrain, evaluation = (
-        stages[title]["summary"] for title in ("pretrain", "evaluate/libraries")
-    )
+        stages = records(Folder.at(Path(root)))
+    pretrain, evaluation, report = (stages[title] for title in READ)
+    pretrain, evaluation = pretrain["summary"], evaluation["summary"]
     result = {
         "date": datetime.date.today().isoformat(),
         "cpus": os.cpu_count(),
-        "commit": stages["report"]["made_by"]["commit"],
+        "commit": report["made_by"]["commit"],
         "cold_seconds": round(cold, 1),
         "cached_seconds": round(cached, 1),
         "peak_memory_gib": round(memory, 2),
