@@ -34,9 +34,9 @@ import pyarrow as pa
 from benchmarks.large_file import write_source
 from benchmarks.scale import RESULTS
 from rungwise.cluster import tasks
-from rungwise.core.config import validate
-from rungwise.core.source_files import SourceFile
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.config import validate
+from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus import CorpusConfig, duplicates, ranges, sources
 from rungwise.corpus import stage as corpus_stage
 from rungwise.corpus.range_task import LOST, RangeTask, write_places

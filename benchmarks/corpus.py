@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import texts
-from rungwise.core.config import validate
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.config import validate
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.build import RangeBuilder
 from rungwise.corpus.clean import clean_all

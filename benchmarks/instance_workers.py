@@ -37,8 +37,8 @@ from benchmarks.measuring import (
     tokenizer_summary,
 )
 from benchmarks.reading_workers import READ_ROWS, build_instances, masks, reader
-from rungwise.core.artifact import Artifact
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary
 
 _BATCH = 1000  # texts in a call of a tokenizer
@@ -186,7 +186,7 @@ def stage(setup: Setup) -> dict[str, Any]:
     import ray
 
     from rungwise.cluster.environment import set_environment
-    from rungwise.core.context import ComputeConfig, Context
+    from rungwise.core.configuration.context import ComputeConfig, Context
     from rungwise.instances.stage import INSTANCES
     from rungwise.tokens.stage import TOKENS
 

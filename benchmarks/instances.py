@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks import texts
 from benchmarks.measuring import PEERS
 from benchmarks.turns import Bench, Row, prepare, rate_of, rates_of, ratio, shards_of
-from rungwise.core.provenance import provenance
+from rungwise.core.stages.provenance import provenance
 
 # The tokens are there, and the same instances have been built before the clock starts.
 _ENCODED = {"split": "train", "warm": True, "encoded": True}

@@ -49,10 +49,10 @@ def job(wanted: dict[str, Any]) -> None:
     """The three stages on a Ray of its own; a line to standard output as each begins and ends."""
     from rungwise.cluster.environment import set_environment
     from rungwise.cluster.session import session
-    from rungwise.core.artifact import Artifact
-    from rungwise.core.config import validate
-    from rungwise.core.context import ComputeConfig, Context
-    from rungwise.core.storage import Folder
+    from rungwise.core.configuration.config import validate
+    from rungwise.core.configuration.context import ComputeConfig, Context
+    from rungwise.core.stages.artifact import Artifact
+    from rungwise.core.storage.folder import Folder
     from rungwise.corpus import CorpusConfig
     from rungwise.corpus.stage import CORPUS
     from rungwise.instances.kinds import tokens_config

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rungwise.core import artifact
-from rungwise.core.artifact import Artifact
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds, TokenizerSummary

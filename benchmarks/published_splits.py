@@ -37,13 +37,13 @@ from rich.table import Table
 
 from benchmarks.measuring import instances_summary
 from benchmarks.texts import real_data
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import ComputeConfig, SilentReporter
-from rungwise.core.storage import Folder, file_digest
+from rungwise.core.configuration.context import ComputeConfig, SilentReporter
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.gpt import GptConfig
+from rungwise.models.families.gpt import GptConfig
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import build, pretrain
 from rungwise.tokenizer import SpecialIds

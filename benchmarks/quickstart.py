@@ -21,8 +21,8 @@ from typing import Any
 
 import psutil
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.storage.folder import Folder
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = "workflows/configs/quickstart.yaml"

@@ -21,8 +21,8 @@ from benchmarks.measuring import (
     stages_of,
     texts_of,
 )
-from rungwise.core import artifact
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact
+from rungwise.core.storage.folder import Folder
 
 READ_ROWS = 256
 

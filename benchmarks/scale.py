@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measuring import instances_summary
-from rungwise.core import artifact
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.instances.order import OrderConfig, ReadOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.tokenizer import SpecialIds

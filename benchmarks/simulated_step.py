@@ -45,7 +45,7 @@ from torch.utils.flop_counter import flop_registry
 from benchmarks import training_step
 from benchmarks.training_cases import CASES, Case, draw
 from benchmarks.training_step import OURS, Setting, build, competitors_of, installed
-from rungwise.models.transformer import parameter_count, set_stream
+from rungwise.models.transformer.block import parameter_count, set_stream
 
 NARROW = "ours, bfloat16 stream"
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
@@ -125,8 +125,8 @@ def count(name: str, case: Case) -> dict[str, Any]:
 def _simulated(counts: Counts) -> Iterator[None]:
     """Fake tensors, a compiler that counts, and a device that says it is a GPU."""
     changed = {
-        "rungwise.models.attention.is_gpu": lambda _: True,
-        "rungwise.models.cross_entropy.is_gpu": lambda _: True,
+        "rungwise.models.transformer.attention.is_gpu": lambda _: True,
+        "rungwise.models.losses.cross_entropy.is_gpu": lambda _: True,
         "torch.compile": functools.partial(torch.compile, backend=counts.backend),
         # Fake weights are where they should be, and drawing them reads numbers.
         "torch.nn.Module.to": lambda module, *_: module,

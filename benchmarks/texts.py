@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rungwise.core import artifact
-from rungwise.core.artifact import Artifact
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus import in_memory, pydocs
 from rungwise.corpus.build import RangeBuilder
 from rungwise.corpus.document import RawDocument, read_documents

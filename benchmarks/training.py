@@ -38,7 +38,7 @@ from benchmarks import training_runs
 from benchmarks.training_cases import CASES
 from benchmarks.training_step import OURS, Setting, Worker, compare, lines
 from benchmarks.turns import Row
-from rungwise.core.provenance import provenance
+from rungwise.core.stages.provenance import provenance
 from rungwise.training.loop import uses_bfloat16
 
 RESULTS = Path(__file__).resolve().parent / "results"

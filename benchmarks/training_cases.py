@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rungwise.models.bert import BertConfig
-from rungwise.models.gpt import GptConfig
-from rungwise.models.objectives import Objective
+from rungwise.models.families.bert import BertConfig
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.losses.objectives import Objective
 
 WORDPIECE, BYTE_BPE = 30_522, 50_257
 _MASKED = 0.15

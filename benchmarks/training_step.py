@@ -48,13 +48,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training_cases import CASES, Case, Rows, draw, tensor
-from rungwise.models.cross_entropy import padded_size
-from rungwise.models.objectives import (
+from rungwise.models.losses.cross_entropy import padded_size
+from rungwise.models.losses.objectives import (
     Batch,
     CausalBatch,
     PretrainingBatch,
 )
-from rungwise.models.transformer import parameter_count
+from rungwise.models.transformer.block import parameter_count
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers, clip_gradients, update
 from rungwise.training.parallel import Group, distribute
 from rungwise.training.step import Step

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import texts
 from benchmarks.measuring import Setup
-from rungwise.core.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.document import read_documents
 from rungwise.tokenizer import (
     FILE,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from rungwise.models.gpt import GptConfig
-from rungwise.models.objectives import CausalBatch
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.losses.objectives import CausalBatch
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,

@@ -37,10 +37,10 @@ from scipy import stats
 
 from benchmarks import texts
 from rungwise.corpus.document import read_documents
-from rungwise.models.glove import GloveConfig
-from rungwise.models.sparse_sums import merge
-from rungwise.models.word2vec import Word2vecConfig
-from rungwise.models.word_vectors import Stretch, Weights
+from rungwise.models.word_vectors.glove import GloveConfig
+from rungwise.models.word_vectors.sparse_sums import merge
+from rungwise.models.word_vectors.vector_family import Stretch, Weights
+from rungwise.models.word_vectors.word2vec import Word2vecConfig
 from rungwise.pretraining.asynchronous import mean, parts
 from rungwise.pretraining.rounds import in_threads
 

@@ -10,9 +10,9 @@ import numpy as np
 from rungwise.instances.causal import CausalBlocks
 from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.instances.masking import Masked
+from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.family import Family
-from rungwise.models.nnlm import NnlmConfig
-from rungwise.models.objectives import Batch
+from rungwise.models.losses.objectives import Batch
 from rungwise.training import feed
 from tests.small_models import small_config
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.storage import Folder
-from rungwise.core.title import Title
-from rungwise.evaluation import items as items_of
-from rungwise.evaluation.claims import ClaimsSummary, Compared, Judged
-from rungwise.evaluation.items import Items
-from rungwise.evaluation.measure import ITEMS, MeasureSummary, Score
-from rungwise.evaluation.published import BLIMP_HUMAN
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.title import Title
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison.claims import ClaimsSummary, Compared, Judged
+from rungwise.evaluation.comparison.published import BLIMP_HUMAN
+from rungwise.evaluation.suites import items as items_of
+from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.measure import ITEMS, MeasureSummary, Score
 from rungwise.instances.causal import CausalConfig
 from rungwise.models.config import model_config
 from rungwise.pretraining.summary import PretrainSummary

@@ -12,21 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import fingerprint
-from rungwise.core.context import Context
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
-from rungwise.core.title import Title
-from rungwise.evaluation.compare import input_name
-from rungwise.evaluation.statistics import (
-    Difference,
-    Estimate,
-    estimate,
-    paired_difference,
-    sign_agreement,
-)
-from rungwise.evaluation.summary import (
+from rungwise.core.configuration.config import fingerprint
+from rungwise.core.configuration.context import Context
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.title import Title
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison.compare import input_name
+from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     PairedDifference,
     PretrainingCost,
@@ -34,15 +27,22 @@ from rungwise.evaluation.summary import (
     Selection,
     VariantResult,
 )
-from rungwise.evaluation.table import Reference, Step, TableConfig, build_table
+from rungwise.evaluation.comparison.table import Reference, Step, TableConfig, build_table
+from rungwise.evaluation.statistics import (
+    Difference,
+    Estimate,
+    estimate,
+    paired_difference,
+    sign_agreement,
+)
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import style, sweep_plots
 from rungwise.report.compared import Swept
 from rungwise.serving.registry import RegisterSummary
 from rungwise.sweep.record import Epoch, ScoredTrial, SweepSummary, Trial
-from rungwise.tasks.cutting import CutShare
-from rungwise.tasks.examples import ExampleCounts, Kind, TaskInfo, TaskSummary
+from rungwise.tasks.data.cutting import CutShare
+from rungwise.tasks.kinds.examples import ExampleCounts, Kind, TaskInfo, TaskSummary
 from tests.report_pages import facts_of
 
 METRICS = {

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import fingerprint
-from rungwise.core.context import Context
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
+from rungwise.core.configuration.config import fingerprint
+from rungwise.core.configuration.context import Context
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig

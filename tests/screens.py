@@ -34,8 +34,8 @@ import aiohttp
 import pyte
 from mlflow import MlflowClient
 
-from rungwise.core.artifact import Artifact, all_of
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact, all_of
+from rungwise.core.storage.folder import Folder
 
 _WIDTHS = (1280, 500, 360)  # a laptop, half of its screen, a telephone
 _MLFLOW, _TRAINING = (1440, 2000), "?workflowType=machine_learning"

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rungwise.models.bert import BertConfig
-from rungwise.models.bidirectional import BidirectionalConfig
+from rungwise.models.families.bert import BertConfig
+from rungwise.models.families.bidirectional import BidirectionalConfig
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.family import Family
-from rungwise.models.gpt import GptConfig
-from rungwise.models.llama import LlamaConfig
-from rungwise.models.modern_bert import ModernBertConfig
-from rungwise.models.objectives import Batch, CausalBatch, Objective, PretrainingBatch
+from rungwise.models.losses.objectives import Batch, CausalBatch, Objective, PretrainingBatch
 
 VOCAB_SIZE = 50
 LENGTH = 16

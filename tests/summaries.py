@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.models.family import Family
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
-from rungwise.tasks.examples import TaskInfo, TaskSummary
+from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary
 from rungwise.tokenizer import EncoderChoice, TokenizerSummary
 from rungwise.tokens import stage as tokens_stage
 from rungwise.tokens.config import TokensConfig

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.tasks.examples import Answer, Question, TaskInfo
-from rungwise.tasks.items import Item
+from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo
+from rungwise.tasks.kinds.items import Item
 from rungwise.tokenizer import TokenizerFileConfig, read
 
 SPAN = TaskInfo("span", (), False, "f1")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.context import Context
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import Rung
 from rungwise.tokenizer import FILE, SPECIAL_TOKENS, WordConfig
 from rungwise.tokenizer.training import from_counts

@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.summary import Summary
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import Summary
 from rungwise.finetune import FinetuneConfig, OnEpoch, Split, finetune
 from rungwise.sweep import SweepStageConfig
 from rungwise.sweep.draws import grid_epochs, points, settings_of
 from rungwise.sweep.record import ScoredTrial, SweepSummary, Trial, TrialRecord, name_of
 from rungwise.sweep.trial import Train
-from rungwise.tasks.examples import ExampleCounts, TaskInfo, TaskSummary, Text
+from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, Text
 from tests.summaries import standing
 
 BEST_RATE = 1e-3

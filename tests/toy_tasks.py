@@ -1,6 +1,6 @@
 """Tiny tasks of every kind as hand-built items, and a stand-in for what reads their answers.
 
-In each, one of two tokens says the answer. The stand-in takes the place of `rungwise.tasks.kinds`
+In each, one of two tokens says the answer. The stand-in takes the place of `rungwise.tasks.interface`
 where a test is about training alone: its metric is the share of right answers, and it has no text.
 """
 
@@ -13,12 +13,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.finetune import FinetuneConfig, Split, TaskData
-from rungwise.tasks import kinds
-from rungwise.tasks.examples import Kind, TaskInfo
-from rungwise.tasks.items import Frame, Item
-from rungwise.tasks.sentences import Pairs
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.kinds.examples import Kind, TaskInfo
+from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.sentences import Pairs
 from tests.small_models import VOCAB_SIZE, objective_of, small_config, small_model
 
 FRAME = Frame(2, 3, 3, 16)
@@ -106,7 +106,7 @@ def toy_item(kind: Kind, number: int, rng: np.random.Generator, pairs: Pairs = "
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the functions of `rungwise.tasks.kinds` be ones that need no text."""
+    """Let the functions of `rungwise.tasks.interface` be ones that need no text."""
 
     def encode(examples: Any, info: TaskInfo, tokenizer: Any, frame: Frame, **_: Any) -> list[Item]:
         return [Item((frame.one([10]),), number, 0) for number in range(len(examples))]

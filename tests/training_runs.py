@@ -21,10 +21,10 @@ from torch import distributed as dist
 from torch import multiprocessing
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import validate, with_overrides
-from rungwise.core.context import ComputeConfig, SilentReporter
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.config import validate, with_overrides
+from rungwise.core.configuration.context import ComputeConfig, SilentReporter
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import KINDS as INSTANCE_KINDS
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.pretraining.config import PretrainStageConfig

@@ -1,4 +1,4 @@
-"""The command line: `rungwise VERB ...`, with one file in commands/ per verb."""
+"""The command line: `rungwise VERB ...`, with one file per verb in the folders of commands/."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-# The files of commands/, in the groups that the help shows.
+# The files of each folder of commands/, in the groups that the help shows.
 VERBS = {
-    "from text to a page": (
-        "init",
-        "tasks",
-        "plan",
-        "dry_run",
-        "run",
-        "open",
-        "ui",
-        "doctor",
-        "completion",
+    "running": (
+        *("init", "tasks", "plan", "dry_run", "run", "open", "ui", "doctor", "completion"),
     ),
-    "what was built": (
+    "models": (
         *("inspect", "predict", "serve", "neighbours", "export", "why", "which_models", "verify"),
         *("rebuild", "ensemble", "promote", "prove_resume", "sync", "gc"),
     ),
-    "on a cluster": (
-        *("up", "submit", "status", "jobs", "logs", "stop", "resume", "down", "cluster"),
-    ),
+    "jobs": ("submit", "status", "jobs", "logs", "stop", "resume"),
+    "cluster": ("up", "down", "cluster"),
+}
+_TITLES = {
+    "running": "from text to a page",
+    "models": "what was built",
+    "jobs": "jobs on a cluster",
+    "cluster": "clusters",
 }
 
 
@@ -60,12 +57,13 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     commands = parser.add_subparsers(
         required=True, prog="rungwise", metavar="COMMAND", help=argparse.SUPPRESS
     )
-    for verb in (verb for group in VERBS.values() for verb in group):
-        importlib.import_module(f"rungwise.commands.{verb}").add(commands)
+    for folder, group in VERBS.items():
+        for verb in group:
+            importlib.import_module(f"rungwise.commands.{folder}.{verb}").add(commands)
     lines = ["Pretrain language models on Ray, and say with evidence what each is worth."]
-    for title, group in VERBS.items():
+    for folder, group in VERBS.items():
         names = [verb.replace("_", "-") for verb in group]
-        lines += ["", f"{title}:"]
+        lines += ["", f"{_TITLES[folder]}:"]
         lines += [f"  {name:<14}{commands.choices[name].description}" for name in names]
     parser.description = "\n".join(lines)
     parser.epilog = "rungwise help COMMAND describes a command."

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
-from rungwise.core import object_store
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.source_files import find_files
-from rungwise.core.storage import Folder
+from rungwise.core.storage import object_store
+from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.source_files import find_files
 from rungwise.corpus import CorpusConfig, outside
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.ranges import ranges_of, read_range
@@ -39,11 +39,11 @@ import json, sys
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 set_environment()
-from rungwise.core.config import validate
-from rungwise.core.context import ComputeConfig, Context, SilentReporter
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.context import ComputeConfig, Context, SilentReporter
 from rungwise.corpus import CorpusConfig, stage
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 with session(ComputeConfig(object_store_megabytes=100)):
     for line in sys.argv[1:]:
         source, output = json.loads(line)

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.resume_proof import kill_with_children
 from tests.conftest import REPOSITORY, s3_bucket, small_recipe, write_corpus, write_recipe
 

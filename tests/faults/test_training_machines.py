@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rungwise.core.artifact import Artifact, finish
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact, finish
+from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.training.progress import Progress
 from tests.faults.raylets import Raylets, raylets

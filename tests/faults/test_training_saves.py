@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from torch import multiprocessing
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import SilentReporter
+from rungwise.core.configuration.context import SilentReporter
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.training import loop, part_writer
 from rungwise.training.checkpoint import Checkpoints

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from rungwise.models.family import Family
-from rungwise.models.objectives import Batch
+from rungwise.models.losses.objectives import Batch
 from rungwise.training.optimizer import MuonConfig, OptimizerConfig, build_optimizers
 from rungwise.training.parallel import Group, distribute
 from rungwise.training.step import Step

@@ -14,7 +14,7 @@ import pytest
 from moto import mock_aws
 
 from rungwise.__main__ import main
-from rungwise.commands import cluster
+from rungwise.commands.cluster import cluster
 from tests.infra import terraform
 
 OUTPUTS = {

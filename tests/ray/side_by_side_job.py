@@ -23,13 +23,13 @@ import ray
 from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import Config
-from rungwise.core.context import ComputeConfig, Context
-from rungwise.core.stage import Stage, StageType
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
-from rungwise.core.title import Title
+from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.context import ComputeConfig, Context
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import Stage, StageType
+from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.title import Title
+from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
 
 STEPS = 10

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import load, validate
-from rungwise.core.context import ComputeConfig, Context
-from rungwise.core.stage import Stage, StageType
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.config import load, validate
+from rungwise.core.configuration.context import ComputeConfig, Context
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import Stage, StageType
+from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pretraining.pretrained import config_of, load_module
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tasks.examples import (
+from rungwise.tasks.data.task_text import TaskTextConfig
+from rungwise.tasks.kinds.examples import (
     SPLITS,
     Example,
     ExampleCounts,
@@ -29,7 +30,6 @@ from rungwise.tasks.examples import (
     Text,
     write,
 )
-from rungwise.tasks.task_text import TaskTextConfig
 from rungwise.training.feed import held_out_batches, open_source
 from tests.conftest import made_up_sentences, small_recipe, write_corpus, write_recipe
 

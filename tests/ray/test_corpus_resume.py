@@ -17,8 +17,8 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from rungwise.core.config import validate
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.config import validate
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig, duplicates, near_duplicates
 from rungwise.corpus.range_task import STAGING, RangeTask
 from rungwise.corpus.ranges import ranges_of

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.config import validate
-from rungwise.core.context import Context, SilentReporter
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.context import Context, SilentReporter
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig, read_documents, stage
 from rungwise.corpus.summary import CorpusSummary
 from tests.conftest import REPOSITORY
@@ -152,8 +152,8 @@ def test_spans_and_quality_go_through_the_stage(tmp_path: Path) -> None:
 READER = """
 import json, sys
 import numpy as np
-from rungwise.core.config import validate
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.config import validate
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.range_task import RangeTask
 from rungwise.corpus.ranges import ranges_of

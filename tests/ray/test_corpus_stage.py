@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.config import validate
-from rungwise.core.context import Context, SilentReporter
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.context import Context, SilentReporter
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.source_files import SourceFile, find_files
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, read_documents, stage
 from rungwise.corpus import digests as digests_of_files
 from rungwise.corpus.summary import CorpusSummary

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import Folder
-from rungwise.core.summary import PerSplit
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import PerSplit
+from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.counts import pretrain_by_counts
 from rungwise.pretraining.pretrained import load_arrays

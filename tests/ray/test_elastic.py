@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import pytest
 
-from rungwise.core.artifact import Artifact, finish
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact, finish
+from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining import resume_proof
 from rungwise.pretraining.resume_proof import kill_steps, prove_resume

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 
-from rungwise.models.bert import BertForPretraining
+from rungwise.models.families.bert import BertForPretraining
 from rungwise.pipeline.loading import find_pretrain
 from rungwise.pretraining.pretrained import load_module, tokenizer_of
 from rungwise.tokenizer import cached_encoder

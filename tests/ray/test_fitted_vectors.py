@@ -11,11 +11,11 @@ import safetensors.numpy
 from gensim.models import KeyedVectors
 
 from rungwise.__main__ import main
-from rungwise.core.artifact import Artifact, find_input
-from rungwise.core.config import validate
-from rungwise.core.context import Context
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact, find_input
+from rungwise.core.storage.folder import Folder
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.pipeline.loading import find_pretrain
 from rungwise.pretraining import rounds
@@ -157,7 +157,7 @@ def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
 @pytest.mark.parametrize("name", RUNGS)
 def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path) -> None:
     from rungwise.finetune.model import TaskModel
-    from rungwise.tasks.examples import TaskInfo
+    from rungwise.tasks.kinds.examples import TaskInfo
     from rungwise.training.tensor_files import load_tensors
 
     pretrain = find_pretrain(str(folder / f"{name}.yaml"))

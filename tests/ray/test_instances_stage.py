@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rungwise.core import artifact
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
+from rungwise.core.stages import artifact
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.in_memory import write_corpus
 from rungwise.corpus.sources import Rules

@@ -18,10 +18,10 @@ import pytest
 import ray
 from rich.console import Console
 
-from rungwise.core import lease as leases
 from rungwise.core.errors import StageFailed
-from rungwise.core.lease import Lease
-from rungwise.core.storage import Folder
+from rungwise.core.stages import lease as leases
+from rungwise.core.stages.lease import Lease
+from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
 from rungwise.pretraining.resume_proof import kill_with_children
 from tests.faults.raylets import raylets

@@ -182,7 +182,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Marks by which to tell the code that came with the job from the code that is installed here.
     for name, text in (
         ("corpus/summary.py", ':,} dropped"'),
-        ("commands/run.py", ' stages built"'),
+        ("commands/running/run.py", ' stages built"'),
     ):
         module = folder / "platform" / "rungwise" / name
         marked = module.read_text().replace(text, text.replace('"', ' of the job"'))

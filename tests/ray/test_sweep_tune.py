@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import ComputeConfig, Context
+from rungwise.core.configuration.context import ComputeConfig, Context
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch
 from rungwise.sweep.record import ScoredTrial, SweepSummary
 from rungwise.sweep.stage import run_sweep

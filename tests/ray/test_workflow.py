@@ -23,18 +23,18 @@ from rich.console import Console
 
 import rungwise
 from rungwise.__main__ import main
-from rungwise.core.artifact import all_of, folder_of, load
-from rungwise.core.config import fingerprint, with_overrides
-from rungwise.core.context import ComputeConfig, Context
+from rungwise.core.configuration.config import fingerprint, with_overrides
+from rungwise.core.configuration.context import ComputeConfig, Context
 from rungwise.core.exit_codes import USER_ERROR
-from rungwise.core.storage import Folder
-from rungwise.core.tracking import KEY_TAG, NOTE_TAG, PARENT_TAG
-from rungwise.evaluation import compare, predictions
-from rungwise.evaluation.compare import CompareConfig
-from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.core.stages.artifact import all_of, folder_of, load
+from rungwise.core.storage.folder import Folder
+from rungwise.core.tracking.mlflow_run import KEY_TAG, NOTE_TAG, PARENT_TAG
+from rungwise.evaluation.comparison import compare, predictions
+from rungwise.evaluation.comparison.compare import CompareConfig
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.pipeline.loading import Pretrained
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks.unlabelled import example_of
+from rungwise.tasks.data.unlabelled import example_of
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain")

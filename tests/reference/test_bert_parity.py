@@ -11,10 +11,10 @@ import pytest
 import torch
 import transformers
 
-from rungwise.models.bert import IS_NEXT, NOT_NEXT, BertConfig, BertForPretraining
-from rungwise.models.language_models import MaskedModel
-from rungwise.models.objectives import MLM_NSP, PretrainingBatch
-from rungwise.models.transformer import parameter_count
+from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig, BertForPretraining
+from rungwise.models.losses.objectives import MLM_NSP, PretrainingBatch
+from rungwise.models.trained.language_models import MaskedModel
+from rungwise.models.transformer.block import parameter_count
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
 VOCAB_SIZE = 97

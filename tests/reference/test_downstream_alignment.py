@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from transformers import BertTokenizerFast
 
-from rungwise.tasks import kinds, squad_rules
-from rungwise.tasks.examples import Question, Tagged, TaskInfo
-from rungwise.tasks.items import Frame
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.kinds.examples import Question, Tagged, TaskInfo
+from rungwise.tasks.kinds.items import Frame
+from rungwise.tasks.scoring import squad_rules
 from rungwise.tokenizer import special_ids
 from tests.task_cases import SPAN, perfect_logits, questions, vocabulary
 

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from rungwise.core.errors import DataError, UserError
-from rungwise.models.elmo_files import read_release, release_config
-from rungwise.models.objectives import BILM
+from rungwise.models.families.elmo_files import read_release, release_config
+from rungwise.models.losses.objectives import BILM
 from tests.elmo_release import OPTIONS, write_release
 
 WORDS = ["The", "naïve", "日本語", "a", "x" * 60, "parser", "."]

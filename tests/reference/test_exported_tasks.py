@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from rungwise.__main__ import main
 from rungwise.finetune.scoring import outputs
 from rungwise.serving import onnx
-from rungwise.tasks import kinds
-from rungwise.tasks.examples import OF_TEXT, Kind
-from rungwise.tasks.unlabelled import example_of
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.data.unlabelled import example_of
+from rungwise.tasks.kinds.examples import OF_TEXT, Kind
 from tests.reference.test_onnx import TOLERANCE, logits_by
 from tests.small_models import shaken
 from tests.unit.test_predictor import INFO, RECORDS, make_model

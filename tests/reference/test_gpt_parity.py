@@ -10,9 +10,9 @@ import pytest
 import torch
 import transformers
 
-from rungwise.models.gpt import GptConfig
-from rungwise.models.objectives import CAUSAL, CausalBatch
-from rungwise.models.transformer import parameter_count
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.losses.objectives import CAUSAL, CausalBatch
+from rungwise.models.transformer.block import parameter_count
 from rungwise.serving.hugging_face import load
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}

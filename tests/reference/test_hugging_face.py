@@ -21,15 +21,15 @@ from rungwise.finetune.heads import (
     SpanHead,
     TokenHead,
 )
-from rungwise.models.bert import (
+from rungwise.models.families.bert import (
     IS_NEXT,
     NOT_NEXT,
     Bert,
     BertConfig,
     BertForPretraining,
 )
-from rungwise.models.gpt import GptConfig, GptForPretraining
-from rungwise.models.llama import LlamaConfig
+from rungwise.models.families.gpt import GptConfig, GptForPretraining
+from rungwise.models.families.llama import LlamaConfig
 from rungwise.serving.hugging_face import export, load
 from rungwise.serving.hugging_face.tensors import headed_names
 from tests.small_models import shaken, small_model

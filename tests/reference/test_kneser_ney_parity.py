@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rungwise.evaluation.items import estimate
+from rungwise.evaluation.suites.items import estimate
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
-from rungwise.models import arpa, kneser_ney
+from rungwise.models.families import arpa, kneser_ney
 from rungwise.tokenizer import CLS_ID, SEP_ID
 from tests.reference.slow_ngram import SlowNgram
 from tests.toy_rungs import FIRST_WORD, toy_rung

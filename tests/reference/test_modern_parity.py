@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, models
 from torch.nn import functional
 
 from rungwise.core.errors import DataError
-from rungwise.models.llama import LlamaConfig
-from rungwise.models.modern_bert import ModernBertConfig
-from rungwise.models.transformer import parameter_count
+from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.modern_bert import ModernBertConfig
+from rungwise.models.transformer.block import parameter_count
 from rungwise.serving.hugging_face import export, load
 from rungwise.serving.hugging_face.tensors import entries
 from tests.small_models import shaken

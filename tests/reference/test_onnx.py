@@ -16,13 +16,13 @@ from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, TaskModel
 from rungwise.finetune.batches import collate
 from rungwise.finetune.scoring import outputs
-from rungwise.models.recurrent import LstmConfig
+from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import onnx
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks import kinds
-from rungwise.tasks.examples import Kind, Text
-from rungwise.tasks.items import Item
-from rungwise.tasks.unlabelled import example_of
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.data.unlabelled import example_of
+from rungwise.tasks.kinds.examples import Kind, Text
+from rungwise.tasks.kinds.items import Item
 from tests.report_pages import built
 from tests.small_models import LENGTH, VOCAB_SIZE, objective_of, shaken, small_config
 from tests.unit.test_predictor import INFO, RECORDS, make_model, numeric

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rungwise.core.errors import DataError
-from rungwise.models import arpa, kneser_ney
+from rungwise.models.families import arpa, kneser_ney
 
 START, END, UNKNOWN = 0, 1, 2
 BY_HAND = """made by hand

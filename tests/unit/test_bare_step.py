@@ -15,9 +15,9 @@ import torch
 from benchmarks import training_cases, training_step
 from benchmarks.baselines.nano_gpt import NanoGpt
 from benchmarks.training_cases import Case
-from rungwise.models.bert import BertConfig
-from rungwise.models.gpt import GptConfig
-from rungwise.models.transformer import parameter_count
+from rungwise.models.families.bert import BertConfig
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.transformer.block import parameter_count
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CPU = training_step.Setting("cpu", "float32", compile=False, threads=1)

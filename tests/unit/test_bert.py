@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
-from rungwise.models.bert import Bert, BertConfig, BertForPretraining
-from rungwise.models.objectives import MLM_NSP
-from rungwise.models.transformer import (
+from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining
+from rungwise.models.losses.objectives import MLM_NSP
+from rungwise.models.transformer.block import (
     Transformer,
     gather_positions,
     parameter_count,

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.models.bert import BertConfig, BertForPretraining
-from rungwise.models.bidirectional import BidirectionalConfig, BidirectionalForPretraining
-from rungwise.models.objectives import BIDIRECTIONAL, CausalBatch
-from rungwise.models.transformer import parameter_count
+from rungwise.models.families.bert import BertConfig, BertForPretraining
+from rungwise.models.families.bidirectional import BidirectionalConfig, BidirectionalForPretraining
+from rungwise.models.losses.objectives import BIDIRECTIONAL, CausalBatch
+from rungwise.models.transformer.block import parameter_count
 from tests.small_models import (
     VOCAB_SIZE,
     documents_of,

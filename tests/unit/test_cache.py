@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from rungwise.core import artifact as artifacts
-from rungwise.core import checked
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages import checked
+from rungwise.core.storage.folder import Folder
 from rungwise.instances import cache, shards
 from rungwise.instances.cache import ShardStore
 from rungwise.instances.cache_folder import CacheFolder
@@ -218,7 +218,7 @@ _READ_ALL = """
 import json, sys
 from pathlib import Path
 from rungwise.instances.cache import ShardStore
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 uri, files, digests, sizes, limit, folder = json.load(sys.stdin)
 store = ShardStore(Folder.at(uri), files, digests, sizes, limit, Path(folder))
 print("ready", flush=True)

@@ -14,12 +14,13 @@ import pytest
 import torch
 from scipy.spatial import distance
 
-from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.evaluation.neighbours import Neighbourhood
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.page.neighbours import Neighbourhood
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
-from rungwise.models.capabilities import (
+from rungwise.models.losses.objectives import CAUSAL, CausalBatch
+from rungwise.models.trained.capabilities import (
     BlankLogits,
     Encoder,
     LanguageModel,
@@ -27,9 +28,8 @@ from rungwise.models.capabilities import (
     TargetLogits,
     WordVectors,
 )
-from rungwise.models.language_models import windows
-from rungwise.models.objectives import CAUSAL, CausalBatch
-from rungwise.models.perplexity import perplexity
+from rungwise.models.trained.language_models import windows
+from rungwise.models.trained.perplexity import perplexity
 from rungwise.pretraining import pretrained
 from rungwise.tokenizer import SpecialIds, WordPieceConfig, train
 from rungwise.tokens.text import TokenisedText

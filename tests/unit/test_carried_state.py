@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.objectives import CAUSAL, CausalBatch
-from rungwise.models.recurrent import (
+from rungwise.models.families.recurrent import (
     LstmConfig,
     RecurrentForPretraining,
     RnnConfig,
 )
+from rungwise.models.losses.objectives import CAUSAL, CausalBatch
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import check_fit

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from rungwise.evaluation import claims
-from rungwise.evaluation.claims import Comparison, Verdict, registered, verdict_of
-from rungwise.evaluation.items import METRICS, Items
+from rungwise.evaluation.comparison import claims
+from rungwise.evaluation.comparison.claims import Comparison, Verdict, registered, verdict_of
 from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.suites.items import METRICS, Items
 
 Measured = Mapping[str, Mapping[tuple[str, str, str], Items]]
 

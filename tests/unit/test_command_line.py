@@ -16,10 +16,10 @@ import pytest
 import requests
 
 from rungwise.__main__ import main
-from rungwise.core import artifact
-from rungwise.core import lease as leases
-from rungwise.core.lease import driving
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact
+from rungwise.core.stages import lease as leases
+from rungwise.core.stages.lease import driving
+from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.workflow import load_recipe, root_folder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
@@ -312,7 +312,9 @@ def test_ui_names_the_page_of_the_runs(
         )
         store.commit()
     started: list[Any] = []
-    monkeypatch.setattr("rungwise.commands.ui.os.execve", lambda *given: started.append(given))
+    monkeypatch.setattr(
+        "rungwise.commands.running.ui.os.execve", lambda *given: started.append(given)
+    )
     main(["ui", str(recipe), f"--port={unused_port}"])
     assert started[0][2]["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
     assert f"127.0.0.1:{unused_port}/#/experiments/7/runs?" in capfd.readouterr().out

@@ -16,17 +16,17 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss
 from sklearn.preprocessing import MultiLabelBinarizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import validate
-from rungwise.core.context import Context
-from rungwise.core.storage import Folder
-from rungwise.evaluation.compare import CompareConfig, compare_variants
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.context import Context
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison.compare import CompareConfig, compare_variants
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import estimate
-from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.report import formats
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks.examples import ExampleCounts, TaskInfo, TaskSummary, Text, read, write
-from rungwise.tasks.noise import noisy
+from rungwise.tasks.data.noise import noisy
+from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, Text, read, write
 from rungwise.training.tensor_files import save_tensors
 from tests.small_models import small_config, small_model
 from tests.summaries import pretrained_of, standing

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from rungwise.core.config import (
+from rungwise.core.configuration.config import (
     Config,
     canonical_json,
     fingerprint,

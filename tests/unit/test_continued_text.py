@@ -9,20 +9,21 @@ import pytest
 
 import rungwise
 from rungwise.__main__ import main
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import fingerprint, load, validate
-from rungwise.core.context import Context
+from rungwise.core.configuration.config import fingerprint, load, validate
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary, sources_of
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, chained_stages, pretrain_stages
 from rungwise.pipeline.workflow import plan
 from rungwise.report.findings import what_text
-from rungwise.tasks.examples import (
+from rungwise.tasks.data.task_text import TaskTextConfig, build_task_text, documents
+from rungwise.tasks.kinds.examples import (
     Answer,
     ChoiceExample,
     Example,
@@ -33,7 +34,6 @@ from rungwise.tasks.examples import (
     Text,
     write,
 )
-from rungwise.tasks.task_text import TaskTextConfig, build_task_text, documents
 from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.summaries import task_of
 

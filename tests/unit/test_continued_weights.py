@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, TaskModel
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import build, check_fit, identity_of
 from rungwise.pretraining.initial import began_with, carried_by
 from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
-from rungwise.tasks.examples import TaskInfo
+from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 from tests.small_models import objective_of
 from tests.summaries import made_of

@@ -11,11 +11,16 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import ConfigError
-from rungwise.models.contrastive import SENTENCE_PAIRS, SIMCSE, SentenceEncoder, SentenceModel
-from rungwise.models.denoising import TSDAE, without_masked
-from rungwise.models.objectives import PretrainingBatch
+from rungwise.models.losses.contrastive import (
+    SENTENCE_PAIRS,
+    SIMCSE,
+    SentenceEncoder,
+    SentenceModel,
+)
+from rungwise.models.losses.denoising import TSDAE, without_masked
+from rungwise.models.losses.objectives import PretrainingBatch
 from rungwise.pretraining.config import check_rows
 from rungwise.serving.hugging_face import export
 from rungwise.tokenizer import WordPieceConfig, special_ids, train

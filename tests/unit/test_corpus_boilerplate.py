@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
-from rungwise.core.source_files import find_files
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.boilerplate import gutenberg_text
 from rungwise.corpus.in_memory import write_corpus
 from rungwise.corpus.ranges import ranges_of, read_range

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus import decontamination
 from rungwise.corpus.build import RangeBuilder
 from rungwise.corpus.decontamination import NgramsOfTests, ngrams_of_tests

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.build import RangeBuilder
 from rungwise.corpus.document import RawDocument

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.source_files import find_files
+from rungwise.core.storage.source_files import find_files
 from rungwise.corpus import streams
 from rungwise.corpus.document import Damage, RawDocument
 from rungwise.corpus.ranges import Range, read_range

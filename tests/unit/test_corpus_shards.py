@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
-from rungwise.core.summary import PerSplit
+from rungwise.core.stages.summary import PerSplit
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig, Document, build, duplicates, read_documents, stage
 from rungwise.corpus.build import RangeBuilder
 from rungwise.corpus.document import Damage, RawDocument, digest_of

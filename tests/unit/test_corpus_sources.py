@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.config import fingerprint, validate
+from rungwise.core.configuration.config import fingerprint, validate
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.source_files import SourceFile, find_files
+from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, PydocsSource, identity, outside
 from rungwise.corpus.digests import digests_of
 from rungwise.corpus.ranges import ranges_of

@@ -18,17 +18,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from rungwise.core.artifact import Artifact, finish
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact, finish
+from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, TaskData, TaskModel, describe, restore
 from rungwise.finetune.heads import Rows
 from rungwise.finetune.loop import build as build_task_model
-from rungwise.models.capabilities import Encoder, LanguageModel, NextTokenLogits, WordVectors
-from rungwise.models.elmo import Elmo, ElmoConfig, ElmoForPretraining
-from rungwise.models.objectives import BILM, CausalBatch
-from rungwise.models.projected_lstm import ProjectedLstm
+from rungwise.models.families.elmo import Elmo, ElmoConfig, ElmoForPretraining
+from rungwise.models.families.projected_lstm import ProjectedLstm
+from rungwise.models.losses.objectives import BILM, CausalBatch
+from rungwise.models.trained.capabilities import (
+    Encoder,
+    LanguageModel,
+    NextTokenLogits,
+    WordVectors,
+)
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train, written_bytes
 from rungwise.training.progress import Progress

@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.core.context import TokenizerBackend
+from rungwise.core.configuration.context import TokenizerBackend
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import SCHEMA
 from rungwise.tokenizer import (
     ByteBpeConfig,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.models.encoders import NUM_MARKS, new_tokens_of
+from rungwise.models.trained.encoders import NUM_MARKS, new_tokens_of
 from tests.small_models import (
     CAUSAL_KINDS,
     KINDS,

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
-from rungwise.evaluation import predictions
-from rungwise.evaluation.ensemble import combined, threshold, together
-from rungwise.tasks import metrics
-from rungwise.tasks.examples import TaskInfo, Text, write
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison import predictions
+from rungwise.evaluation.comparison.ensemble import combined, threshold, together
+from rungwise.tasks.kinds.examples import TaskInfo, Text, write
+from rungwise.tasks.scoring import metrics
 from tests.summaries import standing, task_of
 
 INFO = TaskInfo("classification", ("no", "yes"), False, "f1")

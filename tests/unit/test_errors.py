@@ -13,13 +13,13 @@ from seqeval.metrics import classification_report
 from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 
-from rungwise.core.storage import Folder
-from rungwise.evaluation import predictions
-from rungwise.evaluation.errors import disagreements, errors
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison import predictions
+from rungwise.evaluation.comparison.errors import disagreements, errors
 from rungwise.report.environment import environment
 from rungwise.report.erring import Erring
-from rungwise.tasks import kinds
-from rungwise.tasks.examples import (
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.kinds.examples import (
     Answer,
     ChoiceExample,
     Example,
@@ -28,7 +28,7 @@ from rungwise.tasks.examples import (
     TaskInfo,
     Text,
 )
-from rungwise.tasks.items import Item
+from rungwise.tasks.kinds.items import Item
 
 LABELS = ("no", "maybe", "yes")
 TAGS = ("O", "B-A", "I-A", "B-B", "I-B")

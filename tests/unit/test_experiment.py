@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.config import load, validate, with_overrides
+from rungwise.core.configuration.config import load, validate, with_overrides
 from rungwise.core.errors import ConfigError
-from rungwise.core.stage import Stage
-from rungwise.evaluation.compare import CompareConfig
+from rungwise.core.stages.stage import Stage
+from rungwise.evaluation.comparison.compare import CompareConfig
 from rungwise.pipeline.experiment import experiment_stages
 from rungwise.pipeline.recipe import Recipe, report_stage
 from rungwise.report.origin import recipe_text

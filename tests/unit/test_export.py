@@ -14,14 +14,14 @@ import transformers
 from safetensors.numpy import save
 
 from rungwise.__main__ import main
-from rungwise.commands.export import write
-from rungwise.core import artifact as artifacts
+from rungwise.commands.models.export import write
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.storage import Folder
-from rungwise.core.summary import PerSplit
-from rungwise.models import arpa
-from rungwise.models.bert import BertForPretraining
-from rungwise.models.ngram import NgramConfig
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.summary import PerSplit
+from rungwise.core.storage.folder import Folder
+from rungwise.models.families import arpa
+from rungwise.models.families.bert import BertForPretraining
+from rungwise.models.families.ngram import NgramConfig
 from rungwise.pipeline.loading import find_pretrain, load
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pretraining.pretrained import load_module

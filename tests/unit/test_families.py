@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from rungwise.core.config import fingerprint, validate
+from rungwise.core.configuration.config import fingerprint, validate
 from rungwise.core.errors import ConfigError
 from rungwise.instances.kinds import KINDS as INSTANCES
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
-from rungwise.models.objectives import Objective
+from rungwise.models.losses.objectives import Objective
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.training.config import GradientConfig
@@ -27,7 +27,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "rungwise"
 FAMILIES: tuple[type[Family], ...] = typing.get_args(typing.get_args(ModelConfig)[0])
 RECIPE = small_recipe(Path("artifacts"), Path("corpus.txt"))
 # Packages above models; serving/hugging_face names the families that transformers has, and
-# commands/init.py writes recipes of two.
+# commands/running/init.py writes recipes of two.
 ABOVE = (
     *("training", "pretraining", "tasks", "finetune", "sweep", "evaluation", "serving"),
     *("report", "pipeline", "submission", "commands"),
@@ -53,7 +53,7 @@ def test_nothing_above_models_knows_which_families_or_objectives_there_are(path:
             of = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
             assert not of & modules, f"{path.name}:{node.lineno} imports a family"
             values = {alias.name for alias in node.names}
-            if node.module == "rungwise.models.objectives":
+            if node.module == "rungwise.models.losses.objectives":
                 assert not any(value.isupper() for value in values), f"{path.name}:{node.lineno}"
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             assert node.value not in names, f"{path.name}:{node.lineno} names {node.value}"
@@ -61,9 +61,9 @@ def test_nothing_above_models_knows_which_families_or_objectives_there_are(path:
 
 def test_the_walk_would_see_a_family_and_an_objective(tmp_path: Path) -> None:
     for code in (
-        "from rungwise.models.gpt import GptConfig",
+        "from rungwise.models.families.gpt import GptConfig",
         "from rungwise.models import bert",
-        "from rungwise.models.objectives import CAUSAL",
+        "from rungwise.models.losses.objectives import CAUSAL",
         "masks = kind in ('mlm', 'mlm_nsp')",
     ):
         (tmp_path / "bad.py").write_text(code)

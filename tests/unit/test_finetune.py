@@ -17,9 +17,9 @@ import torch
 from tokenizers import Tokenizer, models
 from torch.nn import functional
 
-from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.finetune import (
     FinetuneConfig,
     Split,
@@ -42,9 +42,9 @@ from rungwise.finetune.learning import learning_rate_shares
 from rungwise.finetune.loop import batches_of, build
 from rungwise.finetune.scoring import loss_sums
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tasks.examples import Kind, TaskInfo, Text, write
-from rungwise.tasks.items import Item, Row
-from rungwise.tasks.sentences import Pairs
+from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write
+from rungwise.tasks.kinds.items import Item, Row
+from rungwise.tasks.kinds.sentences import Pairs
 from rungwise.training.optimizer import (
     OptimizerConfig,
     build_optimizer,

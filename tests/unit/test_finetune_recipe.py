@@ -21,7 +21,7 @@ from rungwise.finetune.loop import add_gradients, build
 from rungwise.finetune.scoring import class_weights, loss_sums
 from rungwise.sweep.draws import check_values
 from rungwise.sweep.effective import difference, split_metrics
-from rungwise.tasks.examples import Kind
+from rungwise.tasks.kinds.examples import Kind
 from tests.toy_sweeps import stage_config
 from tests.toy_tasks import INFO, config_of, stand_in, toy_data
 

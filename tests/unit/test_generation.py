@@ -14,23 +14,23 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn import functional
 
-from rungwise.core.config import Config, validate
+from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.finetune import FinetuneConfig, Split, TaskData, TaskModel, evaluate, finetune
 from rungwise.finetune.data import check, frame_of
 from rungwise.finetune.heads import Rows
 from rungwise.finetune.loop import build
 from rungwise.finetune.scoring import outputs
-from rungwise.models.recurrent import LstmConfig
+from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import hugging_face
 from rungwise.serving.onnx import export
-from rungwise.tasks import kinds
-from rungwise.tasks.baselines import baselines
-from rungwise.tasks.examples import TaskInfo, Text
+from rungwise.tasks import interface as kinds
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.items import Frame
-from rungwise.tasks.look import look
+from rungwise.tasks.formats.look import look
+from rungwise.tasks.kinds.examples import TaskInfo, Text
+from rungwise.tasks.kinds.items import Frame
+from rungwise.tasks.scoring.baselines import baselines
 from tests.small_models import objective_of, shaken, small_config
 
 INFO = TaskInfo("generation", (), False, "chrf")

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from rungwise.core.config import Config, validate
+from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError
-from rungwise.models.bert import BertConfig
 from rungwise.models.config import ModelConfig
-from rungwise.models.gpt import Gpt, GptConfig, GptForPretraining
-from rungwise.models.modern_bert import ModernBertConfig
-from rungwise.models.objectives import CAUSAL
-from rungwise.models.transformer import parameter_count
+from rungwise.models.families.bert import BertConfig
+from rungwise.models.families.gpt import Gpt, GptConfig, GptForPretraining
+from rungwise.models.families.modern_bert import ModernBertConfig
+from rungwise.models.losses.objectives import CAUSAL
+from rungwise.models.transformer.block import parameter_count
 from tests.small_models import (
     CAUSAL_KINDS,
     VOCAB_SIZE,

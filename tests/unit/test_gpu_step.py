@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
-from rungwise.models.objectives import Batch
+from rungwise.models.losses.objectives import Batch
 from rungwise.training import parallel
 from rungwise.training.optimizer import MuonConfig, OptimizerConfig, build_optimizers
 from rungwise.training.parallel import Group

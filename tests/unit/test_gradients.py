@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rungwise.models import cross_entropy
-from rungwise.models.cross_entropy import MOST_LOGITS, token_sums
-from rungwise.models.transformer import recompute_activations
+from rungwise.models.losses import cross_entropy
+from rungwise.models.losses.cross_entropy import MOST_LOGITS, token_sums
+from rungwise.models.transformer.block import recompute_activations
 from tests.small_models import (
     CAUSAL_KINDS,
     KINDS,

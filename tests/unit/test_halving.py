@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.context import SilentReporter
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.context import SilentReporter
+from rungwise.core.storage.folder import Folder
 from rungwise.sweep import record as records
 from rungwise.sweep.draws import points, settings_of
 from rungwise.sweep.halving import Legs

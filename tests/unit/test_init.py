@@ -15,7 +15,7 @@ import yaml
 from tokenizers import Tokenizer
 
 from rungwise.__main__ import main
-from rungwise.commands.init import flow
+from rungwise.commands.running.init import flow
 from rungwise.core.errors import DataError
 from rungwise.corpus.look import Seen, language, look
 from rungwise.corpus.ranges import ranges_of, read_range
@@ -24,7 +24,7 @@ from rungwise.corpus.summary import amount
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.tasks.config import FilesTaskConfig
-from rungwise.tasks.files import load
+from rungwise.tasks.data.files import load
 from rungwise.tokenizer import TokenizerFileConfig, train
 
 WORDS = [

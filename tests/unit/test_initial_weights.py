@@ -18,13 +18,13 @@ from tokenizers import (
     trainers,
 )
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import validate
-from rungwise.core.context import ComputeConfig, Context, SilentReporter
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.context import ComputeConfig, Context, SilentReporter
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.models.family import Family
-from rungwise.models.objectives import Objective
+from rungwise.models.losses.objectives import Objective
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.imported import ImportConfig

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from rungwise.__main__ import main
-from rungwise.core import artifact
-from rungwise.core.artifact import Artifact
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
+from rungwise.core.stages import artifact
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.in_memory import write_corpus
 from rungwise.corpus.sources import Rules

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rungwise.core.config import validate
-from rungwise.core.context import Context
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import Folder
-from rungwise.core.summary import PerSplit
+from rungwise.core.stages.summary import PerSplit
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.segment import segment
 from rungwise.instances import blocks, pairs, sentence_order, shards
 from rungwise.instances.blocks import MaskedBlocksConfig

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from rungwise.core.errors import DataError
-from rungwise.evaluation import items as items_of
-from rungwise.evaluation.items import Items, contrast, estimate
+from rungwise.evaluation.suites import items as items_of
+from rungwise.evaluation.suites.items import Items, contrast, estimate
 
 
 def made(metric: str, numbers: np.ndarray, part: str = "") -> Items:

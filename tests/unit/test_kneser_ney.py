@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.models import kneser_ney
-from rungwise.models.ngram import NgramConfig
+from rungwise.models.families import kneser_ney
+from rungwise.models.families.ngram import NgramConfig
 
 START, END = 0, 1
 HALVES = (0.5, 1.0, 1.5)

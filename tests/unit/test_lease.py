@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from rungwise.core import artifact as artifacts
-from rungwise.core import lease as leases
-from rungwise.core import storage
-from rungwise.core.lease import Drivers, Lease, driving
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages import lease as leases
+from rungwise.core.stages.lease import Drivers, Lease, driving
+from rungwise.core.storage import folder as storage
+from rungwise.core.storage.folder import Folder
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
 def leave_behind(folder: Folder, **changes: object) -> None:
     """The lease of a driver that was killed."""
     code = (
-        "import os, sys; from rungwise.core.lease import Lease; from rungwise.core.storage import "
+        "import os, sys; from rungwise.core.stages.lease import Lease; from rungwise.core.storage.folder import "
         "Folder; assert Lease(Folder.at(sys.argv[1]), 'f').take(); os.kill(os.getpid(), 9)"
     )
     killed = subprocess.run([sys.executable, "-c", code, folder.uri], check=False)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.stats import gmean
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.tasks import kinds
-from rungwise.tasks.examples import TaskInfo, Text
-from rungwise.tasks.items import Frame, Item
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.kinds.examples import TaskInfo, Text
+from rungwise.tasks.kinds.items import Frame, Item
 
 LABELS = TaskInfo("classification", ("a", "b", "c"), False, "accuracy")
 PAIRS = TaskInfo("classification", ("a", "b", "c"), True, "accuracy")

@@ -41,7 +41,7 @@ from rungwise.cluster.aws.leave import leave_without_head
 from rungwise.cluster.aws.secret_store import read_secret, write_private
 from rungwise.cluster.description import Database, Machine
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from tests.conftest import REPOSITORY
 from tests.infra.services import metadata_server
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.tokenizer import encoder_of
 from rungwise.tokens.mask_units import MaskUnitsConfig, encode, identity, outside

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.randomness import bits, extend, uniform
 from rungwise.instances.mask_selection import span_lengths

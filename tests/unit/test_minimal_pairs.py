@@ -27,7 +27,7 @@ from rungwise.evaluation.suites.minimal_pairs import (
     published,
     read,
 )
-from rungwise.models import kneser_ney
+from rungwise.models.families import kneser_ney
 from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, UNK_ID, WordConfig
 from rungwise.tokenizer.training import from_counts
 from tests.toy_rungs import FIRST_WORD, toy_rung

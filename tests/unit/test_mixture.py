@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import validate
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.lanes import LaneOrder
 from rungwise.instances.mixture import MixedOrder, quotas_of
 from rungwise.instances.order import Order, OrderConfig, ReadOrder, evenly

@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.models import language_models
-from rungwise.models.capabilities import Encoder, LanguageModel, NextTokenLogits, WordVectors
-from rungwise.models.nnlm import NnlmConfig, NnlmForPretraining
-from rungwise.models.objectives import CAUSAL
+from rungwise.models.families.nnlm import NnlmConfig, NnlmForPretraining
+from rungwise.models.losses.objectives import CAUSAL
+from rungwise.models.trained import language_models
+from rungwise.models.trained.capabilities import (
+    Encoder,
+    LanguageModel,
+    NextTokenLogits,
+    WordVectors,
+)
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import random_causal_batch, shaken
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, Text
-from rungwise.tasks.noise import noisy
+from rungwise.tasks.data.noise import noisy
+from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, Text
 from tests.task_cases import questions
 
 ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")

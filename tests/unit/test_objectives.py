@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rungwise.models.bert import BertConfig, BertForPretraining
-from rungwise.models.cross_entropy import weighted_sums
-from rungwise.models.objectives import (
+from rungwise.models.families.bert import BertConfig, BertForPretraining
+from rungwise.models.losses.cross_entropy import weighted_sums
+from rungwise.models.losses.objectives import (
     CausalBatch,
     LossSum,
     PretrainingBatch,

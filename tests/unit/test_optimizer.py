@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
-from rungwise.models.bert import BertConfig, BertForPretraining
 from rungwise.models.config import ModelConfig
+from rungwise.models.families.bert import BertConfig, BertForPretraining
+from rungwise.models.families.gpt import GptConfig
 from rungwise.models.family import Family
-from rungwise.models.gpt import GptConfig
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from rungwise.core.errors import DataError
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
-from rungwise.models import kneser_ney
+from rungwise.models.families import kneser_ney
 from rungwise.tokenizer import CLS_ID, SEP_ID
 from tests.toy_rungs import FIRST_WORD, toy_rung
 

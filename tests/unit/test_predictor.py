@@ -15,15 +15,15 @@ from safetensors.torch import save_file
 from scipy.stats import gmean
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.commands.export import write_task_model
-from rungwise.commands.predict import answers
-from rungwise.core.config import validate
+from rungwise.commands.models.export import write_task_model
+from rungwise.commands.models.predict import answers
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, TaskModel, describe
 from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
-from rungwise.tasks.examples import OF_TEXT, Kind, TaskInfo
-from rungwise.tasks.unlabelled import example_of
+from rungwise.tasks.data.unlabelled import example_of
+from rungwise.tasks.kinds.examples import OF_TEXT, Kind, TaskInfo
 from tests.small_models import VOCAB_SIZE, small_config
 
 INFO: dict[Kind, TaskInfo] = {

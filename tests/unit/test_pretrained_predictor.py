@@ -12,15 +12,15 @@ import torch
 import transformers
 from safetensors.numpy import save
 
-from rungwise.commands.export import write
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
+from rungwise.commands.models.export import write
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
-from rungwise.models.word_vectors import WordVectorModel
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.models.word_vectors.vector_family import WordVectorModel
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving.pretrained import PretrainedPredictor, describe, load
-from rungwise.tasks.examples import Text
+from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer import WordConfig, train
 from tests.conftest import made_up_sentences
 from tests.report_pages import LENGTH, Recorder, built, tokenizer_summary

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rungwise.evaluation.measure import MEASURE, MeasureConfig
 from rungwise.evaluation.suites import polysemy, probe
+from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.evaluation.suites.polysemy import PolysemySuite
 from rungwise.evaluation.suites.probe import ProbeSuite
-from rungwise.models.gpt import GptConfig
+from rungwise.models.families.gpt import GptConfig
 from rungwise.tokenizer.training import wordpiece
 from tests.conftest import SPECIAL_IDS
 

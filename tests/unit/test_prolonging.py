@@ -11,13 +11,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from rungwise.commands.gc import gc
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import ComputeConfig
-from rungwise.core.stage import Stage, StageType, plan
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
+from rungwise.commands.models.gc import gc
+from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import Stage, StageType, plan
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.prolonging import goes_on_from

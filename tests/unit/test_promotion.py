@@ -13,15 +13,15 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rungwise.__main__ import main
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context, TrackingRun
+from rungwise.core.configuration.context import Context, TrackingRun
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
-from rungwise.evaluation import predictions
-from rungwise.evaluation.measure import MeasureSummary, Score
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison import predictions
+from rungwise.evaluation.comparison.summary import EvaluateSummary, SeedRow, VariantResult
 from rungwise.evaluation.statistics import estimate
-from rungwise.evaluation.summary import EvaluateSummary, SeedRow, VariantResult
+from rungwise.evaluation.suites.measure import MeasureSummary, Score
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
@@ -29,9 +29,9 @@ from rungwise.serving.card import description, uses
 from rungwise.serving.predictor import FILES, Predictor
 from rungwise.serving.pretrained import load
 from rungwise.serving.registry import RegisterConfig, register_model
-from rungwise.tasks import examples as tasks
-from rungwise.tasks.examples import ExampleCounts, Kind, TaskSummary, Text
-from rungwise.tasks.unlabelled import columns, examples_in
+from rungwise.tasks.data.unlabelled import columns, examples_in
+from rungwise.tasks.kinds import examples as tasks
+from rungwise.tasks.kinds.examples import ExampleCounts, Kind, TaskSummary, Text
 from tests.report_pages import Recorder, corpus_summary
 from tests.unit.test_predictor import INFO, make_model
 

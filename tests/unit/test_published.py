@@ -8,16 +8,21 @@ from statistics import fmean
 
 import pytest
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError
-from rungwise.core.storage import Folder
-from rungwise.evaluation import table
-from rungwise.evaluation.published import TABLES, PublishedConfig
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison import table
+from rungwise.evaluation.comparison.published import TABLES, PublishedConfig
+from rungwise.evaluation.comparison.summary import (
+    EvaluateSummary,
+    PairedDifference,
+    SeedRow,
+    VariantResult,
+)
+from rungwise.evaluation.comparison.table import TableConfig
 from rungwise.evaluation.statistics import Difference, Estimate
-from rungwise.evaluation.summary import EvaluateSummary, PairedDifference, SeedRow, VariantResult
-from rungwise.evaluation.table import TableConfig
-from rungwise.tasks.examples import ExampleCounts
+from rungwise.tasks.kinds.examples import ExampleCounts
 from tests.summaries import standing
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.quickstart import CONFIG, READ, records
-from rungwise.core import artifact as artifacts
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.workflow import load_recipe, stages_of
 from tests.conftest import REPOSITORY
 

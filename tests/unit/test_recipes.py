@@ -12,9 +12,9 @@ import pytest
 import torch
 import yaml
 
-from rungwise.core.config import load, validate, with_overrides
+from rungwise.core.configuration.config import load, validate, with_overrides
 from rungwise.core.errors import ConfigError
-from rungwise.models.bert import BertForPretraining
+from rungwise.models.families.bert import BertForPretraining
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.reference import reference, resolved
 from tests.conftest import REPOSITORY, small_recipe

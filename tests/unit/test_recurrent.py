@@ -11,14 +11,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.models import language_models
-from rungwise.models.capabilities import Encoder, LanguageModel, NextTokenLogits, WordVectors
-from rungwise.models.objectives import CAUSAL
-from rungwise.models.recurrent import (
+from rungwise.models.families.recurrent import (
     LstmConfig,
     RecurrentFamily,
     RecurrentForPretraining,
     RnnConfig,
+)
+from rungwise.models.losses.objectives import CAUSAL
+from rungwise.models.trained import language_models
+from rungwise.models.trained.capabilities import (
+    Encoder,
+    LanguageModel,
+    NextTokenLogits,
+    WordVectors,
 )
 from rungwise.training.optimizer import hidden_matrices
 from tests.conftest import SPECIAL_IDS

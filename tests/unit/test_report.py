@@ -12,16 +12,16 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.storage import Folder
-from rungwise.evaluation import fill_in, held_out, spelling
-from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.evaluation.page import fill_in, held_out, spelling
 from rungwise.instances import shards
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import MaskedReader
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.bert import BertConfig, BertForPretraining
-from rungwise.models.language_models import MaskedModel
+from rungwise.models.families.bert import BertConfig, BertForPretraining
+from rungwise.models.trained.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
 from rungwise.report.findings import what_was_trained

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from rungwise.core.artifact import Artifact
-from rungwise.evaluation import predictions
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.comparison import predictions
+from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.summary import EvaluateSummary
-from rungwise.evaluation.table import TableSummary
 from rungwise.report import (
     budget_plots,
     comparison,
@@ -26,7 +26,7 @@ from rungwise.report import (
 )
 from rungwise.report.compared import Compared, gather, of_stage
 from rungwise.report.page import ReportSummary
-from rungwise.tasks.examples import Text
+from rungwise.tasks.kinds.examples import Text
 from tests.report_experiments import (
     METRICS,
     Experiment,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rungwise.__main__ import _parsed, _parser
-from rungwise.core.artifact import Artifact
-from rungwise.core.storage import Folder
-from rungwise.evaluation.summary import Estimate, PairedDifference
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison.summary import Estimate, PairedDifference
 from rungwise.report import findings, formats, origin
 from rungwise.serving.registry import RegisterSummary
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from rungwise.core.context import Context
-from rungwise.core.storage import Folder
-from rungwise.evaluation.claims import Compared, measured_name
-from rungwise.evaluation.published import BLIMP_HUMAN, ORDERS, TABLES
+from rungwise.core.configuration.context import Context
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison.claims import Compared, measured_name
+from rungwise.evaluation.comparison.published import BLIMP_HUMAN, ORDERS, TABLES
 from rungwise.evaluation.statistics import Estimate
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.recipe import Recipe

@@ -14,13 +14,13 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
 
-from rungwise.core.artifact import Artifact
-from rungwise.evaluation import fill_in, held_out, surprise
-from rungwise.evaluation import generation as continuations
-from rungwise.evaluation.generation import Prompt
-from rungwise.evaluation.spelling import Spelling
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.page import fill_in, held_out, surprise
+from rungwise.evaluation.page import generation as continuations
+from rungwise.evaluation.page.generation import Prompt
+from rungwise.evaluation.page.spelling import Spelling
 from rungwise.instances.reader import InstanceReader
-from rungwise.models.language_models import CausalModel, TwoDirectionModel
+from rungwise.models.trained.language_models import CausalModel, TwoDirectionModel
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import pretraining_plots, speed, speed_plots

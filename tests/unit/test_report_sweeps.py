@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rungwise.core.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
 from rungwise.report import sweep_plots, tables

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.core import artifact as artifacts
+from rungwise.core.configuration.secrecy import without_password
 from rungwise.core.errors import UserError
-from rungwise.core.secrecy import without_password
-from rungwise.core.storage import Folder
-from rungwise.core.tracking import Tracker
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.storage.folder import Folder
+from rungwise.core.tracking.mlflow_run import Tracker
 from rungwise.corpus.sources import CorpusConfig, TextSource
 from rungwise.corpus.stage import CORPUS
 from rungwise.pipeline.recipe import Recipe

@@ -16,11 +16,11 @@ from sklearn.decomposition import PCA
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
-from rungwise.core import outside
 from rungwise.core.errors import DataError
+from rungwise.core.storage import outside
 from rungwise.evaluation.suites import classifiers, senses
 from rungwise.evaluation.suites.senses import SensesSuite
-from rungwise.models.gpt import GptConfig
+from rungwise.models.families.gpt import GptConfig
 from rungwise.tokenizer.training import wordpiece
 from tests.conftest import SPECIAL_IDS
 

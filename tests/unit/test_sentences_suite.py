@@ -15,9 +15,9 @@ from sklearn.metrics.pairwise import paired_cosine_distances
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.evaluation.items import estimate
+from rungwise.evaluation.suites.items import estimate
 from rungwise.evaluation.suites.sentences import SentencesSuite
-from rungwise.models.gpt import GptConfig
+from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.presets import SickFormat, StsFormat
 from tests.toy_rungs import FIRST_WORD, toy_rung
 from tests.unit.test_word_states import Recorder

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rungwise.commands.predict import answers
+from rungwise.commands.models.predict import answers
 from rungwise.core.errors import DataError
 from rungwise.serving.service import Answer, Reply, Service
-from rungwise.tasks.examples import Example, Kind
-from rungwise.tasks.unlabelled import read_lines
+from rungwise.tasks.data.unlabelled import read_lines
+from rungwise.tasks.kinds.examples import Example, Kind
 from tests.unit.test_predictor import INFO, RECORDS, make_model, numeric
 
 

@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from rungwise.cluster.session import session
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import UserError
 
 

@@ -7,9 +7,9 @@ import pytest
 from benchmarks.simulated_step import count
 from benchmarks.training_cases import Case
 from benchmarks.training_step import OURS
-from rungwise.models.bert import BertConfig
-from rungwise.models.body import NextTokenModel
-from rungwise.models.gpt import GptConfig
+from rungwise.models.families.bert import BertConfig
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.transformer.body import NextTokenModel
 
 D, INNER, LAYERS, V, B, T, M = 64, 256, 2, 1000, 8, 32, 5
 SIZES = {"num_layers": LAYERS, "num_heads": 2, "hidden_size": D, "intermediate_size": INNER}

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from rungwise.evaluation import claims
-from rungwise.evaluation.claims import registered
-from rungwise.evaluation.items import Items
+from rungwise.evaluation.comparison import claims
+from rungwise.evaluation.comparison.claims import registered
 from rungwise.evaluation.suites import speed
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.speed import SpeedSuite
 from rungwise.tokenizer import SpecialIds
 

@@ -14,16 +14,16 @@ import pytest
 from pydantic import Field
 
 from rungwise.__main__ import main
-from rungwise.core import artifact as artifacts
-from rungwise.core import provenance
-from rungwise.core.artifact import Artifact
-from rungwise.core.checked import read_record, seal
-from rungwise.core.config import Config, validate
+from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError, UserError, from_text, to_text
-from rungwise.core.stage import Stage, StageType, plan
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
-from rungwise.core.title import Title
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages import provenance
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.checked import read_record, seal
+from rungwise.core.stages.stage import Stage, StageType, plan
+from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.title import Title
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.sources import CorpusConfig
 from rungwise.corpus.stage import CORPUS
 from rungwise.pipeline import rebuilding

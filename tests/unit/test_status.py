@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rungwise.__main__ import main
-from rungwise.commands import status
+from rungwise.commands.jobs import status
 from rungwise.core.errors import UserError
 
 STAGES = {("bert", "corpus"): 100.0, ("bert", "pretrain"): 200.0, ("gpt", "pretrain"): 300.0}

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rungwise.core.errors import UserError
-from rungwise.core.source_files import find_files
-from rungwise.core.storage import Folder
-from rungwise.core.store_errors import explained
+from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.source_files import find_files
+from rungwise.core.storage.store_errors import explained
 from tests.conftest import mounted_disk
 
 
@@ -106,7 +106,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing(tmp_path: Path) -> No
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     folder = Folder.at(tmp_path)
     code = (
-        "import os, sys; from rungwise.core.storage import Folder\n"
+        "import os, sys; from rungwise.core.storage.folder import Folder\n"
         "with Folder.at(sys.argv[1]).staged('a/model.bin') as path:\n"
         "    path.write_bytes(b'half'); os.kill(os.getpid(), 9)"
     )

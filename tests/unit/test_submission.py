@@ -21,10 +21,10 @@ from ray._private.runtime_env.packaging import create_package
 from rungwise.__main__ import main
 from rungwise.cluster import registry
 from rungwise.cluster.description import Scaling
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.stage import StageType
-from rungwise.core.summary import Summary
+from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.summary import Summary
 from rungwise.submission import follow, jobs, local, resources
 from rungwise.submission.connection import Server, connect, server
 from rungwise.submission.packing import MOST_BYTES, package_bytes, package_uri, packed

@@ -14,9 +14,9 @@ import pytest
 from pydantic import ValidationError
 from ray.exceptions import ActorDiedError
 
-from rungwise.core.context import ComputeConfig, SilentReporter
+from rungwise.core.configuration.context import ComputeConfig, SilentReporter
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
 from rungwise.sweep import record as records

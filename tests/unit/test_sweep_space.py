@@ -10,7 +10,7 @@ import pytest
 import yaml
 from scipy import stats
 
-from rungwise.core.config import Config, validate
+from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig
 from rungwise.sweep import SweepConfig, SweepStageConfig, check_space, upstream_values

@@ -11,10 +11,10 @@ import pytest
 from seqeval.scheme import IOB2, IOBES, Tokens
 
 from rungwise.core.errors import ConfigError
-from rungwise.tasks import kinds
-from rungwise.tasks.examples import Tagged, TaskInfo
-from rungwise.tasks.items import Item, Row
-from rungwise.tasks.transitions import Transitions
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.kinds.examples import Tagged, TaskInfo
+from rungwise.tasks.kinds.items import Item, Row
+from rungwise.tasks.kinds.transitions import Transitions
 
 LABELS = {
     IOB2: ("O", "B-X", "I-X", "B-Y", "I-Y"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.config import Config, fingerprint, validate
+from rungwise.core.configuration.config import Config, fingerprint, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.config import (
     FilesTaskConfig,

@@ -7,9 +7,10 @@ import random
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.tasks import cutting, kinds
-from rungwise.tasks.cutting import CutShare, cut_share
-from rungwise.tasks.examples import (
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.data import cutting
+from rungwise.tasks.data.cutting import CutShare, cut_share
+from rungwise.tasks.kinds.examples import (
     Answer,
     ChoiceExample,
     Example,
@@ -19,7 +20,7 @@ from rungwise.tasks.examples import (
     TaskInfo,
     Text,
 )
-from rungwise.tasks.items import Frame
+from rungwise.tasks.kinds.items import Frame
 
 INFO: dict[str, TaskInfo] = {
     "one": TaskInfo("classification", ("a", "b"), False, "accuracy"),

@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from rungwise.core.config import Config, validate
-from rungwise.core.context import Context
-from rungwise.core.storage import Folder
-from rungwise.tasks import files
+from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.context import Context
+from rungwise.core.storage.folder import Folder
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig
-from rungwise.tasks.examples import read
+from rungwise.tasks.data import files
+from rungwise.tasks.kinds.examples import read
+from rungwise.tasks.kinds.tagging import marks_spans
 from rungwise.tasks.stage import build_task
-from rungwise.tasks.tagging import marks_spans
 from tests.conftest import REPOSITORY
 from tests.summaries import standing
 
@@ -129,7 +129,7 @@ def test_a_block_of_the_reference_reads_the_real_files_whole(
     name: str, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A stand-in for the baselines, which have tests of their own.
-    module = types.ModuleType("rungwise.tasks.baselines")
+    module = types.ModuleType("rungwise.tasks.scoring.baselines")
     module.__dict__["baselines"] = lambda info, train, test: {}
     monkeypatch.setitem(sys.modules, module.__name__, module)
     config = block(name, real_data)

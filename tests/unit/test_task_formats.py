@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.config import Config, validate
+from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.source_files import find_files
-from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, Text
+from rungwise.core.storage.source_files import find_files
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.columns import iob2_labels, to_iob2
+from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, Text
 
 
 class Block(Config):

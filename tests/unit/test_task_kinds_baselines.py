@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.baselines import baselines
-from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.scoring.baselines import baselines
 
 
 def test_the_majority_is_that_of_the_training_split() -> None:

@@ -13,9 +13,10 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.tasks import kinds, metrics
-from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
-from rungwise.tasks.items import Item
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.kinds.items import Item
+from rungwise.tasks.scoring import metrics
 
 TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
 Case = tuple[list[dict[str, Any]], list[Any]]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.tasks import kinds
-from rungwise.tasks.examples import ChoiceExample, TaskInfo, Text
-from rungwise.tasks.items import Frame, Item
-from rungwise.tasks.pieces import longest_first
-from rungwise.tasks.sentences import Pairs
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.kinds.examples import ChoiceExample, TaskInfo, Text
+from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.pieces import longest_first
+from rungwise.tasks.kinds.sentences import Pairs
 
 WORDS = [
     "zero",

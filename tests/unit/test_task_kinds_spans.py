@@ -16,10 +16,11 @@ from tokenizers import Tokenizer
 
 from rungwise.finetune import Split, scoring
 from rungwise.finetune.loop import build
-from rungwise.tasks import kinds, squad_rules
-from rungwise.tasks.examples import Answer, Question
-from rungwise.tasks.items import Frame, Item, Row
-from rungwise.tasks.spans import NO_ANSWER, locate, windows
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.kinds.examples import Answer, Question
+from rungwise.tasks.kinds.items import Frame, Item, Row
+from rungwise.tasks.kinds.spans import NO_ANSWER, locate, windows
+from rungwise.tasks.scoring import squad_rules
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.tasks import kinds
-from rungwise.tasks.examples import Tagged, TaskInfo
-from rungwise.tasks.items import Frame
-from rungwise.tasks.tagging import marks_spans
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.kinds.examples import Tagged, TaskInfo
+from rungwise.tasks.kinds.items import Frame
+from rungwise.tasks.kinds.tagging import marks_spans
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
 from rungwise.tokenizer.training import wordpiece
 

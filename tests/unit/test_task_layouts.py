@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from rungwise.commands.tasks import told
-from rungwise.core.config import Config, validate
+from rungwise.commands.running.tasks import told
+from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.outside import digest, matching
-from rungwise.tasks.examples import Answer, ChoiceExample, Question, Tagged, Text
+from rungwise.core.storage.outside import digest, matching
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.look import look
+from rungwise.tasks.formats.look import look
+from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, Text
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "layouts.md"
 BLOCKS = {

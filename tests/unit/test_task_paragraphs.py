@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import SCHEMA, digest_of
 from rungwise.tasks.config import ParagraphTaskConfig
-from rungwise.tasks.examples import SPLITS, TaskInfo, read
-from rungwise.tasks.paragraphs import hide_name
+from rungwise.tasks.data.paragraphs import hide_name
+from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, read
 from rungwise.tasks.stage import build_task
 from tests.summaries import corpus_of, standing
 
@@ -26,7 +26,7 @@ from tests.summaries import corpus_of, standing
 @pytest.fixture(autouse=True)
 def _baselines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for the baselines, which have tests of their own."""
-    module = types.ModuleType("rungwise.tasks.baselines")
+    module = types.ModuleType("rungwise.tasks.scoring.baselines")
     module.__dict__["baselines"] = lambda info, train, test: {}
     monkeypatch.setitem(sys.modules, module.__name__, module)
 

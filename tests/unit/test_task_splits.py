@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from rungwise.tasks.config import Draw
-from rungwise.tasks.examples import ChoiceExample, Question, Tagged, Text
-from rungwise.tasks.splits import drawn, overlap, shares, whole
+from rungwise.tasks.data.splits import drawn, overlap, shares, whole
+from rungwise.tasks.kinds.examples import ChoiceExample, Question, Tagged, Text
 
 
 def texts(count: int, labels: str = "abc") -> list[Text]:

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import Config, validate
-from rungwise.core.context import Context, SilentReporter
+from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.context import Context, SilentReporter
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.tasks.config import TaskConfig, outside
-from rungwise.tasks.examples import ExampleCounts, TaskInfo, TaskSummary, read
+from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, read
 from rungwise.tasks.stage import build_task
 from tests.conftest import s3_bucket
 from tests.summaries import standing
@@ -47,7 +47,7 @@ def baselines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[TaskInfo, int, int]
         calls.append((info, len(train), len(test)))
         return {"majority": {info.metric: 0.25}}
 
-    module = types.ModuleType("rungwise.tasks.baselines")
+    module = types.ModuleType("rungwise.tasks.scoring.baselines")
     module.__dict__["baselines"] = stand_in
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return calls

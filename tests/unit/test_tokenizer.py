@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import Config, validate
-from rungwise.core.context import Context
+from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus import shards
 from rungwise.corpus.document import SCHEMA, digest_of
 from rungwise.tokenizer import (

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus import shards
 from rungwise.corpus.document import SCHEMA
 from rungwise.tokenizer import (

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.artifact import Artifact
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.in_memory import write_corpus
 from rungwise.corpus.sources import Rules

@@ -10,10 +10,10 @@ import pytest
 from mlflow import MlflowClient
 
 from rungwise.__main__ import main
+from rungwise.core.configuration.secrecy import without_password
 from rungwise.core.exit_codes import OK, USER_ERROR
-from rungwise.core.secrecy import without_password
-from rungwise.core.storage import Folder
-from rungwise.core.tracking import (
+from rungwise.core.storage.folder import Folder
+from rungwise.core.tracking.mlflow_run import (
     KEY_TAG,
     NOTE_TAG,
     PARENT_TAG,

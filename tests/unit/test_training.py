@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.instances.order import ReadOrder
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.objectives import CausalBatch, PretrainingBatch
+from rungwise.models.losses.objectives import CausalBatch, PretrainingBatch
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import relative_difference
 from rungwise.training.checkpoint import RECORD, Checkpoints

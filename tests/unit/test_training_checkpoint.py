@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise.core.artifact import Artifact
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.training import part_writer
 from rungwise.training.checkpoint import RECORD, Checkpoints
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import validate, with_overrides
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.config import validate, with_overrides
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import ConfigError
+from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kinds import config_of
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pipeline.recipe import Recipe, pretrain_stages

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import UserError
+from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.bert import BertConfig
+from rungwise.models.families.bert import BertConfig
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.gradient import check_fit
 from rungwise.training import parallel

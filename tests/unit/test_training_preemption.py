@@ -13,7 +13,7 @@ from ray.train.v2._internal.execution.controller.state import ResizingState, Run
 from ray.train.v2._internal.execution.scaling_policy import ResizeDecision
 
 from rungwise.cluster.interface import interface_of
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.pretraining import preemption as notices
 from rungwise.pretraining.preemption import PreemptionWatch, SaveBeforeResize
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.summary import PerSplit
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import PerSplit
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.layer import StackedLinear
+from rungwise.models.transformer.layer import StackedLinear
 from rungwise.training import step as training_step
 from rungwise.training.loop import is_finished, spent_steps
 from rungwise.training.muon import Muon

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.commands.predict import decoded
+from rungwise.commands.models.predict import decoded
 from rungwise.core.errors import DataError
-from rungwise.tasks.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
-from rungwise.tasks.unlabelled import Format, read_lines
+from rungwise.tasks.data.unlabelled import Format, read_lines
+from rungwise.tasks.kinds.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
 
 
 def info(kind: Kind, *, pair: bool = False) -> TaskInfo:

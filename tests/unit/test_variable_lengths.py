@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.models.attention import Documents, visible_keys
-from rungwise.models.objectives import CausalBatch
+from rungwise.models.losses.objectives import CausalBatch
+from rungwise.models.transformer.attention import Documents, visible_keys
 from rungwise.training import feed
 from tests.small_models import (
     KINDS,
@@ -84,7 +84,9 @@ def test_variable_lengths_give_the_loss_and_the_gradient_of_the_dense_mask(
     batch = with_starts(random_batch(kind, 4, 12, dtype=torch.float64))
     found = []
     for varlen in (False, True):
-        monkeypatch.setattr("rungwise.models.transformer.has_varlen", lambda *_, on=varlen: on)
+        monkeypatch.setattr(
+            "rungwise.models.transformer.block.has_varlen", lambda *_, on=varlen: on
+        )
         monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", one_after_the_other)
         model.zero_grad()
         sums = objective_of(kind)(model, batch)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.gradient import build
 from rungwise.training import step as training_step
 from rungwise.training.checkpoint import Checkpoints

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from rungwise.evaluation.suites.states import Sentence, WordReader, pieces_of, word_reader
-from rungwise.models.bert import BertConfig
-from rungwise.models.bidirectional import BidirectionalConfig
-from rungwise.models.gpt import GptConfig
-from rungwise.models.recurrent import LstmConfig
+from rungwise.models.families.bert import BertConfig
+from rungwise.models.families.bidirectional import BidirectionalConfig
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.families.recurrent import LstmConfig
 from rungwise.tokenizer import ByteBpeConfig, UnigramConfig, train
 from rungwise.tokenizer.training import wordpiece
 from tests.conftest import SPECIAL_IDS

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from rungwise.core.errors import DataError
-from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites.analogies import AnalogiesSuite
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.similarity import SimilaritySuite
 from rungwise.tasks.formats.base import lines_of
 from rungwise.tokenizer import FILE, ByteBpeConfig, train

@@ -13,18 +13,18 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.models import sparse_sums, word2vec_kernel
-from rungwise.models.encoders import new_tokens_of
-from rungwise.models.glove import GloveConfig
-from rungwise.models.word2vec import (
+from rungwise.models.trained.encoders import new_tokens_of
+from rungwise.models.word_vectors import sparse_sums, word2vec_kernel
+from rungwise.models.word_vectors.glove import GloveConfig
+from rungwise.models.word_vectors.vector_family import Stretch
+from rungwise.models.word_vectors.word2vec import (
     Word2vecConfig,
     alias_table,
     huffman_paths,
     keep,
 )
-from rungwise.models.word_vectors import Stretch
 from rungwise.pretraining.config import AsynchronousConfig
 from rungwise.pretraining.rounds import mean_loss
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from rungwise.cluster.tasks import over, packed
-from rungwise.core.context import Reporter
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.context import Reporter
+from rungwise.core.storage.folder import Folder
 
 MARKERS = "markers"
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 
 MACHINE_FILE = Path("/etc/rungwise/machine.json")
 

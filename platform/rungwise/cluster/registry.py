@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 
 _RECORD = "cluster.json"
 HOME_VARIABLE = "RUNGWISE_HOME"

@@ -15,9 +15,9 @@ import ray
 
 from rungwise.cluster import expected_nodes
 from rungwise.cluster.environment import ENVIRONMENT
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 
 
 @contextlib.contextmanager

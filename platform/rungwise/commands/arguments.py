@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from rungwise.core.artifact import Artifact
+    from rungwise.core.stages.artifact import Artifact
     from rungwise.submission.connection import Server
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

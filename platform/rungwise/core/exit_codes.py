@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rungwise.core.configuration.secrecy import without_password
 from rungwise.core.errors import StageFailed, UserError
-from rungwise.core.secrecy import without_password
 
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 

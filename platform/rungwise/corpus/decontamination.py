@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.source_files import SourceFile
-from rungwise.core.store_errors import reached
+from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.clean import DOCUMENT, PARAGRAPH, clean
 from rungwise.corpus.quality import is_word, is_word_alone
 from rungwise.corpus.signatures import mixed

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from rungwise.core.source_files import SourceFile, digest_of_blocks
-from rungwise.core.store_errors import reached
+from rungwise.core.storage.source_files import SourceFile, digest_of_blocks
+from rungwise.core.storage.store_errors import reached
 
 _THREADS = 16
 _BY_TASKS_BYTES = 2 << 30
@@ -46,7 +46,7 @@ def _by_tasks(blocks: Sequence[Block], key: str) -> list[bytes]:
     import ray
 
     from rungwise.cluster.session import session
-    from rungwise.core.context import ComputeConfig
+    from rungwise.core.configuration.context import ComputeConfig
 
     with session(ComputeConfig()):
         task = ray.remote(num_cpus=1)(_hashed)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 
 SCHEMA = pa.schema(
     [

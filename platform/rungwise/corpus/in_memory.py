@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus import duplicates, near_duplicates
 from rungwise.corpus.build import RangeBuilder
 from rungwise.corpus.document import RawDocument

@@ -3,7 +3,7 @@
     files ──> by name and first bytes: tables, archives, text ──> one `Seen` per kind
 
 All figures are estimates from the beginnings of at most `_SAMPLED_FILES` files, for a draft recipe
-that a person checks before it is run (commands/init.py).
+that a person checks before it is run (commands/running/init.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
-from rungwise.core.source_files import SourceFile, find_files, is_glob
+from rungwise.core.storage.source_files import SourceFile, find_files, is_glob
 from rungwise.corpus import streams
 from rungwise.corpus.boilerplate import gutenberg_text
 from rungwise.corpus.records import seekable

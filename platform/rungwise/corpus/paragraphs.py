@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc  # type checkers miss functions made at run time
 from pydantic import Field
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.corpus.document import digest_of
 
 # Bytes shuffled per paragraph: a digest and a place.

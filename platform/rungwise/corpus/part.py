@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rungwise.core.errors import DataError
-from rungwise.core.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus import streams
 from rungwise.corpus.document import Damage, RawDocument
 from rungwise.corpus.sources import DETECT, codec_of, key_of

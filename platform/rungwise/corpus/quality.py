@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 
 # Scripts written without blanks: Thai, Lao, Tibetan, Myanmar, Khmer, kana and Han.
 _NO_BLANKS_RANGES = (

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.build import TEXT_SCHEMA, RangeBuilder
 from rungwise.corpus.decontamination import NgramsOfTests, ngrams_of_tests
 from rungwise.corpus.ranges import Range, read_range

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rungwise.core.errors import DataError
-from rungwise.core.object_store import is_remote
-from rungwise.core.source_files import SourceFile
-from rungwise.core.store_errors import reached
+from rungwise.core.storage.object_store import is_remote
+from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.store_errors import reached
 from rungwise.corpus import pydocs, readers, records, streams, warc
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.part import Part

@@ -17,8 +17,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rungwise.core.object_store import is_remote
-from rungwise.core.source_files import SourceFile
+from rungwise.core.storage.object_store import is_remote
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus import streams
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.part import Part, plain_breaks

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 
-from rungwise.core.storage import Folder, file_digest
+from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.corpus.build import SAMPLES, cut_of, sample_of
 from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.duplicates import REASONS

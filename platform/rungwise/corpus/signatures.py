@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 
 _WORD = np.uint64
 _MIXED_AT_ONCE = 1 << 18

@@ -16,10 +16,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.source_files import SourceFile, find_files
-from rungwise.core.store_errors import reached
+from rungwise.core.storage.source_files import SourceFile, find_files
+from rungwise.core.storage.store_errors import reached
 from rungwise.corpus import pydocs
 from rungwise.corpus.decontamination import PATHS_KEY, DecontaminationConfig
 from rungwise.corpus.digests import digests_of

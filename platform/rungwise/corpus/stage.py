@@ -26,10 +26,10 @@ import ray.data
 from rungwise.cluster.session import quiet_ray_data
 from rungwise.cluster.shuffle import by_part
 from rungwise.cluster.tasks import over, packed
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
+from rungwise.core.stages.stage import StageType
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus import duplicates, near_duplicates, paragraphs, signatures
 from rungwise.corpus.duplicates import Place, Verdict
 from rungwise.corpus.range_task import LOST, REPEATED, STAGING, RangeTask, write_places

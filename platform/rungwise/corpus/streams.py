@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from rungwise.core.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile
 
 CUT_OFF = "cut-off file"
 UNSOUND = "unsound file"

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.plural import counted
-from rungwise.core.summary import Part, PerSplit, Summary
+from rungwise.core.stages.artifact import Artifact, find_input
+from rungwise.core.stages.summary import Part, PerSplit, Summary
 from rungwise.corpus.build import SAMPLES
 from rungwise.corpus.shards import SPLITS
 

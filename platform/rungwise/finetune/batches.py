@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rungwise.finetune.heads import Rows
-from rungwise.tasks.examples import Kind
-from rungwise.tasks.items import Item
+from rungwise.tasks.kinds.examples import Kind
+from rungwise.tasks.kinds.items import Item
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.finetune.heads import Pooling
-from rungwise.tasks.sentences import Pairs
+from rungwise.tasks.kinds.sentences import Pairs
 
 Initialisation = Literal["pretrained", "random"]
 

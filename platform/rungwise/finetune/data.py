@@ -10,19 +10,20 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.stages.artifact import Artifact
 from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
-from rungwise.models.encoders import LayeredEncoder, new_tokens_of, predicts_by_table
 from rungwise.models.family import Family
-from rungwise.models.objectives import Objective
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.trained.encoders import LayeredEncoder, new_tokens_of, predicts_by_table
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tasks import kinds, tagging
-from rungwise.tasks.examples import OF_TEXT, SPLITS, TaskInfo, TaskSummary, read
-from rungwise.tasks.generation import longest_target
-from rungwise.tasks.items import Frame, Item
-from rungwise.tasks.noise import noisy, split_of
-from rungwise.tasks.transitions import Transitions
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.data.noise import noisy, split_of
+from rungwise.tasks.kinds import tagging
+from rungwise.tasks.kinds.examples import OF_TEXT, SPLITS, TaskInfo, TaskSummary, read
+from rungwise.tasks.kinds.generation import longest_target
+from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.transitions import Transitions
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.tokenizer import special_ids
 from rungwise.training.tensor_files import MODEL, load_tensors

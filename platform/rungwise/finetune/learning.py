@@ -17,8 +17,8 @@ from rungwise.finetune.data import TaskData
 from rungwise.finetune.kept import Kept
 from rungwise.finetune.model import TaskModel
 from rungwise.models.device import multiplies_bfloat16
-from rungwise.tasks.examples import OF_TEXT
-from rungwise.tasks.generation import longest_target
+from rungwise.tasks.kinds.examples import OF_TEXT
+from rungwise.tasks.kinds.generation import longest_target
 from rungwise.training.state import named_state
 
 _EPOCH = "epoch"

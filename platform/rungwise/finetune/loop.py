@@ -54,7 +54,7 @@ from rungwise.finetune.scoring import (
     loss_sums,
 )
 from rungwise.models.device import keep_freed_memory, own_devices, seed_generators
-from rungwise.tasks.items import Item
+from rungwise.tasks.kinds.items import Item
 from rungwise.training.optimizer import (
     OptimizerConfig,
     ScheduleConfig,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.finetune.bilstm import BiLstm
 from rungwise.finetune.config import BilstmTop, FeaturesAdaptation, FinetuneConfig
@@ -26,10 +26,10 @@ from rungwise.finetune.heads import (
 )
 from rungwise.finetune.mixing import ScalarMix
 from rungwise.models.config import model_config
-from rungwise.models.encoders import new_tokens_of, output_of
 from rungwise.models.family import Family
-from rungwise.models.objectives import Objective
-from rungwise.tasks.examples import TaskInfo
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.trained.encoders import new_tokens_of, output_of
+from rungwise.tasks.kinds.examples import TaskInfo
 
 DESCRIPTION = "model.json"  # file name of `describe`, beside the weights
 

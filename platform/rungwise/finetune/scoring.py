@@ -21,12 +21,12 @@ from rungwise.finetune.batches import ItemBatch, collate
 from rungwise.finetune.copies import Copies, devices_of
 from rungwise.finetune.data import Split, TaskData
 from rungwise.finetune.model import TaskModel
-from rungwise.models.cross_entropy import MOST_LOGITS, at_least_float32, token_sums
 from rungwise.models.device import multiplies_bfloat16
-from rungwise.tasks import kinds
-from rungwise.tasks.examples import Kind
-from rungwise.tasks.generation import longest_target
-from rungwise.tasks.items import Item, Row
+from rungwise.models.losses.cross_entropy import MOST_LOGITS, at_least_float32, token_sums
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.kinds.examples import Kind
+from rungwise.tasks.kinds.generation import longest_target
+from rungwise.tasks.kinds.items import Item, Row
 
 _ROWS_AT_A_TIME = 64
 Output = NDArray[Any]

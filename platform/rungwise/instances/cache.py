@@ -21,7 +21,7 @@ import fsspec
 import fsspec.asyn
 
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.storage import Folder, file_digest
+from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.instances import shards
 from rungwise.instances.cache_folder import DISK_IS_FULL, CacheFolder, default_folder
 from rungwise.instances.shards import Shard

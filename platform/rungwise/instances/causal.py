@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard

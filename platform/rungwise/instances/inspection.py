@@ -12,12 +12,12 @@ from rich.text import Text
 from tokenizers import Tokenizer, decoders
 
 from rungwise import tokenizer as tokenizers
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
 from rungwise.core.errors import UserError
 from rungwise.core.plural import counted
 from rungwise.core.randomness import bits
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
 from rungwise.instances import causal
 from rungwise.instances.kinds import config_of
 from rungwise.instances.masked_batch import MaskedBatch, MaskedConfig

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from rungwise.core.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact
 from rungwise.instances import (
     blocks,
     causal,

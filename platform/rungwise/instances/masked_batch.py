@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, mask
 from rungwise.instances.rows import PaddedRows
 from rungwise.tokenizer import SpecialIds

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.core.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.cache import ShardStore
 from rungwise.instances.causal import CausalConfig

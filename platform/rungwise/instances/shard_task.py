@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder, file_digest
+from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.instances import shards
 from rungwise.instances.contract import Facts
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from rungwise.cluster.build_files import MARKERS, Row, build_files
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.plural import counted
 from rungwise.core.randomness import bits
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
-from rungwise.core.summary import PerSplit
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.summary import PerSplit
+from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig, identity
 from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.instances.masked_contract import check_totals, masked_headline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rungwise.core.summary import Part, PerSplit, Summary
+from rungwise.core.stages.summary import Part, PerSplit, Summary
 from rungwise.tokenizer import SpecialIds
 
 

@@ -7,18 +7,18 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from rungwise.models.bert import BertConfig
-from rungwise.models.bidirectional import BidirectionalConfig
-from rungwise.models.elmo import ElmoConfig
+from rungwise.models.families.bert import BertConfig
+from rungwise.models.families.bidirectional import BidirectionalConfig
+from rungwise.models.families.elmo import ElmoConfig
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.modern_bert import ModernBertConfig
+from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.families.nnlm import NnlmConfig
+from rungwise.models.families.recurrent import LstmConfig, RnnConfig
 from rungwise.models.family import Family
-from rungwise.models.glove import GloveConfig
-from rungwise.models.gpt import GptConfig
-from rungwise.models.llama import LlamaConfig
-from rungwise.models.modern_bert import ModernBertConfig
-from rungwise.models.ngram import NgramConfig
-from rungwise.models.nnlm import NnlmConfig
-from rungwise.models.recurrent import LstmConfig, RnnConfig
-from rungwise.models.word2vec import Word2vecConfig
+from rungwise.models.word_vectors.glove import GloveConfig
+from rungwise.models.word_vectors.word2vec import Word2vecConfig
 
 ModelConfig = Annotated[
     BertConfig

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from pydantic import Field, field_validator, model_validator
 from torch import nn
 
-from rungwise.core.config import Config
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.core.plural import counted
-from rungwise.models.body import Body
-from rungwise.models.encoders import LayeredEncoder
-from rungwise.models.layer import Activation, Layer, Norm
-from rungwise.models.objectives import Objective
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.transformer.body import Body
+from rungwise.models.transformer.layer import Activation, Layer, Norm
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds

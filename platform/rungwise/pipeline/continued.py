@@ -20,10 +20,10 @@ from collections.abc import Mapping
 
 from pydantic import model_validator
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
-from rungwise.core.stage import Stage
-from rungwise.core.title import Title
+from rungwise.core.stages.stage import Stage
+from rungwise.core.stages.title import Title
 from rungwise.corpus.sources import CorpusConfig
 from rungwise.corpus.stage import CORPUS
 from rungwise.instances.kinds import InstancesConfig, tokens_config
@@ -32,8 +32,8 @@ from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
 from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.tasks.config import FilesTaskConfig
+from rungwise.tasks.data.task_text import TASK_TEXT, TaskTextConfig
 from rungwise.tasks.stage import TASK
-from rungwise.tasks.task_text import TASK_TEXT, TaskTextConfig
 from rungwise.tokens.stage import TOKENS
 from rungwise.training.config import GradientConfig
 

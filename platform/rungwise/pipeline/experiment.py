@@ -14,12 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rungwise.core.config import validate, with_overrides
+from rungwise.core.configuration.config import validate, with_overrides
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.stage import Stage
-from rungwise.core.title import Title
-from rungwise.evaluation.compare import EVALUATE, CompareConfig, EvaluateConfig, input_name
-from rungwise.evaluation.table import TABLE, TableConfig
+from rungwise.core.stages.stage import Stage
+from rungwise.core.stages.title import Title
+from rungwise.evaluation.comparison.compare import (
+    EVALUATE,
+    CompareConfig,
+    EvaluateConfig,
+    input_name,
+)
+from rungwise.evaluation.comparison.table import TABLE, TableConfig
 from rungwise.finetune import FinetuneConfig, check
 from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import (
@@ -38,7 +43,7 @@ from rungwise.pretraining.config import by_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.sweep import SWEEP, SweepStageConfig, check_space, check_values, upstream_values
 from rungwise.tasks.config import ParagraphTaskConfig, TaskConfig
-from rungwise.tasks.examples import TaskInfo
+from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.tasks.stage import TASK
 
 # Blocks that a variant may change; the rest is common to all variants.

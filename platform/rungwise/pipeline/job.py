@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import fingerprint, flatten
-from rungwise.core.context import ComputeConfig, Context, TrackingRun
+from rungwise.core.configuration.config import fingerprint, flatten
+from rungwise.core.configuration.context import ComputeConfig, Context, TrackingRun
 from rungwise.core.errors import UserError
-from rungwise.core.stage import GOES_ON, Planned
-from rungwise.core.storage import Folder
-from rungwise.core.store_errors import explained
-from rungwise.core.summary import Summary
-from rungwise.core.tracking import NOTE_TAG, Tracker
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import GOES_ON, Planned
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.store_errors import explained
+from rungwise.core.tracking.mlflow_run import NOTE_TAG, Tracker
 from rungwise.monitoring import Monitor
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.overview import folder_for, page_of
@@ -94,7 +94,7 @@ class Job:
         """Start the stage as a Ray task that reports to `board`."""
         import ray
 
-        from rungwise.core.board import BoardReporter
+        from rungwise.core.stages.board import BoardReporter
 
         stage = self.row.stage
         context = Context(

@@ -5,8 +5,8 @@ experiment.py ──> measure of each rung, evaluate of each task ──> claims
 
 from __future__ import annotations
 
-from rungwise.core.stage import Stage
-from rungwise.evaluation.claims import CLAIMS, ClaimsConfig, measured_name
+from rungwise.core.stages.stage import Stage
+from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig, measured_name
 from rungwise.pipeline.experiment import Experiment
 from rungwise.pipeline.recipe import Recipe, need
 from rungwise.report.ladder.page import LADDER, LadderConfig

@@ -12,12 +12,12 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rungwise import tokenizer as tokenizers
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.stage import plan
-from rungwise.core.storage import Folder
-from rungwise.core.tracking import asked, default_uri
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import plan
+from rungwise.core.storage.folder import Folder
+from rungwise.core.tracking.mlflow_run import asked, default_uri
 from rungwise.finetune import DESCRIPTION
 from rungwise.pipeline.recipe import Recipe, chained_stages
 from rungwise.pipeline.workflow import load_recipe, root_folder
@@ -33,7 +33,7 @@ _ALIAS = "@"
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A pretrained model on the CPU, with its capabilities (models/capabilities.py)."""
+    """A pretrained model on the CPU, with its capabilities (models/trained/capabilities.py)."""
 
     model: object
     tokenizer: Tokenizer

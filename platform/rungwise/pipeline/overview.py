@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.tracking import EXPERIMENT_ID, RUN_ID
-from rungwise.evaluation.compare import EVALUATE
-from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.tracking.mlflow_run import EXPERIMENT_ID, RUN_ID
+from rungwise.evaluation.comparison.compare import EVALUATE
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import findings

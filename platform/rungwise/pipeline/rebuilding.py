@@ -14,24 +14,24 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import flatten
+from rungwise.core.configuration.config import flatten
 from rungwise.core.errors import DataError
-from rungwise.core.stage import Stage, StageType
-from rungwise.core.title import Title
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import Stage, StageType
+from rungwise.core.stages.title import Title
 from rungwise.corpus.stage import CORPUS
-from rungwise.evaluation.claims import CLAIMS
-from rungwise.evaluation.compare import EVALUATE
-from rungwise.evaluation.measure import MEASURE
-from rungwise.evaluation.table import TABLE
+from rungwise.evaluation.comparison.claims import CLAIMS
+from rungwise.evaluation.comparison.compare import EVALUATE
+from rungwise.evaluation.comparison.table import TABLE
+from rungwise.evaluation.suites.measure import MEASURE
 from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.ladder.page import LADDER
 from rungwise.report.page import REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
 from rungwise.sweep.stage import SWEEP
+from rungwise.tasks.data.task_text import TASK_TEXT
 from rungwise.tasks.stage import TASK
-from rungwise.tasks.task_text import TASK_TEXT
 from rungwise.tokenizer.stage import TOKENIZER
 from rungwise.tokens.stage import TOKENS
 

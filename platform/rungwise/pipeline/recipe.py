@@ -14,18 +14,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from rungwise.core.config import Config, flatten, given, validate, with_overrides
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.config import Config, flatten, given, validate, with_overrides
+from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.secrecy import without_passwords
-from rungwise.core.stage import Stage
-from rungwise.core.title import Title
-from rungwise.core.tracking import TrackingConfig
+from rungwise.core.stages.stage import Stage
+from rungwise.core.stages.title import Title
+from rungwise.core.tracking.mlflow_run import TrackingConfig
 from rungwise.corpus.sources import CorpusConfig
 from rungwise.corpus.stage import CORPUS
-from rungwise.evaluation.compare import EvaluateConfig
-from rungwise.evaluation.measure import MEASURE, MeasureConfig
+from rungwise.evaluation.comparison.compare import EvaluateConfig
 from rungwise.evaluation.suites.config import SuiteConfig
+from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.finetune import FinetuneConfig
 from rungwise.instances.kinds import InstancesConfig, tokens_config
 from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES

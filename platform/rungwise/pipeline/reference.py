@@ -20,8 +20,8 @@ import annotated_types
 import yaml
 from pydantic.fields import FieldInfo
 
-from rungwise.core.config import Config, models_in, plain, tag_of
-from rungwise.core.secrecy import without_password
+from rungwise.core.configuration.config import Config, models_in, plain, tag_of
+from rungwise.core.configuration.secrecy import without_password
 from rungwise.pipeline.recipe import Recipe
 
 _INTRO = """\

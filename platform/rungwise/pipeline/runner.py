@@ -5,7 +5,7 @@
 
 The driver works through the graph in one loop. It starts every stage whose inputs are finished, up
 to `compute.max_concurrent_stages`, as a Ray task that begins when the cluster has room. Only the
-driver writes records, the terminal and MLflow. A stage is built under a lease (core/lease.py), so
+driver writes records, the terminal and MLflow. A stage is built under a lease (core/stages/lease.py), so
 that concurrent drivers build each artifact once. If nothing is missing, neither Ray nor MLflow is
 started.
 """
@@ -22,17 +22,17 @@ from typing import Any
 
 from rich.console import Console
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import fingerprint, flatten
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.config import fingerprint, flatten
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import StageFailed, UserError, user_error_in
-from rungwise.core.lease import Lease, driving
-from rungwise.core.provenance import provenance
-from rungwise.core.stage import Planned, Stage, plan
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
-from rungwise.core.tracking import NOTE_TAG, Tracker
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.lease import Lease, driving
+from rungwise.core.stages.provenance import provenance
+from rungwise.core.stages.stage import Planned, Stage, plan
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
+from rungwise.core.tracking.mlflow_run import NOTE_TAG, Tracker
 from rungwise.monitoring import Monitor
 from rungwise.pipeline import overview
 from rungwise.pipeline.display import Display
@@ -150,7 +150,7 @@ class _Graph:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        from rungwise.core.board import Board
+        from rungwise.core.stages.board import Board
 
         # On the driver's node, so that losing another node does not lose the board.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

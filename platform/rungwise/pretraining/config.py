@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family, Fitting
-from rungwise.models.objectives import Objective
+from rungwise.models.losses.objectives import Objective
 from rungwise.training.config import GradientConfig
 
 VERSION = 5  # of the stage's output, checkpoints included

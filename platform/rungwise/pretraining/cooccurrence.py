@@ -13,13 +13,13 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.randomness import bits
-from rungwise.core.storage import Folder
-from rungwise.models import sparse_sums
-from rungwise.models.sparse_sums import SparseSums
-from rungwise.models.word_vectors import Weights
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.models.word_vectors import sparse_sums
+from rungwise.models.word_vectors.sparse_sums import SparseSums
+from rungwise.models.word_vectors.vector_family import Weights
 from rungwise.pretraining.config import CooccurrenceConfig, PretrainStageConfig
 from rungwise.pretraining.counts import counted
 from rungwise.pretraining.rounds import (

@@ -21,12 +21,12 @@ import pyarrow as pa
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import UserError, from_text, to_text
-from rungwise.core.storage import Folder
-from rungwise.models.capabilities import LanguageModel
-from rungwise.models.perplexity import perplexity
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.models.trained.capabilities import LanguageModel
+from rungwise.models.trained.perplexity import perplexity
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import SpecialIds

@@ -24,13 +24,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.cross_entropy import MOST_LOGITS
-from rungwise.models.objectives import CarriesState
-from rungwise.models.transformer import parameter_count, recompute_activations
+from rungwise.models.losses.cross_entropy import MOST_LOGITS
+from rungwise.models.losses.objectives import CarriesState
+from rungwise.models.transformer.block import parameter_count, recompute_activations
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient
 from rungwise.training.config import first_longer_step
 from rungwise.training.curriculum import masked_a_row, rows_for_length, rows_per_epoch

@@ -22,14 +22,14 @@ import torch
 from torch import nn
 
 from rungwise.cluster.session import shared_scratch
-from rungwise.core.artifact import Artifact, find_input
-from rungwise.core.config import fingerprint
-from rungwise.core.context import ComputeConfig, Context, Reporter
+from rungwise.core.configuration.config import fingerprint
+from rungwise.core.configuration.context import ComputeConfig, Context, Reporter
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact, find_input
+from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import config_of
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.body import OnBody
+from rungwise.models.transformer.body import OnBody
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient, check_rows
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
 from rungwise.pretraining.prolonging import beside, goes_on_from

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rungwise.core.config import Config
-from rungwise.core.summary import Summary
+from rungwise.core.configuration.config import Config
+from rungwise.core.stages.summary import Summary
 from rungwise.models.config import ModelConfig
 
 IMPORTED = "initial"  # the name of the stage

@@ -24,12 +24,12 @@ from typing import cast
 import safetensors
 from torch import Tensor, nn
 
-from rungwise.core.artifact import Artifact, find_input
-from rungwise.core.config import flatten, validate
+from rungwise.core.configuration.config import flatten, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.models.body import OnBody
+from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.models.family import Family
-from rungwise.models.objectives import Objective
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.transformer.body import OnBody
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.imported import IMPORTED, ImportSummary
 from rungwise.pretraining.summary import BeganWith, PretrainSummary

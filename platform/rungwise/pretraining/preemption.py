@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.ray_private import ControllerCallback, ResizingState
 
 _MARK = "resize"

@@ -10,11 +10,11 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from torch import nn
 
-from rungwise.core.artifact import Artifact, find_input
 from rungwise.core.errors import ConfigError
+from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.capabilities import WordVectors
-from rungwise.models.encoders import LayeredEncoder
+from rungwise.models.trained.capabilities import WordVectors
+from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import carried_by, config_of
 from rungwise.pretraining.summary import PretrainSummary

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import canonical_json, plain
-from rungwise.core.stage import Earlier
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.config import canonical_json, plain
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import Earlier
+from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.config import VERSION, PretrainStageConfig
 from rungwise.pretraining.initial import config_of
 from rungwise.training.checkpoint import Checkpoints, EarlierRun

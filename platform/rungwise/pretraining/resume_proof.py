@@ -40,13 +40,13 @@ from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import fingerprint
-from rungwise.core.context import ComputeConfig, Context, SilentReporter
+from rungwise.core.configuration.config import fingerprint
+from rungwise.core.configuration.context import ComputeConfig, Context, SilentReporter
 from rungwise.core.errors import UserError
-from rungwise.core.provenance import provenance
-from rungwise.core.storage import Folder
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.provenance import provenance
+from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining import gradient
 from rungwise.pretraining.config import PretrainStageConfig, by_gradient

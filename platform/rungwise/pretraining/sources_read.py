@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rungwise.core.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import Family
 from rungwise.pretraining.summary import SourceRead

@@ -9,10 +9,10 @@ cooccurrence       sums as above, then epochs over their cells    cooccurrence.p
 
 from __future__ import annotations
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.context import Context
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.storage.folder import Folder
 from rungwise.pretraining import prolonging
 from rungwise.pretraining.asynchronous import pretrain_asynchronously
 from rungwise.pretraining.config import (

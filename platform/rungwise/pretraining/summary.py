@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rungwise.core.summary import Part, Summary
+from rungwise.core.stages.summary import Part, Summary
 from rungwise.models.config import ModelConfig
 
 Row = dict[str, int | float]  # of a curve: step, tokens, and metrics by name

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rungwise.core.artifact import Artifact
-from rungwise.evaluation.compare import input_name
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.comparison.compare import input_name
+from rungwise.evaluation.comparison.summary import EvaluateSummary, PairedDifference
 from rungwise.evaluation.statistics import holm
-from rungwise.evaluation.summary import EvaluateSummary, PairedDifference
 from rungwise.report.style import Series, series
 from rungwise.sweep.record import SweepSummary
-from rungwise.tasks.examples import TaskSummary
+from rungwise.tasks.kinds.examples import TaskSummary
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TypeVar
 
-from rungwise.evaluation.summary import PretrainingCost
-from rungwise.evaluation.table import Score, Step
+from rungwise.evaluation.comparison.summary import PretrainingCost
+from rungwise.evaluation.comparison.table import Score, Step
 from rungwise.report import findings
 from rungwise.report.compared import Compared, TaskResult
 from rungwise.report.findings import Verdict

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rungwise.core.artifact import Artifact
-from rungwise.evaluation import predictions
-from rungwise.evaluation.errors import Errors, Shown, disagreements, errors
-from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.comparison import predictions
+from rungwise.evaluation.comparison.errors import Errors, Shown, disagreements, errors
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.report import style
 from rungwise.report.compared import input_of, of_stage
-from rungwise.tasks.examples import TaskSummary
+from rungwise.tasks.kinds.examples import TaskSummary
 
 _CLASSES = 30  # at most, in the table of classes
 _CONFUSED = 12  # at most, pairs of labels

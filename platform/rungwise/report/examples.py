@@ -12,18 +12,23 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from rungwise.core.artifact import Artifact, find_input
-from rungwise.evaluation import fill_in, held_out, surprise
-from rungwise.evaluation import generation as continuations
-from rungwise.evaluation import neighbours as words_near
-from rungwise.evaluation.fill_in import Filled
-from rungwise.evaluation.generation import Continued
-from rungwise.evaluation.neighbours import Neighbours
-from rungwise.evaluation.spelling import token_text
-from rungwise.evaluation.surprise import Passage, Reach
+from rungwise.core.stages.artifact import Artifact, find_input
+from rungwise.evaluation.page import fill_in, held_out, surprise
+from rungwise.evaluation.page import generation as continuations
+from rungwise.evaluation.page import neighbours as words_near
+from rungwise.evaluation.page.fill_in import Filled
+from rungwise.evaluation.page.generation import Continued
+from rungwise.evaluation.page.neighbours import Neighbours
+from rungwise.evaluation.page.spelling import token_text
+from rungwise.evaluation.page.surprise import Passage, Reach
 from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.capabilities import BlankLogits, NextTokenLogits, TargetLogits, WordVectors
+from rungwise.models.trained.capabilities import (
+    BlankLogits,
+    NextTokenLogits,
+    TargetLogits,
+    WordVectors,
+)
 from rungwise.pretraining.config import PretrainConfig
 from rungwise.pretraining.pretrained import config_of, load_model
 from rungwise.report.specimen import Specimen, specimen

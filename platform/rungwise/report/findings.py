@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rungwise.core.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.summary import OF_A_TASK, CorpusSummary, source_blocks
-from rungwise.evaluation.summary import PairedDifference
-from rungwise.models.objectives import Objective
+from rungwise.evaluation.comparison.summary import PairedDifference
+from rungwise.models.losses.objectives import Objective
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.compared import Compared
 from rungwise.report.formats import (

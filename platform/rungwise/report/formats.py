@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from markupsafe import Markup, escape
 
+from rungwise.evaluation.comparison.table import Score, Step
 from rungwise.evaluation.statistics import Difference, Estimate
-from rungwise.evaluation.table import Score, Step
-from rungwise.tasks.units import CORRELATIONS, OWN_UNITS, shown
+from rungwise.tasks.scoring.units import CORRELATIONS, OWN_UNITS, shown
 
 _MINUS = "\N{MINUS SIGN}"
 _NO_BREAK = "\N{NO-BREAK SPACE}"

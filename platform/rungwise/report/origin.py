@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rungwise.core.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.report.compared import of_stage
 from rungwise.serving.registry import RegisterSummary

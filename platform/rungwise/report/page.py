@@ -18,21 +18,21 @@ from typing import Any
 
 from pydantic import Field
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import Config
-from rungwise.core.context import Context
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
+from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.context import Context
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.corpus.summary import CorpusSummary, sources_of
-from rungwise.evaluation import fill_in, generation, spelling, surprise
-from rungwise.evaluation.summary import EvaluateSummary
-from rungwise.evaluation.table import TableSummary
+from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.evaluation.comparison.table import TableSummary
+from rungwise.evaluation.page import fill_in, generation, spelling, surprise
 from rungwise.instances.kinds import config_of
 from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.objectives import Objective
+from rungwise.models.losses.objectives import Objective
 from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import (

@@ -13,8 +13,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
-from rungwise.evaluation.fill_in import TOP, Filled
-from rungwise.evaluation.surprise import LEVELS, Passage
+from rungwise.evaluation.page.fill_in import TOP, Filled
+from rungwise.evaluation.page.surprise import LEVELS, Passage
 from rungwise.report import style
 from rungwise.report.formats import percent, small_percent
 from rungwise.report.specimen import Specimen

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from rungwise.evaluation.surprise import Reach
+from rungwise.evaluation.page.surprise import Reach
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.objectives import Part
+from rungwise.models.losses.objectives import Part
 from rungwise.pretraining.summary import GradientRun, PretrainSummary, Row
 from rungwise.report import style
 from rungwise.report.formats import duration, percent

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from tokenizers import Tokenizer
 
-from rungwise.evaluation.held_out import originals, rows
-from rungwise.evaluation.spelling import token_text
+from rungwise.evaluation.page.held_out import originals, rows
+from rungwise.evaluation.page.spelling import token_text
 from rungwise.instances.masked_batch import MaskedBatch, MaskedConfig
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import MaskedReader

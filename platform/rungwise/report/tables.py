@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rungwise.core.artifact import Artifact
-from rungwise.evaluation.fill_in import Filled
-from rungwise.evaluation.generation import Continued
-from rungwise.evaluation.neighbours import Neighbours
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.evaluation.page.fill_in import Filled
+from rungwise.evaluation.page.generation import Continued
+from rungwise.evaluation.page.neighbours import Neighbours
 from rungwise.evaluation.statistics import holm
-from rungwise.evaluation.summary import EvaluateSummary
 from rungwise.report.compared import Compared, Swept
 from rungwise.sweep.record import table
 

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rungwise.core.artifact import Artifact, chain
-from rungwise.core.secrecy import without_passwords
+from rungwise.core.configuration.secrecy import without_passwords
+from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.summary import CORPORA, CorpusSummary, sources_of
-from rungwise.evaluation.measure import MeasureSummary
-from rungwise.evaluation.predictions import sums_of_chosen
+from rungwise.evaluation.comparison.predictions import sums_of_chosen
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, bootstrap
-from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.evaluation.suites.measure import MeasureSummary
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tasks import metrics
-from rungwise.tasks.examples import TaskInfo, TaskSummary
-from rungwise.tasks.unlabelled import columns, is_one_text
+from rungwise.tasks.data.unlabelled import columns, is_one_text
+from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary
+from rungwise.tasks.scoring import metrics
 
 _RESAMPLES = 2000
 _MOST_LETTERS = 5000  # of a description in MLflow's tables; PostgreSQL refuses more

@@ -34,9 +34,9 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.finetune import DESCRIPTION, describe
 from rungwise.finetune.heads import SequenceHead, SpanHead, TokenHead
 from rungwise.finetune.model import TaskModel
-from rungwise.models.encoders import LayeredEncoder
-from rungwise.models.transformer import Transformer
-from rungwise.tasks.items import Frame
+from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.transformer.block import Transformer
+from rungwise.tasks.kinds.items import Frame
 from rungwise.tokenizer import FILE as TOKENIZER
 
 MODEL = "model.onnx"

@@ -18,13 +18,13 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.finetune import DESCRIPTION, frame_of, outputs, restore
 from rungwise.models.device import own_devices
-from rungwise.tasks import kinds
-from rungwise.tasks.examples import Example
-from rungwise.tasks.items import Item
-from rungwise.tasks.unlabelled import columns
+from rungwise.tasks import interface as kinds
+from rungwise.tasks.data.unlabelled import columns
+from rungwise.tasks.kinds.examples import Example
+from rungwise.tasks.kinds.items import Item
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.training.tensor_files import MODEL as WEIGHTS
@@ -81,7 +81,7 @@ class Predictor:
         return made_up | ({"options": ["one", "another"]} if self.info.kind == "choice" else {})
 
     def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """One prediction per example, in order; see tasks/kinds.py for the keys."""
+        """One prediction per example, in order; see tasks/interface.py for the keys."""
         if not examples:
             return []
         config = self.model.config

@@ -21,17 +21,17 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.storage import Folder
-from rungwise.evaluation.neighbours import Neighbourhood
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.page.neighbours import Neighbourhood
 from rungwise.finetune import DESCRIPTION
-from rungwise.models.capabilities import LanguageModel, WordVectors
-from rungwise.models.encoders import LayeredEncoder
+from rungwise.models.trained.capabilities import LanguageModel, WordVectors
+from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.pretraining.initial import config_of
 from rungwise.pretraining.pretrained import load_encoder, load_model, tokenizer_of
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks.examples import Example, TaskInfo, Text
+from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
 from rungwise.tokenizer import load as load_tokenizer
 from rungwise.tokenizer import special_ids
 

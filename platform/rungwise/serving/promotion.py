@@ -14,22 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.core.artifact import Artifact, chain, find_input
-from rungwise.core.artifact import load as load_artifact
-from rungwise.core.context import SilentReporter
+from rungwise.core.configuration.context import SilentReporter
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.storage import Folder
-from rungwise.evaluation import predictions
-from rungwise.evaluation.items import Items, contrast
+from rungwise.core.stages.artifact import Artifact, chain, find_input
+from rungwise.core.stages.artifact import load as load_artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.statistics import Estimate, paired_bootstrap
 from rungwise.evaluation.suites.base import Rung
+from rungwise.evaluation.suites.items import Items, contrast
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.finetune import DESCRIPTION
 from rungwise.pretraining.pretrained import tokenizer_of, tokens_of
 from rungwise.serving.predictor import FILES, Predictor
 from rungwise.serving.pretrained import load
-from rungwise.tasks import metrics
-from rungwise.tasks.examples import TaskSummary, Text, read
+from rungwise.tasks.kinds.examples import TaskSummary, Text, read
+from rungwise.tasks.scoring import metrics
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.training.tensor_files import MODEL
 

@@ -11,10 +11,10 @@ from typing import Any
 import ray
 
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.serving.pretrained import load
 from rungwise.serving.service import Answer, Service
-from rungwise.tasks.examples import Example
+from rungwise.tasks.kinds.examples import Example
 
 _NAME = "rungwise"
 _BATCH_EXAMPLES = 64

@@ -22,17 +22,17 @@ from typing import Any
 import pandas as pd
 from pydantic import Field
 
-from rungwise.core import artifact as artifacts
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import Config
-from rungwise.core.context import Context, TrackingRun
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
-from rungwise.core.tracking import PARENT_TAG, quieten_mlflow
+from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.context import Context, TrackingRun
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
+from rungwise.core.tracking.mlflow_run import PARENT_TAG, quieten_mlflow
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.summary import EvaluateSummary
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
@@ -47,7 +47,7 @@ from rungwise.serving.card import (
 )
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import PretrainedPredictor, describe, load
-from rungwise.tasks.examples import (
+from rungwise.tasks.kinds.examples import (
     ChoiceExample,
     Example,
     Question,

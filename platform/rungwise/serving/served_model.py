@@ -15,9 +15,9 @@ import pandas as pd
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.serving.pretrained import load
-from rungwise.tasks.unlabelled import examples_in
+from rungwise.tasks.data.unlabelled import examples_in
 
 
 class Served(PythonModel):

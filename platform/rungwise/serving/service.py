@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 from rungwise.core.errors import DataError
 from rungwise.serving.pretrained import Model
-from rungwise.tasks.examples import Example
-from rungwise.tasks.unlabelled import examples_in
+from rungwise.tasks.data.unlabelled import examples_in
+from rungwise.tasks.kinds.examples import Example
 
 Answer = dict[str, Any] | DataError
 _METHODS = {"/predict": "POST", "/health": "GET", "/metrics": "GET"}

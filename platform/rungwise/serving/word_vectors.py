@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from rungwise.models.capabilities import WordVectors
+from rungwise.models.trained.capabilities import WordVectors
 from rungwise.tokenizer import special_ids
 
 TEXT, BINARY = FILES = ("vectors.txt", "vectors.bin")

@@ -22,7 +22,7 @@ from ray.job_submission import JobDetails, JobSubmissionClient
 from rungwise.cluster import registry
 from rungwise.cluster.ray_start import DASHBOARD_PORT
 from rungwise.core.errors import UserError
-from rungwise.core.storage import local_path
+from rungwise.core.storage.folder import local_path
 
 ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"
 _ADDRESS_VARIABLES = (ADDRESS_VARIABLE, "RAY_ADDRESS")

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK
-from rungwise.core.provenance import COMMIT_VARIABLE, commit
-from rungwise.core.storage import local_path
+from rungwise.core.stages.provenance import COMMIT_VARIABLE, commit
+from rungwise.core.storage.folder import local_path
 from rungwise.submission.connection import Client, Server, UnreachableError, connect
 from rungwise.submission.follow import Follower
 from rungwise.submission.packing import package_uri

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rungwise.core import archives
-from rungwise.core.config import flatten
+from rungwise.core.configuration.config import flatten
+from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.object_store import is_remote
-from rungwise.core.secrecy import without_passwords
-from rungwise.core.storage import local_path
+from rungwise.core.storage import archives
+from rungwise.core.storage.folder import local_path
+from rungwise.core.storage.object_store import is_remote
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.submission import resources

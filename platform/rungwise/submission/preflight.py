@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rungwise.core.errors import UserError
-from rungwise.core.object_store import is_remote
 from rungwise.core.plural import counted
+from rungwise.core.storage.object_store import is_remote
 from rungwise.pipeline.recipe import Recipe
 from rungwise.submission import local, probe, resources, upload
 from rungwise.submission.connection import Client, Server, connect

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rungwise.cluster.description import Scaling
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.core.stage import Stage
+from rungwise.core.stages.stage import Stage
 
 _GROUP_LABEL = "ray.io/node-group"
 

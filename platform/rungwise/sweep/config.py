@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.finetune import FinetuneConfig
 from rungwise.sweep.space import Choice, Grid, Space, check_space
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.core.config import canonical_json, validate, with_overrides
+from rungwise.core.configuration.config import canonical_json, validate, with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, check_task
 from rungwise.sweep.config import (
@@ -23,7 +23,7 @@ from rungwise.sweep.config import (
     SweepStageConfig,
 )
 from rungwise.sweep.space import Grid, holds, value_at
-from rungwise.tasks.examples import TaskInfo
+from rungwise.tasks.kinds.examples import TaskInfo
 
 Values = dict[str, Any]  # of one trial, by dotted key
 

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rungwise.core.artifact import Artifact
 from rungwise.core.errors import UserError
-from rungwise.core.title import Title
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.title import Title
 from rungwise.sweep.config import FINETUNE
 from rungwise.sweep.space import holds, value_at
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rungwise.core.config import flatten
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Part, Summary
+from rungwise.core.configuration.config import flatten
+from rungwise.core.stages.summary import Part, Summary
+from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig
 
 FOLDER = "trials"

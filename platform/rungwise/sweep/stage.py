@@ -1,6 +1,6 @@
 """Sweep stage: try settings of one variant, scored on the validation split only.
 
-The winner's score is a maximum over trials and so too high; evaluation/compare.py gives an unbiased
+The winner's score is a maximum over trials and so too high; evaluation/comparison/compare.py gives an unbiased
 one, with new seeds on the test split.
 """
 
@@ -12,12 +12,12 @@ from typing import Any
 
 from rungwise.cluster import expected_nodes
 from rungwise.cluster.session import shared_scratch
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import UserError
 from rungwise.core.plural import counted
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.sweep import record as records
 from rungwise.sweep.config import SweepStageConfig
@@ -25,8 +25,8 @@ from rungwise.sweep.draws import check_values, grid_epochs, upstream_values
 from rungwise.sweep.effective import check_inputs
 from rungwise.sweep.record import ScoredTrial, SweepSummary
 from rungwise.sweep.trial import DECISIONS, STATES, Job, Train, train
-from rungwise.tasks.examples import TaskSummary
-from rungwise.tasks.units import shown
+from rungwise.tasks.kinds.examples import TaskSummary
+from rungwise.tasks.scoring.units import shown
 
 TABLE, RECORD = "trials.csv", "sweep.json"
 

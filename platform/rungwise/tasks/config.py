@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rungwise.core.config import Config
-from rungwise.core.outside import Paths, digest, matching
-from rungwise.core.source_files import SourceFile
-from rungwise.tasks.examples import SPLITS, Kind
+from rungwise.core.configuration.config import Config
+from rungwise.core.storage.outside import Paths, digest, matching
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import TableFormat
+from rungwise.tasks.kinds.examples import SPLITS, Kind
 
 # Metrics that can select a model, by kind, the default first; higher is better for all.
 METRICS: Mapping[Kind, tuple[str, ...]] = {

@@ -5,13 +5,13 @@ Writes train.parquet, validation.parquet and test.parquet (examples.py).
 
 from __future__ import annotations
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
-from rungwise.tasks import files, paragraphs
+from rungwise.core.configuration.context import Context
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.storage.folder import Folder
 from rungwise.tasks.config import FilesTaskConfig, ParagraphTaskConfig, identity, outside
-from rungwise.tasks.examples import ExampleCounts, TaskSummary, write
+from rungwise.tasks.data import files, paragraphs
+from rungwise.tasks.kinds.examples import ExampleCounts, TaskSummary, write
 
 
 def build_task(
@@ -24,7 +24,7 @@ def build_task(
 
     Raises DataError, naming file and line, for data that no model should be trained on.
     """
-    from rungwise.tasks.baselines import baselines
+    from rungwise.tasks.scoring.baselines import baselines
 
     match config:
         case ParagraphTaskConfig():

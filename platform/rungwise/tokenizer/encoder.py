@@ -15,7 +15,7 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.tokenizer.cutting import rules_of
 from rungwise.tokenizer.fast import GigaEncoder, NanoEncoder, Package
 from rungwise.tokenizer.files import FILE

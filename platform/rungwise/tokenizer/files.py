@@ -13,8 +13,8 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from rungwise.core.errors import DataError
-from rungwise.core.source_files import SourceFile, find_files
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.tokenizer.config import TokenizerFileConfig, TrainedConfig
 from rungwise.tokenizer.special import END_OF_TEXT, KNOWN_NAMES, ROLE_NAMES
 from rungwise.tokenizer.training import wordpiece

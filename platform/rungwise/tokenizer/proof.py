@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from rungwise.core.context import TokenizerBackend
+from rungwise.core.configuration.context import TokenizerBackend
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import read_documents
 from rungwise.tokenizer.encoder import (
     EncoderChoice,

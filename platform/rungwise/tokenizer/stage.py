@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
-from rungwise.core.summary import Summary
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tokenizer.config import (

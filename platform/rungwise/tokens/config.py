@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.tokens import mask_units
 from rungwise.tokens.mask_units import MaskUnitsConfig
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 from rungwise.tokenizer import Encoded, TextEncoder
 from rungwise.tokenizer.memo import int32_of
 from rungwise.tokens import mask_units

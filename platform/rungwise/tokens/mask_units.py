@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 from tokenizers import Tokenizer
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.tokenizer.rust import Encoded, RustEncoder, TextEncoder, id_type, word_starts
 from rungwise.tokens.segmenters import (

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.source_files import SourceFile, find_files
+from rungwise.core.storage.source_files import SourceFile, find_files
 
 Stretch = tuple[int, int]  # [start, end) in characters of one text
 Segmenter = Callable[[str], Iterable[Stretch]]  # words that contain a han character

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.cluster.build_files import MARKERS, Row, build_files
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder, file_digest
-from rungwise.core.summary import PerSplit
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.summary import PerSplit
+from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.tokenizer import EncoderChoice, TokenizerSummary, cached_encoder, choose, load
 from rungwise.tokenizer.proof import sample_of

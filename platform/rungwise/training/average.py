@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.training.sharded import local_rows
 from rungwise.training.state import SavedTensors
 

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.storage import Folder, file_digest, flush_to_disk
+from rungwise.core.storage.folder import Folder, file_digest, flush_to_disk
 from rungwise.training.average import AVERAGE, WeightAverage
 from rungwise.training.lanes import STATE, LaneStates
 from rungwise.training.optimizer import Optimizers

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import ComputeConfig
+from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.lanes import LaneOrder, lanes_of
 from rungwise.instances.masked_batch import MaskedConfig
@@ -23,7 +23,7 @@ from rungwise.instances.mixture import MixedOrder, quotas_of
 from rungwise.instances.order import Order, ReadOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import Family
-from rungwise.models.objectives import Batch
+from rungwise.models.losses.objectives import Batch
 from rungwise.training.average import LastAverageConfig
 from rungwise.training.config import GradientConfig, first_longer_step
 from rungwise.training.feed import (

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rungwise.core.artifact import Artifact
 from rungwise.core.randomness import bits
+from rungwise.core.stages.artifact import Artifact
 from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kinds import config_of
@@ -36,7 +36,7 @@ from rungwise.instances.lanes import held_out_lanes
 from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.instances.order import Order, evenly
 from rungwise.instances.reader import InstanceReader, MaskedReader
-from rungwise.models.objectives import Batch, CausalBatch, PretrainingBatch
+from rungwise.models.losses.objectives import Batch, CausalBatch, PretrainingBatch
 
 _AHEAD = 2
 _LENGTH_MULTIPLE = 8

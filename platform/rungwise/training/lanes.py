@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rungwise.models.objectives import Batch, CausalBatch
+from rungwise.models.losses.objectives import Batch, CausalBatch
 from rungwise.training.state import Piece, SavedTensors
 
 STATE = "lanes/state"

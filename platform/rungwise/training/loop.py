@@ -23,11 +23,11 @@ from typing import cast
 import torch
 from torch import nn
 
-from rungwise.core.context import ComputeConfig, Reporter
+from rungwise.core.configuration.context import ComputeConfig, Reporter
 from rungwise.core.randomness import bits
 from rungwise.models.device import keep_freed_memory, multiplies_bfloat16
-from rungwise.models.objectives import CarriesState, Objective
-from rungwise.models.transformer import recompute_activations, set_stream
+from rungwise.models.losses.objectives import CarriesState, Objective
+from rungwise.models.transformer.block import recompute_activations, set_stream
 from rungwise.training.average import WeightAverage
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig, Precision

@@ -46,9 +46,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from rungwise.core.config import Config
-from rungwise.models.body import OnBody
-from rungwise.models.layer import StackedLinear
+from rungwise.core.configuration.config import Config
+from rungwise.models.transformer.body import OnBody
+from rungwise.models.transformer.layer import StackedLinear
 from rungwise.training.muon import Muon
 
 _SHARE = "learning_rate_share"  # extra key of a parameter group

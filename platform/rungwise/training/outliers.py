@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.training.progress import ENOUGH, WINDOW
 
 

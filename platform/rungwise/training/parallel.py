@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from rungwise.models.objectives import Batch, Losses, Objective
-from rungwise.models.transformer import Block
+from rungwise.models.losses.objectives import Batch, Losses, Objective
+from rungwise.models.transformer.block import Block
 
 Parallel = Literal["ddp", "fsdp", "hybrid"]
 

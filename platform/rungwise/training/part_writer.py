@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder, file_digest
+from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.training.parallel import Group
 from rungwise.training.tensor_files import write_file
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import UserError
 from rungwise.core.plural import counted
 

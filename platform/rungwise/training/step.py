@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from rungwise.models.objectives import Batch, LossSum, Objective, PretrainingBatch
+from rungwise.models.losses.objectives import Batch, LossSum, Objective, PretrainingBatch
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,

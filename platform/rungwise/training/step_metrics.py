@@ -16,9 +16,9 @@ import math
 import torch
 from torch import Tensor
 
-from rungwise.core.context import Reporter
+from rungwise.core.configuration.context import Reporter
 from rungwise.core.errors import UserError
-from rungwise.models.objectives import LossSum, Objective
+from rungwise.models.losses.objectives import LossSum, Objective
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.feed import StepBatch
 from rungwise.training.outliers import Outliers

@@ -10,7 +10,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 
 MODEL = "model.safetensors"
 

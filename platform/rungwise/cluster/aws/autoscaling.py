@@ -13,7 +13,7 @@ import yaml
 
 from rungwise.cluster.description import Machine, Scaling
 from rungwise.core.errors import ConfigError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 
 PROVIDER = "rungwise.cluster.aws.autoscaling_groups.AutoScalingGroups"
 # Keys that Ray requires but uses only for machines that it reaches by SSH.

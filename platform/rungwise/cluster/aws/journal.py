@@ -17,7 +17,7 @@ from pathlib import Path
 from rungwise.cluster.aws.instance import InstanceMetadata
 from rungwise.cluster.description import Machine
 from rungwise.core.errors import UserError
-from rungwise.core.storage import Folder
+from rungwise.core.storage.folder import Folder
 
 _LOGGER = logging.getLogger(__name__)
 _READ = ("journalctl", "--unit=rungwise-*", "--output=short-iso", "--quiet", "--show-cursor")

@@ -16,8 +16,8 @@ import psutil
 
 from rungwise.cluster.registry import clusters_folder
 from rungwise.core.errors import UserError
-from rungwise.core.object_store import is_remote
-from rungwise.core.storage import local_path
+from rungwise.core.storage.folder import local_path
+from rungwise.core.storage.object_store import is_remote
 
 MAX_NODES = 32
 # Memory of idle processes: measured with 2 nodes, rounded up.

@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.core.outside import Paths, matching
-from rungwise.core.store_errors import reached
-from rungwise.evaluation.items import Items
+from rungwise.core.storage.outside import Paths, matching
+from rungwise.core.storage.store_errors import reached
 from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.words import pieces_of, share_known
-from rungwise.models.capabilities import WordVectors
+from rungwise.models.trained.capabilities import WordVectors
 from rungwise.tasks.formats.base import lines_of, text_of
 
 _CELLS = 1 << 24  # cosines held at a time

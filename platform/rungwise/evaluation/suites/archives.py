@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rungwise.core.errors import DataError
-from rungwise.core.outside import matching
-from rungwise.core.store_errors import reached
+from rungwise.core.storage.outside import matching
+from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.formats.base import lines_of
 
 

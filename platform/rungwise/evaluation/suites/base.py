@@ -1,7 +1,7 @@
 """Suites: evaluations of any rung that offers the capability they need.
 
 A suite is a config with `measure(rung)`, in a file of its own and listed in the union of config.py.
-It needs one capability of the model (models/capabilities.py); rungs without it are skipped, and the
+It needs one capability of the model (models/trained/capabilities.py); rungs without it are skipped, and the
 page says so.
 """
 
@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from rungwise.core import outside
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import Config
-from rungwise.core.context import Reporter
-from rungwise.core.outside import Paths
-from rungwise.evaluation.items import Items
-from rungwise.models.capabilities import Encoder
+from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.context import Reporter
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage import outside
+from rungwise.core.storage.outside import Paths
+from rungwise.evaluation.suites.items import Items
+from rungwise.models.trained.capabilities import Encoder
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import Encoded, SpecialIds, cached_encoder, load

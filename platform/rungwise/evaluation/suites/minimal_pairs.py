@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
-from rungwise.core.outside import Paths
-from rungwise.evaluation.items import Items
+from rungwise.core.storage.outside import Paths
 from rungwise.evaluation.suites.archives import json_lines
 from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
-from rungwise.models.capabilities import HidesWords, LanguageModel
+from rungwise.evaluation.suites.items import Items
+from rungwise.models.trained.capabilities import HidesWords, LanguageModel
 
 TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
 PUBLISHED = "published.json"

@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rungwise.core.errors import DataError
-from rungwise.core.outside import Paths, matching
-from rungwise.core.store_errors import reached
+from rungwise.core.storage.outside import Paths, matching
+from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites.base import Measured, Rung, Suite
+from rungwise.evaluation.suites.items import Items
 from rungwise.instances.order import evenly
-from rungwise.models.capabilities import LanguageModel
+from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.tasks.formats.base import lines_of, text_of
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile, closed_documents, document_hash

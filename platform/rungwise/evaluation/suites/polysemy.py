@@ -27,9 +27,9 @@ from pydantic import Field
 
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Measured, Rung, Suite
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
 from rungwise.instances.order import evenly
 

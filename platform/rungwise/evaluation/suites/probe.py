@@ -29,13 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.core import outside
 from rungwise.core.errors import DataError
-from rungwise.core.outside import Paths
-from rungwise.evaluation.items import Items
+from rungwise.core.storage import outside
+from rungwise.core.storage.outside import Paths
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Measured, Rung, Suite
 from rungwise.evaluation.suites.classifiers import Classes
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import (
     Sentence,
     WordReader,
@@ -45,7 +45,7 @@ from rungwise.evaluation.suites.states import (
 )
 from rungwise.instances.order import evenly
 from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
-from rungwise.tasks.tagging import marks_spans
+from rungwise.tasks.kinds.tagging import marks_spans
 
 MIX = "mix.json"
 Places = NDArray[np.int64]

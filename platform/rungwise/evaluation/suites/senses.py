@@ -32,12 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.core import outside
 from rungwise.core.errors import DataError
-from rungwise.core.source_files import SourceFile
-from rungwise.evaluation.items import Items
+from rungwise.core.storage import outside
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
 from rungwise.instances.order import evenly
 from rungwise.tasks.formats.base import lines_of, shown, text_of

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from rungwise.core.errors import DataError
-from rungwise.core.outside import matching
-from rungwise.core.store_errors import reached
-from rungwise.evaluation.items import Items
+from rungwise.core.storage.outside import matching
+from rungwise.core.storage.store_errors import reached
 from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
 from rungwise.evaluation.suites.words import cosines
-from rungwise.tasks.examples import Text
 from rungwise.tasks.formats.presets import SickFormat, StsFormat
 from rungwise.tasks.formats.table import TableFormat
+from rungwise.tasks.kinds.examples import Text
 
 WORDS = "words"  # the part of the word table
 

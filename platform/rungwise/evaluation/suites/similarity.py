@@ -20,14 +20,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from rungwise.core.errors import DataError
-from rungwise.core.outside import matching
-from rungwise.core.source_files import SourceFile
-from rungwise.evaluation.items import Items
+from rungwise.core.storage.outside import matching
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.words import KNOWN, cosines, share_known, vectors_of
-from rungwise.models.capabilities import WordVectors
-from rungwise.tasks.examples import Text
+from rungwise.models.trained.capabilities import WordVectors
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
+from rungwise.tasks.kinds.examples import Text
 
 FEWEST = 3  # pairs; with two, rho is 1 or -1
 _PAIRS = TableFormat(

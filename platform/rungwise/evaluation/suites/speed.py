@@ -18,9 +18,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites.base import Measured, Rung, Suite
-from rungwise.models.capabilities import LanguageModel
+from rungwise.evaluation.suites.items import Items
+from rungwise.models.trained.capabilities import LanguageModel
 
 
 class SpeedSuite(Suite):

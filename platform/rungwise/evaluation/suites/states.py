@@ -30,8 +30,8 @@ import torch
 from numpy.typing import NDArray
 
 from rungwise.evaluation.suites.base import Rung
-from rungwise.models.capabilities import Encoder, WordVectors
-from rungwise.models.language_models import windows
+from rungwise.models.trained.capabilities import Encoder, WordVectors
+from rungwise.models.trained.language_models import windows
 from rungwise.tokens.segmenters import blanks_before
 
 _MOST_TOKENS = 1 << 13  # per batch, padding included

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.evaluation.items import Items
 from rungwise.evaluation.suites.base import Rung
+from rungwise.evaluation.suites.items import Items
 
 KNOWN = "known"  # the part with the share of known items
 

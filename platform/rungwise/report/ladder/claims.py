@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rungwise.evaluation import claims
-from rungwise.evaluation.claims import VERDICTS, Compared, Judged, Verdict
-from rungwise.evaluation.items import METRICS
+from rungwise.evaluation.comparison import claims
+from rungwise.evaluation.comparison.claims import VERDICTS, Compared, Judged, Verdict
+from rungwise.evaluation.suites.items import METRICS
 from rungwise.report.formats import metric_name, number, points, signed
 
 MARKS: dict[Verdict, str] = {

@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.config import Config
-from rungwise.core.context import Context
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
+from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.context import Context
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.corpus.summary import CorpusSummary, sources_of
-from rungwise.evaluation import published
-from rungwise.evaluation.claims import ClaimsSummary
-from rungwise.evaluation.table import TableSummary
+from rungwise.evaluation.comparison import published
+from rungwise.evaluation.comparison.claims import ClaimsSummary
+from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.report import budget_plots, comparison, formats, origin, style, tables
 from rungwise.report.compared import Compared, gather, of_stage
 from rungwise.report.environment import environment

@@ -9,14 +9,14 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from rungwise.evaluation import published
-from rungwise.evaluation.items import contrast
-from rungwise.evaluation.measure import items_of_rung
+from rungwise.evaluation.comparison import published
 from rungwise.evaluation.statistics import (
     error_reduction,
     paired_difference,
     sign_agreement,
 )
+from rungwise.evaluation.suites.items import contrast
+from rungwise.evaluation.suites.measure import items_of_rung
 from rungwise.report.compared import Compared
 from rungwise.report.ladder.rungs import (
     PAIRS,
@@ -28,7 +28,7 @@ from rungwise.report.ladder.rungs import (
     estimate_of,
     suites_of,
 )
-from rungwise.tasks.metrics import range_of
+from rungwise.tasks.scoring.metrics import range_of
 
 Row = dict[str, Any]
 HALF, TO_GOOD, TIES = "", "ties_to_good", "ties"  # the parts of minimal pairs

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rungwise.core.artifact import Artifact
-from rungwise.evaluation.items import METRICS
-from rungwise.evaluation.measure import MeasureSummary, Score
+from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.statistics import Estimate, estimate
+from rungwise.evaluation.suites.items import METRICS
+from rungwise.evaluation.suites.measure import MeasureSummary, Score
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.compared import Compared, input_of
 from rungwise.report.style import Series, series
-from rungwise.tasks.metrics import range_of
+from rungwise.tasks.scoring.metrics import range_of
 
 PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"
 SENSES, POLYSEMY, PROBE = "senses", "polysemy", "probe"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.errors import DataError
-from rungwise.models.llama import LlamaConfig
-from rungwise.models.modern_bert import ModernBertConfig
+from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.modern_bert import ModernBertConfig
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 

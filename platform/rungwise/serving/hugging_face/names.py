@@ -30,10 +30,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rungwise.models.bert import NUM_SEGMENTS, BertConfig
-from rungwise.models.gpt import GptConfig
-from rungwise.models.llama import LlamaConfig
-from rungwise.models.modern_bert import ModernBertConfig
+from rungwise.models.families.bert import NUM_SEGMENTS, BertConfig
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.modern_bert import ModernBertConfig
 
 ModelType = Literal[
     "bert", "roberta-prelayernorm", "gpt2", "openai-gpt", "modernbert", "llama", "qwen3"

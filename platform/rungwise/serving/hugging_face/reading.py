@@ -16,12 +16,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from rungwise.core.config import validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
-from rungwise.models.bert import BertConfig
-from rungwise.models.gpt import GptConfig
-from rungwise.models.llama import LlamaConfig
-from rungwise.models.modern_bert import ModernBertConfig
+from rungwise.models.families.bert import BertConfig
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.serving.hugging_face.modern import llama_values, modern_bert_values
 from rungwise.serving.hugging_face.names import (
     BUFFERS,

@@ -19,11 +19,11 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from rungwise.core.artifact import Artifact
-from rungwise.core.context import Context
+from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
-from rungwise.core.stage import StageType
-from rungwise.core.storage import Folder
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.imported import IMPORTED, ImportConfig, ImportSummary
 from rungwise.serving.hugging_face.names import CONFIG, Known
 from rungwise.serving.hugging_face.reading import load, weight_files

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from rungwise.finetune.heads import Head, SequenceHead, SpanHead
-from rungwise.models.bert import BertConfig
-from rungwise.models.gpt import GptConfig
-from rungwise.models.llama import LlamaConfig
-from rungwise.models.modern_bert import ModernBertConfig
+from rungwise.models.families.bert import BertConfig
+from rungwise.models.families.gpt import GptConfig
+from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.serving.hugging_face.names import Known
 
 Change = Literal["none", "transposed", "reversed", "split", "last"]

@@ -15,21 +15,25 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.config import canonical_json
+from rungwise.core.configuration.config import canonical_json
 from rungwise.core.errors import ConfigError
 from rungwise.finetune.heads import ChoiceHead, HeadedEncoder, SequenceHead, SpanHead, TokenHead
 from rungwise.finetune.model import TaskModel
-from rungwise.models.bert import (
+from rungwise.models.families.bert import (
     Bert,
     BertConfig,
     BertForPretraining,
     BertLeftToRight,
 )
-from rungwise.models.contrastive import SentenceEncoder
+from rungwise.models.families.gpt import GptForPretraining
+from rungwise.models.families.llama import LlamaConfig, LlamaForPretraining
+from rungwise.models.families.modern_bert import (
+    ModernBert,
+    ModernBertConfig,
+    ModernBertForPretraining,
+)
 from rungwise.models.family import Family
-from rungwise.models.gpt import GptForPretraining
-from rungwise.models.llama import LlamaConfig, LlamaForPretraining
-from rungwise.models.modern_bert import ModernBert, ModernBertConfig, ModernBertForPretraining
+from rungwise.models.losses.contrastive import SentenceEncoder
 from rungwise.serving.hugging_face.modern import llama_keys, modern_bert_keys
 from rungwise.serving.hugging_face.names import (
     CONFIG,

@@ -1,4 +1,7 @@
-"""Published formats of task data: a config block for each, which reads its files."""
+"""Published formats of task data, a config block each; and how a format is guessed from a file.
+
+The union of blocks is below. A new format derives from `base.FormatConfig`.
+"""
 
 from __future__ import annotations
 

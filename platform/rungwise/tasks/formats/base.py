@@ -11,12 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, field_validator
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.sources import DETECT, codec_of
 from rungwise.corpus.streams import UnsoundError, pieces
-from rungwise.tasks.examples import Example, Kind
+from rungwise.tasks.kinds.examples import Example, Kind
 
 DROPPED = "examples_dropped_for_"  # prefix of the reasons that count damaged examples
 _SHOWN = 60

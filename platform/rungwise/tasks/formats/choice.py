@@ -16,9 +16,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rungwise.core.config import Config
-from rungwise.core.source_files import SourceFile
-from rungwise.tasks.examples import ChoiceExample, Kind
+from rungwise.core.configuration.config import Config
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import (
     DROPPED,
     Damage,
@@ -30,6 +29,7 @@ from rungwise.tasks.formats.base import (
 )
 from rungwise.tasks.formats.records import RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import Column, json_of, plain
+from rungwise.tasks.kinds.examples import ChoiceExample, Kind
 
 
 class ChoiceColumns(Config):

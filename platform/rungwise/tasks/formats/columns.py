@@ -20,9 +20,9 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from rungwise.core.source_files import SourceFile
-from rungwise.tasks.examples import Kind, Tagged
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, name_of, shown, text_of
+from rungwise.tasks.kinds.examples import Kind, Tagged
 
 SPANS = re.compile(r"O|[BIMESLU]-.+")
 BARE = frozenset("BIMESO")  # tags without a type

@@ -11,9 +11,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from rungwise.core.source_files import SourceFile
-from rungwise.tasks.examples import Kind, Text
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, text_of, words
+from rungwise.tasks.kinds.examples import Kind, Text
 
 PREFIX = "__label__"
 

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from rungwise.core.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.streams import packing_of
-from rungwise.tasks.examples import Kind, Text
 from rungwise.tasks.formats.base import (
     FormatConfig,
     Labels,
@@ -21,6 +20,7 @@ from rungwise.tasks.formats.base import (
     text_of,
     words,
 )
+from rungwise.tasks.kinds.examples import Kind, Text
 
 
 class FoldersFormat(FormatConfig):

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
-from rungwise.core.source_files import SourceFile
-from rungwise.tasks.examples import Kind, Text
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import FormatConfig
 from rungwise.tasks.formats.records import SplitColumn
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
+from rungwise.tasks.kinds.examples import Kind, Text
 
 GlueTask = Literal[
     "CoLA", "SST-2", "MRPC", "QQP", "STS-B", "MNLI", "SNLI", "QNLI", "RTE", "WNLI", "AX"

@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, shown, text_of
 from rungwise.tasks.formats.rows import (
     Column,

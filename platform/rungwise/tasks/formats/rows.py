@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
-from rungwise.core.source_files import SourceFile
-from rungwise.tasks.cells import rows_of
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, bytes_of, listed, nearest, text_of
+from rungwise.tasks.formats.cells import rows_of
 
 Column = str | int  # a name in the header, or an index from 0
 

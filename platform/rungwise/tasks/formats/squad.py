@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from rungwise.core.source_files import SourceFile
-from rungwise.tasks.examples import Answer, Kind, Question
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, FormatConfig, shown, words
 from rungwise.tasks.formats.records import objects
 from rungwise.tasks.formats.rows import json_of
+from rungwise.tasks.kinds.examples import Answer, Kind, Question
 
 
 class SquadFormat(FormatConfig):

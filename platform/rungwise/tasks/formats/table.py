@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rungwise.core.config import Config
-from rungwise.core.source_files import SourceFile
-from rungwise.tasks.examples import Kind, Text
+from rungwise.core.configuration.config import Config
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, Labels, name_of, names_of, shown, words
 from rungwise.tasks.formats.records import RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import Column
+from rungwise.tasks.kinds.examples import Kind, Text
 
 
 class ColumnsConfig(Config):

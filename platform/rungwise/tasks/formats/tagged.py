@@ -15,14 +15,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from rungwise.core.config import Config
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.source_files import SourceFile
-from rungwise.tasks.examples import Kind, Tagged
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, Labels, name_of, names_of, shown, words
 from rungwise.tasks.formats.columns import iob2_labels, to_iob2
 from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import nested, object_of
+from rungwise.tasks.kinds.examples import Kind, Tagged
 from rungwise.tokens.segmenters import HAN
 
 _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")

@@ -1,0 +1,1 @@
+"""Commands that start and stop clusters, on this machine and on AWS."""

@@ -1,0 +1,1 @@
+"""Commands on the jobs of a Ray cluster."""

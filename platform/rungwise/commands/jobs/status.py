@@ -1,0 +1,210 @@
+"""`rungwise status [RUN]`: show the dashboards' figures, from Prometheus or MLflow."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.errors import UserError
+
+_WATCH_SECONDS = 5.0
+_MOST_RUNS = 200  # read from MLflow, newest first
+_AGO = "1h"  # stages that ended earlier are only on the dashboards
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _clock(value: float) -> str:
+    minutes, seconds = divmod(round(value), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A column: our Prometheus metric with a selector, MLflow's name for it, and its format."""
+
+    heading: str
+    metric: str
+    tracked: str
+    shown: Callable[[float], str]
+
+
+FIGURES = (
+    Figure("done", "stage_progress_ratio", "", _percent),
+    Figure("tokens", "tokens_total", "train/tokens", _count),
+    Figure("tokens/s", "tokens_per_second", "system/tokens_per_second", _count),
+    Figure("MFU", "mfu_ratio", "system/mfu", _percent),
+    Figure("loss", 'loss_nats{split="train",part="total"}', "train/loss", _number),
+    Figure("validation", 'loss_nats{split="validation",part="total"}', "validation/loss", _number),
+    Figure("data wait", "data_wait_ratio", "system/data_wait_share", _percent),
+    Figure("skipped", "skipped_steps_total", "train/skipped_steps", _count),
+    Figure("best score", "best_objective", "", _number),
+    Figure("time", "stage_seconds", "system/stage_seconds", _clock),
+)
+
+
+@dataclass
+class Row:
+    """One stage of a run: its state, and its figures by column heading."""
+
+    state: str
+    values: dict[str, float] = field(default_factory=dict)
+
+
+Rows = dict[tuple[str, str], Row]
+
+
+def add(commands: Commands) -> None:
+    help_text = "show how runs are doing: tokens/s, MFU, loss, scores, alerts"
+    parser = add_verb(commands, "status", status, help_text)
+    parser.add_argument("run", metavar="RUN", nargs="?", help="name of a recipe; default: all")
+    parser.add_argument("--watch", action="store_true", help="refresh every few seconds")
+    parser.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
+    parser.add_argument("--prometheus", metavar="URL", help="such as http://127.0.0.1:9090")
+    parser.add_argument("--experiment", default="rungwise", help="in MLflow, instead of Prometheus")
+
+
+def status(options: argparse.Namespace) -> None:
+    """Print the table, with --watch until Ctrl-C. Raises UserError if Prometheus does not answer or
+    MLflow has no such experiment."""
+    look, console = _source(options), Console()
+    if not options.watch:
+        console.print(look())
+        return
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(look(), console=console, auto_refresh=False) as live,
+    ):
+        while True:
+            time.sleep(_WATCH_SECONDS)
+            live.update(look(), refresh=True)
+
+
+def _source(options: argparse.Namespace) -> Callable[[], Group]:
+    from rungwise.cluster import registry
+    from rungwise.core.configuration.secrecy import without_password
+    from rungwise.pipeline.workflow import places
+
+    cluster = registry.find(options.name)
+    uri = options.prometheus or (cluster.prometheus_uri if cluster else None)
+    if uri:
+        return lambda: _drawn(
+            *from_prometheus(uri.rstrip("/"), options.run),
+            f"Prometheus at {without_password(uri)}, last hour",
+        )
+    tracking = cluster.tracking_uri if cluster else places(None, [])[1]
+    rows = lambda: from_mlflow(tracking, options.experiment, options.run)  # noqa: E731
+    return lambda: _drawn(rows(), [], f"MLflow at {without_password(tracking)}")
+
+
+def from_prometheus(uri: str, run: str | None) -> tuple[Rows, list[str]]:
+    """The stages of the last hour, and one line per firing alert."""
+    from rungwise.cluster.local.services import ask
+
+    def get(path: str, **values: str) -> Any:
+        try:
+            return json.loads(ask(f"{uri}/api/v1/{path}?{urlencode(values)}"))["data"]
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(
+                f"Prometheus does not answer at {uri} ({error}); start it with `rungwise up "
+                "--dashboards`, forward its port, or leave --prometheus out"
+            ) from error
+
+    def value_of(metric: str) -> dict[tuple[str, str], float]:
+        # The last value, also after a run has ended; of runs with one name, the latest.
+        query = f"last_over_time((max by (run, stage) ({metric}))[{_AGO}:15s])"
+        found = get("query", query=query)["result"]
+        return {
+            (one["metric"].get("run", ""), one["metric"].get("stage", "")): float(one["value"][1])
+            for one in found
+        }
+
+    active = get("query", query="rungwise:stage_active")["result"]
+    running = {(one["metric"]["run"], one["metric"]["stage"]) for one in active}
+    known = value_of("ray_rungwise_stage_started_timestamp_seconds")
+    rows = {
+        key: Row("running" if key in running else "ended")
+        for key in sorted(known, key=lambda key: known[key])
+        if run in (None, key[0])
+    }
+    for figure in FIGURES:
+        values = value_of(f"ray_rungwise_{figure.metric}")
+        for key in rows.keys() & values.keys():
+            rows[key].values[figure.heading] = values[key]
+    for key in rows.keys() & running:
+        rows[key].values["time"] = time.time() - known[key]
+    alerts = [
+        f"{alert['labels']['alertname']}: {alert['annotations']['summary']}"
+        for alert in get("alerts")["alerts"]
+        if alert["state"] == "firing" and run in (None, alert["labels"].get("run", run))
+    ]
+    return rows, alerts
+
+
+def from_mlflow(uri: str, experiment: str, run: str | None) -> Rows:
+    """The latest figures of the newest stages in MLflow."""
+    from rungwise.core.configuration.secrecy import without_password
+    from rungwise.core.tracking.mlflow_run import PARENT_TAG, asked
+
+    with asked(uri) as client:
+        there = client.get_experiment_by_name(experiment)
+        if there is None:
+            raise UserError(
+                f"MLflow at {without_password(uri)} has no experiment {experiment}; start a run, "
+                "or give another --experiment or the cluster's --prometheus"
+            )
+        found = client.search_runs([there.experiment_id], max_results=_MOST_RUNS)
+    names = {each.info.run_id: each.info.run_name or "" for each in found}
+    rows: Rows = {}
+    for each in found:
+        parent = names.get(each.data.tags.get(PARENT_TAG, ""), "")
+        if "rungwise.stage" not in each.data.tags or run not in (None, parent):
+            continue
+        row = rows.setdefault((parent, each.info.run_name or ""), Row(each.info.status.lower()))
+        for figure in FIGURES:
+            if (value := each.data.metrics.get(figure.tracked)) is not None:
+                row.values.setdefault(figure.heading, value)
+    return dict(reversed(rows.items()))
+
+
+def _drawn(rows: Rows, alerts: list[str], source: str) -> Group:
+    """The table without empty columns, then the alerts and the source."""
+    if not rows:
+        return Group(f"no run found by {source}")
+    headings = {heading for row in rows.values() for heading in row.values}
+    figures = [figure for figure in FIGURES if figure.heading in headings]
+    table = Table(box=None, pad_edge=False)
+    for heading in ("run", "stage", "state"):
+        table.add_column(heading)
+    for figure in figures:
+        table.add_column(figure.heading, justify="right")
+    for (run, stage), row in rows.items():
+        values = [row.values.get(figure.heading, math.nan) for figure in figures]
+        cells = [
+            "" if math.isnan(value) else figure.shown(value)
+            for figure, value in zip(figures, values, strict=True)
+        ]
+        table.add_row(run, stage, row.state, *cells)
+    return Group(table, *(f"[bold red]{line}[/]" for line in alerts), f"[dim]{source}[/]")

@@ -1,0 +1,1 @@
+"""Commands on what was built: inspect, predict, export, trace, verify, clean up."""

@@ -1,0 +1,30 @@
+"""`rungwise ensemble EVALUATE`: score an evaluation's seeds as an ensemble, without training."""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_verb
+
+
+def add(commands: Commands) -> None:
+    help_text = "score an evaluation's seeds as an ensemble, without training"
+    parser = add_verb(commands, "ensemble", ensemble, help_text)
+    parser.add_argument(
+        "evaluate", metavar="EVALUATE", help="artifacts/evaluate (the newest), or a folder in it"
+    )
+
+
+def ensemble(options: argparse.Namespace) -> None:
+    """Print a line per variant and way to combine seeds. Raises UserError for other artifacts."""
+    from rungwise.core.errors import UserError
+    from rungwise.core.stages.artifact import find_input
+    from rungwise.evaluation.comparison.ensemble import combined
+    from rungwise.pipeline.loading import find_built
+
+    made = find_built(options.evaluate, "artifacts")
+    if made.stage != "evaluate":
+        raise UserError(f"{made.folder.uri} holds a {made.stage} artifact, expected evaluate")
+    for variant, how, score, gain in combined(made, find_input(made, "task")):
+        over = f"{gain.difference:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] over one seed"
+        print(f"{variant}, {how}: {score:.4f}, {over}")  # noqa: T201

@@ -1,0 +1,225 @@
+"""`rungwise export MODEL --to FOLDER`: write a model in a format that other software reads.
+
+    trained by gradient,   files for transformers
+    or fine-tuned
+    n-gram model           an ARPA file, for kenlm and SRILM
+    token vectors          the formats of word2vec.c, text and binary
+    encoder states,        ONNX, for onnxruntime
+    or answers of a task
+
+MODEL is a recipe (its finished pretrain stage), the folder of a pretrain or evaluate artifact,
+local or in an object store, or a registered model. To import, set `pretrain.initial`, or call
+`rungwise.models.families.arpa.read` for an ARPA file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
+from rungwise.core.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rungwise.core.stages.artifact import Artifact
+    from rungwise.core.storage.folder import Folder
+    from rungwise.models.families.kneser_ney import NgramLanguageModel
+    from rungwise.models.family import Family
+    from rungwise.serving.predictor import Predictor
+
+ARPA = "model.arpa"
+
+
+def add(commands: Commands) -> None:
+    help_text = "export for transformers or as ONNX, an n-gram as ARPA"
+    parser = add_verb(commands, "export", export, help_text)
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a recipe, artifacts/pretrain or artifacts/evaluate (the newest), a folder in one of "
+        "them (local or s3://), or models:/NAME@ALIAS",
+    )
+    parser.add_argument("--to", required=True, metavar="FOLDER", help="a folder, local or s3://")
+    parser.add_argument(
+        "--format",
+        choices=("onnx", "vectors"),
+        help="vectors: one per token, in word2vec's formats; the default for word vector models",
+    )
+    add_registry(parser)
+    add_overrides(parser)
+
+
+def export(options: argparse.Namespace) -> None:
+    """Write the files to a folder or s3:// URL, and print how to load them."""
+    from rungwise.core.stages.artifact import Artifact
+    from rungwise.core.storage.folder import Folder
+    from rungwise.pipeline.loading import find
+
+    console = Console(soft_wrap=True)
+    folder = Folder.at(options.to)
+    found = find(options.model, options.root, options.overrides)
+    if options.format == "onnx":
+        written = write_onnx(found, folder)
+    elif isinstance(found, Artifact):
+        console.print(f"{found.folder.uri}", highlight=False, markup=False)
+        written = write(found, folder, vectors=options.format == "vectors")
+    elif options.format is None:
+        written = write_task_model(found, folder)
+    else:
+        raise UserError(f"{options.model} is fine-tuned; --format vectors takes a pretrained model")
+    for name in written.files:
+        console.print(f"  {folder.path(name)}  {folder.size(name):,} bytes", highlight=False)
+    console.print(f"load it with {written.loaded_with}", highlight=False)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The names of the files, and which software loads them."""
+
+    files: tuple[str, ...]
+    loaded_with: str
+
+
+def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
+    """Export the model of an artifact with its tokenizer, or its token vectors.
+
+    Raises UserError if `to` already holds a model, ConfigError if the format cannot hold this
+    model, DataError if an input of the model is gone.
+    """
+    from rungwise import tokenizer as tokenizers
+    from rungwise.models.families.kneser_ney import NgramLanguageModel
+    from rungwise.pretraining.initial import config_of
+    from rungwise.pretraining.pretrained import load_model, load_module, tokenizer_of
+
+    tokenizer = tokenizer_of(pretrain)
+    objective = config_of(pretrain).objective
+    if vectors or not (objective.predicts_text or objective.sentences):
+        return _write_vectors(pretrain, tokenizer, to)
+    if config_of(pretrain).model.fitting == "counts":
+        model = load_model(pretrain)
+        if isinstance(model, NgramLanguageModel):
+            return _write_arpa(model, tokenizer, to)
+    config, file = config_of(pretrain).model, tokenizer.folder.local(tokenizers.FILE)
+    return _write_for_transformers(load_module(pretrain), config, file, to)
+
+
+def write_task_model(predictor: Predictor, to: Folder) -> Written:
+    """Export a fine-tuned model and its tokenizer for transformers. Raises as `write` does."""
+    model = predictor.model.cpu()
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+        file = Path(scratch) / "tokenizer.json"
+        predictor.tokenizer.save(str(file))
+        longest, labels = predictor.frame.sequence_length, predictor.info.labels
+        return _write_for_transformers(model, model.model_config, file, to, labels, longest)
+
+
+def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
+    """Export the encoder of a pretrain artifact, or a fine-tuned model, as ONNX.
+
+    Raises UserError if `to` already holds a model or packages are missing, ConfigError if the
+    model has no ONNX form.
+    """
+    from rungwise import tokenizer as tokenizers
+    from rungwise.pretraining.pretrained import config_of, load_encoder, tokenizer_of
+    from rungwise.serving import onnx
+    from rungwise.serving.predictor import Predictor
+    from rungwise.tasks.kinds.items import Frame
+
+    if isinstance(model, Predictor):
+        module, tokenizer, frame = model.model.cpu(), model.tokenizer, model.frame
+    else:
+        module = load_encoder(model)
+        if module is None:
+            kind = config_of(model).model.kind
+            raise ConfigError(f"a {kind} has no token states to export as ONNX")
+        tokenizer, frame = tokenizers.load(tokenizer_of(model).folder), None
+        if config_of(model).objective.masks:
+            cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
+            frame = Frame(cls, sep, sep, module.max_length or 0)
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+        onnx.export(module, tokenizer, frame, Path(scratch))
+        # Weights above 2 GB are in a separate file, which the graph names.
+        files = _put(scratch, to, last=onnx.MODEL)
+    return Written(files, "onnxruntime.InferenceSession and tokenizers.Tokenizer.from_file")
+
+
+def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Written:
+    from rungwise import tokenizer as tokenizers
+    from rungwise.pretraining.pretrained import word_vectors
+    from rungwise.serving import word_vectors as formats
+
+    loaded = tokenizers.load(tokenizer.folder)
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+        formats.export(word_vectors(pretrain), loaded, Path(scratch))
+        files = _put(scratch, to)
+    how = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
+    return Written(files, how)
+
+
+def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> Written:
+    """Write <s> for the start symbol, </s> for the end symbol, and <unk> for [UNK] unless the
+    vocabulary has a word spelt <unk>."""
+    from rungwise import tokenizer as tokenizers
+    from rungwise.models.families import arpa
+
+    _check_empty(to, (ARPA,))
+    loaded = tokenizers.load(tokenizer.folder)
+    special = tokenizers.special_ids(loaded)
+    words = [loaded.id_to_token(index) or f"[{index}]" for index in range(model.vocab_size)]
+    (end,) = special.require("end")
+    words[model.start_id], words[end] = arpa.START, arpa.END
+    if special.unk is not None and arpa.UNKNOWN not in words:
+        words[special.unk] = arpa.UNKNOWN
+    with to.staged(ARPA) as path, path.open("w", encoding="utf-8") as stream:
+        stream.writelines(f"{line}\n" for line in arpa.lines(model, words))
+    return Written((ARPA,), "kenlm.Model or rungwise.models.families.arpa.read")
+
+
+def _write_for_transformers(
+    model: nn.Module,
+    config: Family,
+    tokenizer_file: Path,
+    to: Folder,
+    labels: Sequence[str] = (),
+    longest: int | None = None,
+) -> Written:
+    from rungwise.serving import hugging_face
+    from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, MODULES
+
+    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+        architecture = hugging_face.export(
+            model, config, tokenizer_file, Path(scratch), labels, longest
+        )
+        files = _put(scratch, to, last=CONFIG)
+    if MODULES in files:
+        return Written(files, "SentenceTransformer from sentence-transformers")
+    loaders = f"{AUTO_CLASSES[architecture]}.from_pretrained and AutoTokenizer.from_pretrained"
+    return Written(files, f"{loaders} from transformers")
+
+
+def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
+    """Copy the files to `to` and return their names. `last`, whose presence marks a complete
+    model to readers, is copied last."""
+    from rungwise.core.storage.folder import Folder
+
+    files = sorted(Folder.at(scratch).names(), key=last.__eq__)
+    _check_empty(to, files)
+    for name in files:
+        to.copy_in(Path(scratch) / name, name)
+    return tuple(files)
+
+
+def _check_empty(to: Folder, files: Sequence[str]) -> None:
+    there = [name for name in files if to.exists(name)]
+    if there:
+        raise UserError(
+            f"--to {to.uri} already holds {', '.join(there)}; give another folder, or empty it"
+        )

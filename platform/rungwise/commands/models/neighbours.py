@@ -1,0 +1,40 @@
+"""`rungwise neighbours WORD`: print the words nearest to a word.
+
+This works for any pretrained model with a vector per token. A word that the tokenizer splits gets
+the mean of its pieces' vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_overrides, add_verb, at_least_one
+
+
+def add(commands: Commands) -> None:
+    help_text = "print the words nearest to a word, by any rung's vectors"
+    parser = add_verb(commands, "neighbours", neighbours, help_text)
+    parser.add_argument("word", metavar="WORD")
+    parser.add_argument(
+        "--pretrain",
+        default="artifacts/pretrain",
+        metavar="MODEL",
+        help="a recipe, artifacts/pretrain (the newest), or a folder in it, local or s3://",
+    )
+    parser.add_argument("--count", type=at_least_one, default=10, metavar="N", help="how many")
+    add_overrides(parser)
+
+
+def neighbours(options: argparse.Namespace) -> None:
+    """Print one word and its cosine similarity per line, nearest first."""
+    from rungwise import tokenizer as tokenizers
+    from rungwise.evaluation.page.neighbours import Neighbourhood
+    from rungwise.pipeline.loading import find_pretrain
+    from rungwise.pretraining.pretrained import tokenizer_of, word_vectors
+
+    pretrain = find_pretrain(options.pretrain, options.overrides)
+    tokenizer = tokenizers.load(tokenizer_of(pretrain).folder)
+    found = Neighbourhood(word_vectors(pretrain), tokenizer).of(options.word, options.count)
+    width = max(len(each.word) for each in found.nearest)
+    for each in found.nearest:
+        print(f"{each.word:<{width}}  {each.cosine:.3f}")  # noqa: T201

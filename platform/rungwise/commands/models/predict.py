@@ -1,0 +1,125 @@
+"""`rungwise predict MODEL`: run a model on text, tables or JSON Lines.
+
+MODEL is a registered model (models:/NAME@alias or models:/NAME/VERSION), the model of an MLflow run
+(runs:/ID/model), the folder of an evaluate or pretrain artifact, local or in an object store,
+artifacts/evaluate for the newest, or a recipe (its pretraining).
+Predictions are written batch by batch, one JSON object per line, so the input may be an endless
+pipe. serving/pretrained.py defines what a pretrained model answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from rungwise.commands.arguments import Commands, add_served, add_verb, at_least_one
+from rungwise.core.errors import DataError, UserError
+
+if TYPE_CHECKING:
+    from rungwise.serving.pretrained import Model
+    from rungwise.tasks.data.unlabelled import Format
+    from rungwise.tasks.kinds.examples import Example
+
+
+def add(commands: Commands) -> None:
+    help_text = "run a model on text, TSV, CSV or JSON Lines; print JSON Lines"
+    parser = add_verb(commands, "predict", predict, help_text)
+    add_served(parser)
+    parser.add_argument("--input", default="-", metavar="FILE", help="default: standard input")
+    parser.add_argument("--to", default="-", metavar="FILE", help="default: standard output")
+    parser.add_argument(
+        "--format", choices=("text", "tsv", "csv", "jsonl"), help="default: by the file's suffix"
+    )
+    parser.add_argument("--batch-size", type=at_least_one, default=64, metavar="N")
+
+
+def predict(options: argparse.Namespace) -> None:
+    """Read the input line by line and write the answers; "-" is standard input or output."""
+    from rungwise.pipeline.loading import find_served
+    from rungwise.serving.pretrained import load
+    from rungwise.tasks.data.unlabelled import read_lines
+
+    source = options.input
+    served = find_served(options.model, options.root)
+    form = options.format or _format_of(source)
+    predictor = load(served)
+    with ExitStack() as stack:
+        name = "stdin" if source == "-" else source
+        lines = decoded(_opened(source, stack), name)
+        written = stack.enter_context(_whole_or_nothing(options.to))
+        examples = read_lines(lines, form, predictor.info, name)
+        for line in answers(predictor, examples, options.batch_size):
+            written.write(line)
+            written.flush()
+
+
+def answers(predictor: Model, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
+    """Yield the output lines of each batch as one string."""
+    rest = iter(examples)
+    while batch := list(islice(rest, batch_size)):
+        predictions = predictor(batch)
+        yield "".join(
+            json.dumps({"where": example.where, **prediction}, ensure_ascii=False) + "\n"
+            for example, prediction in zip(batch, predictions, strict=True)
+        )
+
+
+def _format_of(source: str) -> Format:
+    from rungwise.tasks.data.unlabelled import SUFFIXES
+
+    suffix = Path(source).suffix.lower()
+    if source != "-" and suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    raise UserError(
+        f"{'standard input' if source == '-' else source}: cannot tell the format; give --format "
+        "text, tsv, csv or jsonl"
+        + ("" if source == "-" else f" (known suffixes: {', '.join(SUFFIXES)})")
+    )
+
+
+def _opened(source: str, stack: ExitStack) -> Iterable[str]:
+    if source == "-":
+        return sys.stdin
+    try:
+        return stack.enter_context(open(source, encoding="utf-8", newline=""))
+    except OSError as error:
+        raise DataError(f"cannot read {source}: {error.strerror}") from error
+
+
+def decoded(lines: Iterable[str], source: str) -> Iterator[str]:
+    """Yield the lines without a byte order mark; DataError with the line if one is not UTF-8."""
+    number = 0
+    try:
+        for number, line in enumerate(lines, start=1):
+            yield line.removeprefix("\ufeff") if number == 1 else line
+    except UnicodeDecodeError as error:
+        # Decoding runs ahead of the lines, by what it was given.
+        number += 1 + error.object.count(b"\n", 0, error.start)
+        raise DataError(
+            f"{source}:{number}: expected UTF-8, found the byte "
+            f"0x{error.object[error.start]:02x}; convert the input"
+        ) from None
+
+
+@contextmanager
+def _whole_or_nothing(to: str) -> Iterator[TextIO]:
+    """Open standard output, or a file that gets its name only once it is complete."""
+    if to == "-":
+        yield sys.stdout
+        return
+    if os.path.exists(to):
+        raise UserError(f"--to {to}: the file already exists; give another name")
+    part = f"{to}.part"
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            yield file
+    except OSError as error:
+        raise UserError(f"cannot write {part}: {error.strerror}") from error
+    os.replace(part, to)

@@ -1,0 +1,64 @@
+"""`rungwise promote models:/NAME/VERSION`: give a version an alias if it passes the checks."""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_registry, add_verb
+
+
+def add(commands: Commands) -> None:
+    text = "give a version the alias champion if it passes the checks"
+    parser = add_verb(commands, "promote", promote, text)
+    parser.epilog = "checks: unchanged files, the same answers as before, a score that is no worse"
+    parser.add_argument(
+        "model", metavar="MODEL", help="models:/NAME/VERSION; with --back models:/NAME"
+    )
+    parser.add_argument("--to", default="champion", metavar="ALIAS", help="give another alias")
+    parser.add_argument("--back", action="store_true", help="give the previous version the alias")
+    add_registry(parser)
+
+
+def promote(options: argparse.Namespace) -> None:
+    """Print the comparison and which version has the alias. Raises UserError that lists the failed
+    checks; then nothing has changed."""
+    from rich.console import Console
+
+    from rungwise.core.errors import UserError
+    from rungwise.core.tracking.mlflow_run import asked
+    from rungwise.pipeline import loading
+    from rungwise.serving import promotion
+
+    console = Console(highlight=False, soft_wrap=True)
+    name, number = loading.name_and_version(options.model)
+    if not options.model.startswith(loading.REGISTERED) or number.isdecimal() == options.back:
+        raise UserError(
+            f"{options.model}: expected models:/NAME/VERSION, such as models:/rungwise-sst-2/3, "
+            "or models:/NAME with --back"
+        )
+    alias = options.to
+    with asked(loading.store_of(options.root)) as client:
+        if options.back:
+            before = promotion.give_back(client, name, alias)
+            console.print(f"{alias} is models:/{name}/{before} again", markup=False)
+            return
+        made = loading.find_built(options.model, options.root)
+        against = promotion.faults(made, loading.served_files(options.model, options.root))
+        holder = promotion.holder(client, name, alias)
+        if not against and holder not in (None, number):
+            other = loading.find_built(f"models:/{name}/{holder}", options.root)
+            found = promotion.compared(made, other)
+            line = "not compared: one of them assigns texts no probability"
+            if found is not None:
+                line = f"{found.mean:+.4f}, 95 % interval {found.low:+.4f} to {found.high:+.4f}"
+            console.print(f"against version {holder}, which has the alias: {line}", markup=False)
+            if found is not None and found.high < 0:
+                against.append(f"it is worse than version {holder}, which has the alias: {line}")
+        if against:
+            raise UserError(
+                "\n".join(
+                    [f"{options.model} does not become {alias}, and nothing has changed:", *against]
+                )
+            )
+        promotion.give(client, name, alias, number)
+        console.print(f"{alias} is {options.model}", markup=False)

@@ -1,0 +1,140 @@
+"""`rungwise prove-resume CONFIG`: kill a run, resume it on other workers, print a certificate.
+
+pretraining/resume_proof.py defines the comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rungwise.commands.arguments import Commands, add_recipe, add_verb, at_least_one
+from rungwise.core.exit_codes import FAILED, OK
+
+if TYPE_CHECKING:
+    from rungwise.core.stages.stage import Stage
+    from rungwise.pipeline.recipe import Recipe
+
+
+def add(commands: Commands) -> None:
+    help_text = "kill a run, resume it on other workers, print a certificate"
+    parser = add_verb(commands, "prove-resume", prove_resume, help_text)
+    add_recipe(parser)
+    parser.add_argument(
+        "--workers-after",
+        type=at_least_one,
+        metavar="N",
+        help="workers after the kill; default: half as many, one fewer if odd, two after one",
+    )
+
+
+def prove_resume(options: argparse.Namespace) -> int:
+    """Build the missing inputs, run the proof, print its certificate and save it below ROOT/proof/;
+    return 0 if the runs agree, else 1."""
+    from rungwise.core.configuration.config import fingerprint
+    from rungwise.pipeline import workflow
+    from rungwise.pipeline.recipe import pretrain_stages, training
+    from rungwise.pretraining.config import by_gradient
+    from rungwise.pretraining.resume_proof import CERTIFICATE, prove_resume
+
+    recipe = workflow.load_recipe(options.config, options.overrides)
+    settings = training(recipe)
+    by_gradient(settings.pretrain, "steps")
+    console = Console()
+
+    def inputs(recipe: Recipe) -> list[Stage]:
+        return [each for name, each in pretrain_stages(recipe).items() if name != "pretrain"]
+
+    built = workflow.run(inputs, recipe, console)
+    name = fingerprint({"config": settings, "at": time.time_ns()})
+    place = workflow.root_folder(recipe.root) / "proof" / name
+    certificate = prove_resume(
+        settings,
+        built.artifacts,
+        recipe.compute,
+        place,
+        options.workers_after,
+        console=console,
+    )
+    _show(certificate, console)
+    console.print(f"certificate  {place.path(CERTIFICATE)}", markup=False, soft_wrap=True)
+    return OK if certificate["verdict"] == "same" else FAILED
+
+
+def _show(certificate: dict[str, Any], console: Console) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    workers, drawn = certificate["workers"], certificate["kill_drawn_from"]
+    parts = certificate["logical_workers"]
+    logical = f"; {parts} logical" if parts else ""
+    for name, value in (
+        ("verdict", certificate["verdict"]),
+        (
+            "instances of every step",
+            "the same"
+            if certificate["same_instances_at_every_step"]
+            else f"DIFFERENT from step {certificate['first_differing_step']}",
+        ),
+        ("hash of all steps", certificate["data_hash"]["disturbed"]),
+        (
+            "largest loss difference",
+            f"{certificate['largest_relative_loss_difference']:.2e} "
+            f"relative, allowed {certificate['allowed_loss_difference']:.0e}",
+        ),
+        (
+            "killed",
+            f"all processes by SIGKILL at step {certificate['killed_at_step']} of "
+            f"{certificate['steps']}, resumed from {certificate['resumed_at_step']}",
+        ),
+        (
+            "drawn from",
+            f"steps {drawn['first_step']} to {drawn['last_step']} of {drawn['part']}; "
+            f"{certificate['steps_after_the_kill']} steps came after the kill",
+        ),
+        (
+            "workers",
+            f"{workers['until_the_kill']} before, {workers['after_it']} after, "
+            f"{workers['undisturbed']} undisturbed{logical}",
+        ),
+        ("parallel", f"{certificate['parallel']}, {certificate['precision']}"),
+        ("seeds", ", ".join(f"{key} {value}" for key, value in certificate["seeds"].items())),
+    ):
+        table.add_row(name, str(value))
+    console.print(_steps_that_matter(certificate), "", table, sep="\n")
+
+
+def _steps_that_matter(certificate: dict[str, Any]) -> Table:
+    """Tabulate the first and last step, the steps around the kill, and the largest difference."""
+    from rungwise.pretraining.resume_proof import relative_difference
+
+    hashes = {step: (one, other) for step, one, other in certificate["data_hash_by_step"]}
+    losses = {step: (one, other) for step, one, other in certificate["loss_by_step"]}
+    differences = {step: relative_difference(*pair) for step, pair in losses.items()}
+    killed, resumed = certificate["killed_at_step"], certificate["resumed_at_step"]
+    notes: defaultdict[int, list[str]] = defaultdict(list)
+    largest = "largest loss difference" if any(differences.values()) else ""
+    for step, note in (
+        (min(hashes), "first"),
+        (resumed, "last checkpoint before the kill"),
+        (killed, "killed"),
+        (killed + 1, "first new step after the kill"),
+        (max(differences, key=lambda step: differences[step]), largest),
+        (certificate["first_differing_step"], "instances differ from here"),
+        (max(hashes), "last"),
+    ):
+        if step in hashes:
+            notes[step].append(note)
+    table = Table(box=None, pad_edge=False, title="instances and losses of both runs")
+    for heading in ("step", "hash, undisturbed", "disturbed", "loss", "difference", ""):
+        table.add_column(heading, justify="right" if heading in ("step", "loss") else "left")
+    for step in sorted(notes):
+        one, other = hashes[step]
+        shown = ("", "")
+        if step in losses:
+            shown = (f"{losses[step][0]:.4f}", f"{differences[step]:.1e}")
+        table.add_row(str(step), one[:16], other[:16], *shown, ", ".join(filter(None, notes[step])))
+    return table

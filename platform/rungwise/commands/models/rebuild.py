@@ -1,0 +1,61 @@
+"""`rungwise rebuild MODEL --into FOLDER`: rebuild a model elsewhere and compare every file."""
+
+from __future__ import annotations
+
+import argparse
+
+from rungwise.commands.arguments import Commands, add_built, add_verb, built
+
+
+def add(commands: Commands) -> None:
+    text = "rebuild a model elsewhere and compare every file"
+    parser = add_verb(commands, "rebuild", rebuild, text)
+    add_built(parser)
+    parser.add_argument("--into", required=True, metavar="FOLDER", help="root to build below")
+
+
+def rebuild(options: argparse.Namespace) -> None:
+    """Print each artifact and its files that differ. Raises DataError if any file differs."""
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from rungwise.core.configuration.config import validate
+    from rungwise.core.configuration.context import ComputeConfig
+    from rungwise.core.errors import DataError, UserError
+    from rungwise.core.stages.artifact import chain
+    from rungwise.core.tracking.mlflow_run import Tracker, default_uri
+    from rungwise.pipeline import rebuilding, runner
+    from rungwise.pipeline.workflow import root_folder, spool_folder
+
+    artifacts = chain(built(options))
+    stages = rebuilding.stages_of(artifacts)
+    root, recipe = root_folder(options.into), artifacts[-1].record["recipe"]
+    own = artifacts[-1].folder.uri.rsplit("/", 2)[0]
+    # There, everything is built, and would be compared with itself.
+    if root.uri == own or Path(root.uri).resolve() == Path(own).resolve():
+        raise UserError(f"{root.uri} holds the model itself; give another folder with --into")
+    compute = validate(ComputeConfig, recipe["compute"], f"compute of {artifacts[-1].folder.uri}")
+    console = Console(highlight=False)
+
+    def tracker() -> Tracker:
+        return Tracker(default_uri(root, None), "rebuilt", spool_folder(root))
+
+    outcome = runner.run(
+        stages, root, artifacts[-1].label, compute, tracker, console, recipe | {"root": root.uri}
+    )
+    console.print()
+    faults = []
+    for before, stage in zip(artifacts, stages, strict=True):
+        compared = rebuilding.compare(before, outcome.artifacts[stage.shown])
+        left_out = len(before.record["files"]) - compared.compared
+        state = ", ".join(compared.different) + " differ" if compared.different else "same bytes"
+        state += f"; {left_out:,} with timestamps not compared" * (left_out > 0)
+        console.print(
+            f"{before.stage:<12} {before.fingerprint}  {compared.compared:>5,} files  {state}",
+            markup=False,
+            soft_wrap=True,
+        )
+        faults += [f"{before.folder.path(name)} differs if rebuilt" for name in compared.different]
+    if faults:
+        raise DataError("\n".join(faults))

@@ -1,0 +1,71 @@
+"""`rungwise serve MODEL`: give the answers of `rungwise predict` over HTTP, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import socket
+
+from rungwise.commands.arguments import Commands, add_served, add_verb, port_number
+from rungwise.core.errors import UserError
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "serve", serve, "serve a model over HTTP until Ctrl-C")
+    add_served(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen; default: loopback")
+    parser.add_argument("--port", type=port_number, default=0, help="default: a free port")
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Serve from this machine until Ctrl-C or SIGTERM. Raises UserError if the port is taken, the
+    extra is not installed, or RAY_ADDRESS names a cluster."""
+    from rich.console import Console
+
+    from rungwise.cluster.session import session
+    from rungwise.core.configuration.context import ComputeConfig
+    from rungwise.pipeline.loading import find_served
+    from rungwise.serving import ray_serve
+    from rungwise.serving.pretrained import load
+
+    ray_serve.imported()
+    if address := os.environ.get("RAY_ADDRESS"):
+        raise UserError(f"serve runs on this machine, but RAY_ADDRESS is {address}; unset it")
+    say = Console(highlight=False, markup=False, soft_wrap=True).print
+    folder = find_served(options.model, options.root)
+    example = json.dumps(load(folder).example)  # report a bad model before Ray starts
+    port = _free_port(options.host, options.port)
+    address = f"http://{_place(options.host, port)}"
+    try:
+        with session(ComputeConfig()), ray_serve.serving(folder, options.host, port):
+            say(f"{options.model} on {address}  (Ctrl-C stops it; also /health, /metrics)")
+            say(f"  curl {address}/predict -d {shlex.quote(example)}")
+            while True:
+                signal.pause()
+    except KeyboardInterrupt:
+        say("stopped")
+
+
+def _free_port(host: str, port: int) -> int:
+    """Return the port, or a free one for 0. Raises UserError if it cannot listen there."""
+    family = socket.AF_INET6 if _is_ipv6(host) else socket.AF_INET
+    try:
+        with socket.create_server((host, port), family=family) as probe:
+            return probe.getsockname()[1]
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {_place(host, port)} ({error.strerror}); choose another --host or "
+            "--port"
+        ) from error
+
+
+def _place(host: str, port: int) -> str:
+    """`127.0.0.1:8000`, `[::1]:8000`."""
+    return f"[{host}]:{port}" if _is_ipv6(host) else f"{host}:{port}"
+
+
+def _is_ipv6(host: str) -> bool:
+    return ":" in host

@@ -1,0 +1,45 @@
+"""`rungwise sync CONFIG`: send MLflow what it missed while it was down."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from rungwise.commands.arguments import Commands, add_recipe, add_verb
+from rungwise.core.errors import UserError
+
+
+def add(commands: Commands) -> None:
+    help_text = "send MLflow what it missed while it was down"
+    parser = add_verb(commands, "sync", sync, help_text)
+    add_recipe(parser)
+    parser.add_argument("--instead-of", metavar="URI", help="former address of the recipe's server")
+
+
+def sync(options: argparse.Namespace) -> None:
+    """Send every event spooled below the recipe's root to the server it was meant for. Raises
+    UserError if a server does not accept them."""
+    from rungwise.core.plural import counted
+    from rungwise.core.tracking import mlflow_run as tracking
+    from rungwise.pipeline.workflow import load_recipe, root_folder, spool_folder, tracking_uri
+
+    recipe = load_recipe(options.config, options.overrides)
+    root = root_folder(recipe.root)
+    uri = tracking_uri(recipe, root)
+    spool = spool_folder(root)
+    try:
+        synced = tracking.sync(uri, spool, options.instead_of)
+    except ConnectionError as error:
+        raise UserError(
+            f"{error}; they stay in {spool}. If the server needs a password, give it in "
+            "tracking.uri=https://USER:PASSWORD@HOST, or in MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD"
+        ) from error
+    say = Console(highlight=False, soft_wrap=True).print
+    for shown, events in synced.sent.items():
+        say(f"{counted(events, 'event')} sent to {shown}")
+    if synced.live:
+        say(f"{counted(synced.live, 'event')} of unfinished runs, which will send them")
+    if not synced.sent and not synced.live:
+        say(f"nothing to send in {spool}; a job's events are on the machine that ran its driver")

@@ -1,0 +1,1 @@
+"""Commands on recipes: look at data, write a recipe, plan, run, open the page."""

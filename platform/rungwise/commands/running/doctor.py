@@ -1,0 +1,171 @@
+"""`rungwise doctor [CONFIG]`: check versions, CPUs, memory, GPU, disk and server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rungwise.commands.arguments import Commands, add_json, add_recipe, add_verb, print_json
+from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import FAILED, OK
+
+if TYPE_CHECKING:
+    from rungwise.core.storage.folder import Folder
+
+_SHOWN = ("ray", "torch", "mlflow", "tokenizers", "pyarrow", "numpy", "s3fs")
+_MEMORY_GIB = 6.0
+_DISK_GIB = 2.0
+_SERVER_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the table: what was checked, what was found, and what to do about it."""
+
+    what: str
+    value: str
+    state: Literal["ok", "look", "wrong"] = "ok"
+    remedy: str = ""
+
+
+def add(commands: Commands) -> None:
+    help_text = "check versions, CPUs, memory, GPU, disk and server"
+    parser = add_verb(commands, "doctor", doctor, help_text)
+    add_recipe(parser, nargs="?", help="check the root and server of this recipe")
+    add_json(parser)
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print the findings; return 1 if any of them would make a run fail."""
+    findings = list(examine(options.config, options.overrides))
+    wrong = sum(finding.state == "wrong" for finding in findings)
+    if options.json:
+        print_json([asdict(finding) for finding in findings])
+        return FAILED if wrong else OK
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "what", "found", "what to do"):
+        table.add_column(heading, overflow="fold")
+    marks = {"ok": "[green]ok[/]", "look": "[yellow]look[/]", "wrong": "[bold red]wrong[/]"}
+    for finding in findings:
+        # Text, because markup would swallow the extras in `ray[train]`.
+        table.add_row(
+            marks[finding.state], *map(Text, (finding.what, finding.value, finding.remedy))
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"\n{wrong} wrong" if wrong else "\nnothing wrong", highlight=False)
+    return FAILED if wrong else OK
+
+
+def examine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
+    """Yield the findings in the order of the table."""
+    from rungwise.cluster.local.machine import cores
+    from rungwise.pipeline.workflow import places
+
+    fits, version = sys.version_info >= (3, 11), platform.python_version()
+    yield _checked(fits, "Python", version, "install Python 3.11 or newer, then remove .venv")
+    yield from _packages()
+    yield _checked(cores() >= 2, "CPUs", str(cores()), "set compute.num_workers=1", "look")
+    yield _memory()
+    yield _gpu()
+    root, uri = places(config, overrides)
+    yield _disk(root)
+    yield _tracking(uri)
+    address = os.environ.get("RAY_ADDRESS")
+    here = "starts on this machine, protected by a token"
+    yield Finding("Ray", f"joins {address} (RAY_ADDRESS)" if address else here)
+
+
+def _checked(
+    fits: bool, what: str, value: str, remedy: str, state: Literal["look", "wrong"] = "wrong"
+) -> Finding:
+    return Finding(what, value) if fits else Finding(what, value, state, remedy)
+
+
+def _packages() -> Iterator[Finding]:
+    import importlib.metadata
+
+    from packaging.requirements import Requirement
+
+    required = {
+        requirement.name: requirement
+        for text in importlib.metadata.requires("rungwise") or []
+        if "extra ==" not in text
+        for requirement in [Requirement(text)]
+    }
+    for name, requirement in sorted(required.items()):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "missing", "wrong", f"pip install '{requirement}'")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            yield Finding(name, version, "wrong", f"pip install '{requirement}'")
+        elif name in _SHOWN:
+            yield Finding(name, version)
+
+
+def _memory() -> Finding:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    available = memory.available / 2**30
+    room = f"{available:.1f} GiB available of {memory.total / 2**30:.1f}"
+    remedy = f"the quickstart may need {_MEMORY_GIB:.0f} GiB"
+    return _checked(available >= _MEMORY_GIB, "memory", room, remedy, "look")
+
+
+def _gpu() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        return Finding("GPU", "none; training runs on CPUs")
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Finding("GPU", ", ".join(names), remedy="set compute.gpus_per_worker=1 to use them")
+
+
+def _disk(root: Folder) -> Finding:
+    if root.remote:
+        try:
+            root.check_writable("root")
+        except UserError as error:
+            return Finding("root", root.uri, "wrong", str(error))
+        return Finding("root", root.uri)
+    place = root.existing()
+    free = shutil.disk_usage(place).free / 2**30
+    room = f"{root.uri}, {free:.1f} GiB free"
+    if not os.access(place, os.W_OK):
+        return Finding("root", room, "wrong", "not writable; set another root")
+    remedy = f"less than {_DISK_GIB:.0f} GiB; free some space"
+    return _checked(free >= _DISK_GIB, "root", room, remedy, "look")
+
+
+def _tracking(uri: str) -> Finding:
+    import requests
+
+    from rungwise.core.configuration.secrecy import without_password
+
+    shown = without_password(uri)
+    if not uri.startswith("http"):
+        return Finding("MLflow", shown)
+    try:
+        # Takes a name and password in the address, which urllib reads as a part of the host.
+        requests.get(f"{uri.rstrip('/')}/health", timeout=_SERVER_SECONDS).raise_for_status()
+        return Finding("MLflow", f"{shown} answers")
+    except (OSError, ValueError) as error:
+        return Finding(
+            "MLflow",
+            f"{shown} does not answer ({without_password(str(error))})",
+            "wrong",
+            "start the server, or unset MLFLOW_TRACKING_URI to use SQLite",
+        )

@@ -1,0 +1,211 @@
+"""`rungwise init PATH...`: look at text, describe it, and write a recipe for it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.errors import UserError
+
+if TYPE_CHECKING:
+    from rungwise.corpus.look import Seen
+
+# Up to how many characters of text, and the vocabulary size that they can fill.
+_VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
+_FEWEST_STEPS, _MOST_STEPS = 300, 2000
+_EPOCHS = 20
+_FEWEST_CHARACTERS = 500
+_TABLES = (".csv", ".tsv")
+_LONGEST_NAME = 40
+_BATCHES, _LENGTH = (32, 16, 8, 4), 64
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "init", init, "look at text and write a recipe for it")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="a folder, file or glob, local or s3://"
+    )
+    parser.add_argument(
+        "--labels", metavar="FILE", help="labelled data to fine-tune on; see rungwise tasks"
+    )
+    parser.add_argument("--name", help="name of the recipe; default: from the first path")
+    parser.add_argument("--model", choices=("bert", "gpt"), help="default: gpt for code, else bert")
+
+
+def init(options: argparse.Namespace) -> None:
+    """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
+    from rich.console import Console
+
+    from rungwise.core.storage.source_files import find_files
+    from rungwise.corpus.look import look
+    from rungwise.tasks.formats.look import look as look_at_labels
+
+    if table := next((path for path in options.paths if path.endswith(_TABLES)), None):
+        raise UserError(
+            f"{table} is a table; give text to pretrain on, and --labels {shlex.quote(table)} to "
+            "fine-tune on its labels"
+        )
+    labels = look_at_labels(options.labels) if options.labels else None
+    seen, others = look(options.paths)
+    if gone := [path for path in options.paths if not find_files(path)]:
+        raise UserError(f"no file matches {', '.join(gone)}; expected a file, folder or glob")
+    seen = [each for each in seen if each.characters]
+    if not seen:
+        there = f"; found: {', '.join(others)}" if others else ""
+        raise UserError(f"no text below {', '.join(options.paths)}{there}")
+    if (characters := sum(each.characters for each in seen)) < _FEWEST_CHARACTERS:
+        raise UserError(
+            f"about {characters:,} characters of text below {', '.join(options.paths)}; expected "
+            f"{_FEWEST_CHARACTERS:,} or more to learn from"
+        )
+    name = options.name or _name(options.paths[0])
+    path = Path(f"{name}.yaml")
+    if path.exists():
+        raise UserError(f"{path} already exists; give another name with --name, or delete it")
+    console = Console(highlight=False)
+    for each in seen:
+        console.print(_told(each), markup=False, soft_wrap=True)
+    if others:
+        console.print(f"skipped, since they hold no plain text: {', '.join(others)}", markup=False)
+    task = ""
+    if labels:
+        task = _name(options.labels)
+        counts = labels.labels
+        shown = ", ".join(f"{count:,} {label}" for label, count in counts.items())
+        told = shown if len(counts) < 9 else f"{len(counts)} labels"
+        console.print(
+            f"read {len(labels.examples):,} labelled texts as a sample: {told}",
+            markup=False,
+            soft_wrap=True,
+        )
+    model = options.model or ("gpt" if seen[0].is_code else "bert")
+    workflow = "finetune" if labels else "pretrain"
+    written = recipe(name, seen, model, workflow)
+    if labels:
+        written += task_of(task, {"kind": "files", "train": options.labels, "format": labels.form})
+    path.write_text(written, encoding="utf-8")
+    console.print(f"\nwrote {path}; to train on it:\n", markup=False)
+    console.print(f"  rungwise run {workflow} {shlex.quote(str(path))}\n", markup=False)
+
+
+def _name(path: str) -> str:
+    """A name that recipes and MLflow accept, from that of a file or folder. Letters of any script
+    are kept; Latin ones lose their accents."""
+    stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
+    stem = unicodedata.normalize("NFKC", re.sub("([A-Za-z])[\u0300-\u036f]+", r"\1", stem))
+    return re.sub(r"[^\w-]+", "-", stem).strip("-_")[:_LONGEST_NAME] or "mine"
+
+
+def task_of(name: str, data: dict[str, Any]) -> str:
+    """The YAML that fine-tunes on a task, compares pretrained with random weights, and registers
+    the model."""
+    return f"""
+tasks: # a tenth of the rows chooses the epoch, a fifth is the test set; labels as in the file
+  {name}: {{data: {flow(data | {"validation_fraction": 0.1, "test_fraction": 0.2})}}}
+
+variants: # what to compare: keys of this file with other values
+  pretrained: {{}}
+  random: {{finetune.initialisation: random}}
+
+finetune:
+  {{pooling: mean, learning_rate: 1.0e-3, batch_size: 16, epochs: 8, sequence_length: {_LENGTH},
+   stride: {_LENGTH // 2}}}
+registry: {{}} # rungwise-{name}@champion
+"""
+
+
+def _told(seen: Seen) -> str:
+    files = "1 file" if seen.files == 1 else f"{seen.files:,} files"
+    from rungwise.corpus.summary import amount
+
+    first = (
+        f"{files} of {seen.kind}, {seen.bytes / 1e6:,.1f} MB unpacked: {seen.language}, about "
+        f"{seen.documents:,} documents and {amount([(seen.words, seen.characters)])}"
+    )
+    return "\n".join([first, *(f"  {note}" for note in seen.notes)])
+
+
+def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrain") -> str:
+    """The YAML of a recipe: only the keys that differ from the defaults."""
+    from rungwise.corpus.summary import amount
+
+    characters = sum(each.characters for each in seen)
+    documents = sum(each.documents for each in seen)
+    chinese = seen[0].language in ("Chinese", "Japanese")
+    fitting = next(size for most, size in _VOCABULARIES if characters <= most)
+    # Room for special tokens, every byte (BPE) or every character at the start of a word and
+    # inside one (WordPiece), and as many words as the text surely fills.
+    needed = 10 + (256 if model == "gpt" else 2 * seen[0].letters)
+    vocabulary = max(needed, min(fitting, needed + round(seen[0].frequent_words * 0.9)))
+    tokenizer = "byte_bpe" if model == "gpt" else "wordpiece"
+    if chinese:  # a token per character; some may occur only in held-out text
+        tokenizer, vocabulary = "character", max(16, round(seen[0].letters * 0.9))
+    tokens = characters if chinese else characters / 4
+    rows = tokens / (_LENGTH * 0.75)
+    batch = next((size for size in _BATCHES if rows >= 10 * size), _BATCHES[-1])
+    steps = round(rows * _EPOCHS / batch / 100) * 100
+    steps = max(_FEWEST_STEPS, min(_MOST_STEPS, steps))
+    passes = steps * batch / rows
+    lines = [
+        f"# {', '.join(dict.fromkeys(each.language for each in seen))}: about {documents:,} "
+        f"documents, {amount([(each.words, each.characters) for each in seen])}. Written by "
+        "`rungwise init`; change what you like.",
+        "#",
+        f"#   rungwise run {workflow} {shlex.quote(f'{name}.yaml')}",
+        f"name: {flow(name)}",
+        "",
+        "corpus:",
+        "  sources:",
+        *(f"    - {flow(_source(each, len(seen) > 1))}" for each in seen),
+        *(["  held_out_fraction: 0.1 # there are few documents"] if documents < 40 else []),
+        "",
+        f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}}}",
+    ]
+    rows_of, block = f"kind: causal, sequence_length: {_LENGTH}", "gpt, intermediate_size: 512"
+    if model == "bert":  # the quickstart's, whose parts docs/results compares
+        rows_of = f"kind: masked_blocks, sequence_length: {_LENGTH}, masking: {{rate: 0.3}}"
+        block = "modern_bert, intermediate_size: 256, local_window: 16"
+    lines += [f"instances: {{{rows_of}}}"]
+    lines += [
+        "",
+        "# Two CPU cores train this model in minutes. For a GPU see docs/how-to/pretraining.md.",
+        f"model: {{kind: {block}, num_layers: 2, num_heads: 2, hidden_size: 128, "
+        f"max_position_embeddings: {_LENGTH}, initializer_range: 0.06}}",
+        "",
+        f"pretrain: # reads the text about {passes:,.1f} times",
+        f"  steps: {steps}",
+        f"  global_batch_size: {batch}",
+        "  optimizer: {kind: muon, learning_rate: 4.0e-3, schedule: {warmup_fraction: 0.1}}",
+        f"  validation_every_steps: {steps // 5}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _source(seen: Seen, several: bool) -> dict[str, Any]:
+    named = {"name": seen.kind} if several else {}
+    return {"kind": seen.kind} | named | {"paths": list(seen.paths)} | seen.source
+
+
+def flow(value: Any) -> str:
+    """Format a value in YAML's flow style, on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{flow(key)}: {flow(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    # YAML reads many a word as something else: 1984, No, 12:30.
+    plain = re.fullmatch(r"[\w./:][\w./ :@+-]*", text) and ": " not in text
+    if plain and yaml.safe_load(f"[{text}]") == [value]:
+        return text
+    return json.dumps(text, ensure_ascii=False)

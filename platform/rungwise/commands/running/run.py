@@ -1,0 +1,108 @@
+"""`rungwise run WORKFLOW CONFIG`, and `python WORKFLOW CONFIG`: build what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from rungwise.cluster.environment import set_environment
+from rungwise.commands.arguments import Commands, add_verb, add_workflow
+from rungwise.core.exit_codes import OK, USER_ERROR, guarded
+
+if TYPE_CHECKING:
+    from rungwise.pipeline.runner import Outcome
+
+
+_LOG_WIDTH = 160
+
+
+def add(commands: Commands) -> None:
+    add_workflow(add_verb(commands, "run", run, "build what is missing"))
+
+
+def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
+    """Run a workflow file with `CONFIG [key=value ...]`; return the process's exit status."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        Console(stderr=True).print(f"usage: {workflow} CONFIG [key.path=value ...]", markup=False)
+        return OK if arguments else USER_ERROR
+    set_environment()
+    options = argparse.Namespace(
+        workflow=workflow, config=arguments[0], overrides=list(arguments[1:])
+    )
+    return guarded(lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Build what is missing, then print the artifacts and the next commands."""
+    from rungwise.core.configuration.secrecy import without_password
+    from rungwise.pipeline import workflow
+
+    recipe = workflow.load_recipe(options.config, options.overrides)
+    console = Console()
+    outcome = workflow.run(options.workflow, recipe, console)
+    uri = workflow.tracking_uri(recipe, workflow.root_folder(recipe.root))
+    file = str(workflow.recipe_file(options.config))
+    command = without_password(shlex.join([file, *options.overrides]))
+    _print_outcome(outcome, uri, command, recipe.root, console)
+
+
+def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: Console) -> None:
+    from rungwise.core.configuration.secrecy import without_password
+    from rungwise.core.plural import counted
+    from rungwise.report.ladder.page import LADDER
+    from rungwise.report.page import REPORT, ReportSummary
+    from rungwise.serving.registry import REGISTER, RegisterSummary
+
+    console.print()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("stage", no_wrap=True)
+    table.add_column("built in", justify="right", no_wrap=True)
+    table.add_column(f"folder below {root}", overflow="fold")
+    for name, artifact in outcome.artifacts.items():
+        seconds = f"{artifact.record['seconds']:.1f} s"
+        table.add_row(
+            name,
+            seconds if name in outcome.built else f"({seconds})",
+            "/".join(artifact.folder.uri.rsplit("/", 2)[1:]),
+        )
+    # A log has room for whole names.
+    screen = console if console.is_terminal else Console(file=console.file, width=_LOG_WIDTH)
+    screen.print(table)
+    built = f"{len(outcome.built)} of {len(outcome.artifacts)} stages built"
+    console.print(f"\n{built} in {outcome.seconds:.0f} s\n", highlight=False)
+    by_stage = {artifact.stage: artifact for artifact in outcome.artifacts.values()}
+    commands: dict[str, str] = {}
+    for stage in (REPORT.name, LADDER.name):
+        if page := by_stage.get(stage):
+            summary = ReportSummary.of(page)
+            _say(console, "result", summary.headline, to_paste=False)
+            _say(console, "page", page.folder.path(summary.page))
+            commands["open"] = f"rungwise open {recipe}"
+    if "pretrain" in by_stage:
+        commands["export"] = f"rungwise export {recipe} --to FOLDER"
+    if registered := by_stage.get(REGISTER.name):
+        model = RegisterSummary.of(registered).model_uri
+        where = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
+        commands["predict"] = f"rungwise predict {shlex.quote(model)}{where} --input FILE"
+    shown = without_password(uri)
+    _say(console, "MLflow", shown)
+    if uri.startswith("sqlite:"):
+        commands["runs"] = f"rungwise ui {recipe}"
+    if outcome.untracked_events:
+        unsent = counted(outcome.untracked_events, "event")
+        _say(console, "unsent", f"{unsent} that did not reach {shown}")
+        commands["send"] = f"rungwise sync {recipe}"
+    console.print()
+    for purpose, command in commands.items():
+        _say(console, purpose, command)
+
+
+def _say(console: Console, what: str, where: str, to_paste: bool = True) -> None:
+    """Print a line; `to_paste` keeps a terminal from breaking it between words."""
+    whole = to_paste or not console.is_terminal
+    console.print(f"{what:<8} {where}", markup=False, highlight=False, soft_wrap=whole)

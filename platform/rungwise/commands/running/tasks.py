@@ -1,0 +1,86 @@
+"""`rungwise tasks PATH`: inspect labelled data, print the recipe block that reads it."""
+
+from __future__ import annotations
+
+import argparse
+import unicodedata
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from rungwise.commands.arguments import Commands, add_verb
+from rungwise.commands.running.init import flow
+from rungwise.core.plural import counted
+
+if TYPE_CHECKING:
+    from rungwise.tasks.formats.look import Guess
+
+_SHOWN, _CHARACTERS, _MOST_LABELS = 3, 300, 12
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(
+        commands, "tasks", tasks, "inspect labelled data, print the recipe block that reads it"
+    )
+    parser.add_argument(
+        "path", metavar="PATH", help="a file, folder or glob, local or s3://, also in an archive"
+    )
+
+
+def tasks(options: argparse.Namespace) -> None:
+    """Print the block, what it reads, and three examples. Raises DataError if no format fits."""
+    from rungwise.tasks.formats.look import look
+
+    Console(highlight=False).print(
+        told(options.path, look(options.path)), markup=False, soft_wrap=True
+    )
+
+
+def told(path: str, guess: Guess) -> str:
+    """The block as YAML, then in comments the labels and examples that it reads in a sample."""
+    found = guess.examples
+    labels = guess.labels
+    shares = ", ".join(f"{label} {n / labels.total():.0%}" for label, n in labels.most_common(12))
+    more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
+    dropped = f", skipped {guess.damaged} damaged ones" if guess.damaged else ""
+    lines = [
+        "kind: files",
+        f"format: {flow(guess.form)}",
+        f"train: {flow(path)}",
+        "validation_fraction: 0.1",
+        "test_fraction: 0.1",
+        "",
+        f"# Read {counted(len(found), 'example')} as a sample{dropped}."
+        + (f" Labels: {shares}{more}." if labels else ""),
+        *(f"# {line}".rstrip() for each in found[:_SHOWN] for line in _example(asdict(each))),
+    ]
+    return "\n".join(lines)
+
+
+def _printable(character: str) -> str:
+    # YAML has no control characters, not even in comments.
+    if unicodedata.category(character) in ("Cc", "Cs"):
+        return character.encode("unicode_escape").decode()
+    return character
+
+
+def _example(fields: dict[str, Any]) -> list[str]:
+    def shown(value: Any) -> str:
+        if isinstance(value, tuple | list):
+            each = [each["text"] if isinstance(each, dict) else each for each in value]
+            value = " | ".join(each) or "none"
+        text = "".join(map(_printable, " ".join(str(value).split())))
+        return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
+
+    if fields.get("tags") is not None:
+        pairs = zip(fields.pop("words"), fields.pop("tags"), strict=True)
+        fields["words"] = [f"{word}/{tag}" if tag != "O" else word for word, tag in pairs]
+    if "options" in fields:
+        fields["target"] = fields["options"][fields["target"]]
+    where = fields.pop("where")
+    return [
+        "",
+        where,
+        *(f"  {name}: {shown(value)}" for name, value in fields.items() if value is not None),
+    ]

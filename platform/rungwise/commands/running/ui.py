@@ -1,0 +1,67 @@
+"""`rungwise ui [CONFIG]`: serve the MLflow UI on loopback."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import socket
+import sqlite3
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+
+from rungwise.commands.arguments import Commands, add_recipe, add_verb, port_number
+from rungwise.core.errors import UserError
+
+
+def add(commands: Commands) -> None:
+    parser = add_verb(commands, "ui", ui, "serve the MLflow UI on loopback")
+    add_recipe(parser, nargs="?")
+    parser.add_argument("--port", type=port_number, default=5000, help="default: 5000")
+
+
+def ui(options: argparse.Namespace) -> NoReturn:
+    """Serve an SQLite store until Ctrl-C. Raises UserError if it is missing or the port taken."""
+    from rungwise.core.configuration.secrecy import without_password
+    from rungwise.core.tracking.mlflow_run import TrackingConfig, artifact_location, check_store
+    from rungwise.pipeline.workflow import load_recipe, places
+
+    tracking = (
+        load_recipe(options.config, options.overrides).tracking
+        if options.config
+        else TrackingConfig()
+    )
+    _, uri = places(options.config, options.overrides)
+    if not uri.startswith("sqlite:///"):
+        raise UserError(
+            f"the tracking store is a server: open {without_password(uri)} in a browser"
+        )
+    database = Path(uri.removeprefix("sqlite:///"))
+    check_store(uri)
+    port = options.port
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise UserError(f"port {port} is taken; choose another with --port")
+    place = f"http://127.0.0.1:{port}{_runs(database, tracking.experiment)}"
+    Console(soft_wrap=True).print(f"MLflow on {place}  (Ctrl-C stops it)", highlight=False)
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
+    command += ["--artifacts-destination", str(artifact_location(uri))]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    # The server replaces this process, so that ending the command ends the server. MLflow's
+    # background jobs serve only language models behind an API, and start eight processes.
+    os.execve(
+        sys.executable, command, {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    )
+
+
+def _runs(database: Path, experiment: str) -> str:
+    """The path of an experiment's runs; the UI's start page does not show training runs."""
+    with contextlib.closing(
+        sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
+    ) as store:
+        query = "SELECT experiment_id FROM experiments WHERE name = ?"
+        found = store.execute(query, (experiment,)).fetchone()
+    return f"/#/experiments/{found[0]}/runs?workflowType=machine_learning" if found else ""

@@ -1,0 +1,116 @@
+"""The context of a stage besides its config and inputs: where it runs and whom it reports to.
+
+    build_corpus(config, inputs, output, context) -> CorpusSummary
+
+Nothing here enters a fingerprint. A stage reports through `context.report` and never writes to the
+terminal or to MLflow itself, so that a single process writes to each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from pydantic import Field, field_validator
+
+from rungwise.core.configuration.config import Config
+
+TokenizerBackend = Literal["auto", "rust", "memo", "nanotoken", "gigatoken"]
+
+
+class ComputeConfig(Config):
+    """Where and how stages are computed. Changing a value here rebuilds nothing."""
+
+    num_workers: int = Field(default=2, ge=1)  # Ray Train workers of a training stage
+    cpus_per_worker: float = Field(default=1.0, gt=0)
+    gpus_per_worker: float = Field(default=0.0, ge=0)
+    micro_batch_size: int = Field(default=32, ge=1)  # instances that a worker computes at once
+    # parts of a batch that the workers share out, each with its own micro-batches and dropout, so
+    # that their number changes neither; null: one for each worker
+    logical_workers: int | None = Field(default=None, ge=1)
+    # continue with this few workers when machines are lost; null: num_workers
+    min_workers: int | None = Field(default=None, ge=1)
+    # ddp: each worker holds the model; fsdp: a part of it; hybrid: a part, within groups
+    parallel: Literal["ddp", "fsdp", "hybrid"] = "ddp"
+    shard_workers: int = Field(default=8, ge=2)  # hybrid: workers that hold one model together
+    compile: bool = False  # torch.compile; micro-batches are then padded to one shape
+    # in the backward pass: a third more work for about a tenth of the memory
+    recompute_activations: bool = False
+    # of all machines together; null: costs are not shown
+    price_per_hour: float | None = Field(default=None, ge=0)
+    # cost of a run above which it alerts, but does not end; null: none
+    budget: float | None = Field(default=None, gt=0)
+    max_failures: int = Field(default=3, ge=0)  # worker failures before a training stage gives up
+    checkpoint_every_steps: int = Field(default=100, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)  # latest checkpoints to keep
+    # keep the checkpoints of every so many steps for good; null: none
+    keep_checkpoint_every_steps: int | None = Field(default=None, ge=1)
+    max_concurrent_stages: int = Field(default=1, ge=1)  # independent stages built at the same time
+    # trials of a sweep at the same time; fewer if fewer fit
+    max_concurrent_trials: int = Field(default=2, ge=1)
+    cpus_per_trial: float = Field(default=1.0, gt=0)
+    gpus_per_trial: float = Field(default=0.0, ge=0)  # several divide each batch among them
+    # All give the same ids. auto: the fastest one installed, once proved on the text at hand.
+    tokenizer_backend: TokenizerBackend = "auto"
+    shard_cache_megabytes: int = Field(default=8192, ge=1)  # cache for remote shards, per machine
+    # object store of a Ray that rungwise starts
+    object_store_megabytes: int = Field(default=512, ge=80)
+
+    def parts_of_a_batch(self, world_size: int) -> int:
+        """The logical workers; one for each worker if those left after a loss cannot share them."""
+        logical = self.logical_workers
+        return logical if logical and logical % world_size == 0 else world_size
+
+    @field_validator("gpus_per_trial")
+    @classmethod
+    def _whole_gpus(cls, gpus: float) -> float:
+        if gpus > 1 and gpus % 1:
+            raise ValueError(
+                f"expected a part of one GPU or a whole number of GPUs, found {gpus:g}"
+            )
+        return gpus
+
+
+class Reporter(Protocol):
+    """How a stage reports. Except for `flush`, calls return at once; none fails the stage."""
+
+    def progress(self, done: float, total: float, **shown: float | str) -> None:
+        """Report `done` of `total` units; `shown` are values for the live line, such as loss."""
+
+    def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None:
+        """Add points to curves. `run` names a nested run (a trial, a seed); None is the stage."""
+
+    def nested(self, run: str, params: dict[str, Any], status: str = "RUNNING") -> None:
+        """Open (RUNNING) or close (FINISHED, FAILED, KILLED) a nested run with its parameters."""
+
+    def note(self, message: str) -> None:
+        """Show the user one line, such as a warning about an unexpected initial loss."""
+
+    def flush(self) -> None:
+        """Wait until everything this process has reported has arrived. Call it last."""
+
+
+class SilentReporter(Reporter):
+    """Discards reports: for tests and for calling a stage as a plain function."""
+
+
+@dataclass(frozen=True)
+class TrackingRun:
+    """The MLflow run of a stage in the driver: the server's URI and the run's id. `page` is the
+    path of the run's page among the artifacts of the run of the whole recipe."""
+
+    uri: str
+    run_id: str
+    page: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a stage runs and whom it tells. `recipe` is the whole recipe with all blocks
+    resolved; `tracking` is set only for stages in the driver."""
+
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    report: Reporter = field(default_factory=SilentReporter)
+    tracking: TrackingRun | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)

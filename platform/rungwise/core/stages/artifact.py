@@ -1,0 +1,223 @@
+"""Artifacts: the folders that stages write. An artifact without a record is unfinished.
+
+    {root}/{stage}/{label}-{fingerprint}/
+        ...                 what the stage wrote
+        artifact.json       the record; written last, in one write
+
+The fingerprint hashes what the artifact *is* (see stage.py). The label is only for people:
+artifacts are looked up by fingerprint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rungwise.core.configuration.config import fingerprint
+from rungwise.core.configuration.secrecy import without_passwords
+from rungwise.core.errors import DataError
+from rungwise.core.stages.checked import (
+    RECORD,
+    CheckedFolder,
+    changed,
+    hidden,
+    linked,
+    read_record,
+    seal,
+)
+from rungwise.core.storage.folder import Folder
+
+RECORD_FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished stage: its folder and record. `Summary.of` reads the summary and caches it in
+    `parsed`."""
+
+    stage: str
+    fingerprint: str
+    folder: Folder
+    record: dict[str, Any]
+    parsed: dict[type, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def headline(self) -> str:
+        return self.record["summary"]["headline"]
+
+    @property
+    def label(self) -> str:
+        return self.record["label"]
+
+    @property
+    def digest(self) -> str:
+        """A hash of the fingerprint, the files and, recursively, the inputs. It leaves out when and
+        where the artifact was built: the same bytes give the same digest."""
+        files = {name: file["sha256"] for name, file in self.record["files"].items()}
+        inputs = {name: of.get("digest") for name, of in self.record.get("inputs", {}).items()}
+        return fingerprint({"of": self.fingerprint, "files": files, "inputs": inputs}, length=64)
+
+    def verify(self) -> None:
+        """Rehash every file. Raises DataError for the first one that differs from the record, is
+        missing, is a link or is not in the record."""
+        present = set(self.folder.names())
+        for name, expected in self.record["files"].items():
+            place = self.folder.path(name)
+            if name not in present:
+                raise DataError(f"{place} is in the record but is missing")
+            if not self.folder.remote and Path(place).is_symlink():
+                raise linked(Path(place))
+            digest = self.folder.sha256(name)
+            if digest != expected["sha256"]:
+                raise changed(place, expected["sha256"], digest)
+        for name in sorted(present - self.record["files"].keys()):
+            if not hidden(name):
+                raise DataError(f"{self.folder.path(name)} is not in the record; remove it")
+
+
+def made_of(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
+    """Describe the inputs of a stage for its record."""
+    return {
+        name: {"stage": each.stage, "fingerprint": each.fingerprint, "digest": each.digest}
+        for name, each in inputs.items()
+    }
+
+
+def folder_of(root: Folder, stage: str, label: str, fingerprint: str) -> Folder:
+    """The existing folder with this fingerprint, else the path for a new one."""
+    for name in (root / stage).subfolders():
+        if name.endswith(f"-{fingerprint}"):
+            return root / stage / name
+    return root / stage / f"{label}-{fingerprint}"
+
+
+def load(folder: Folder) -> Artifact | None:
+    """Load the artifact in `folder`, or return None if there is no record. Raises DataError if the
+    record is unreadable or belongs to another folder."""
+    if not folder.exists(RECORD):
+        return None
+    try:
+        record = read_record(folder)
+        if fault := _fault(folder, record):
+            raise ValueError(fault)
+        checked = CheckedFolder.of(folder, record)
+        return Artifact(record["stage"], record["fingerprint"], checked, record)
+    except OSError as error:
+        raise DataError(
+            f"{folder.path(RECORD)} cannot be read ({error.strerror or error}); make it readable, "
+            "or delete the folder to rebuild it"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{folder.path(RECORD)} is not a record ({error}); delete the folder to rebuild it"
+        ) from error
+
+
+def _fault(folder: Folder, record: dict[str, Any]) -> str:
+    """How a record contradicts itself or its folder; empty if it does not."""
+    if (facts := record.get("facts")) is None:
+        return ""
+    of_facts = fingerprint(facts)
+    told, shown = (record["stage"], record["fingerprint"]), (facts["stage"], of_facts)
+    if told != shown:
+        return f"its facts give {' '.join(shown)}, it says {' '.join(told)}"
+    if not folder.uri.endswith(f"-{of_facts}"):
+        return f"it is of a folder whose name ends with -{of_facts}"
+    named = {name: made["fingerprint"] for name, made in record["inputs"].items()}
+    return "" if named == facts["inputs"] else "its inputs are not those of its facts"
+
+
+def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> Artifact:
+    """Hash the files of `folder`, then write the record, which makes the artifact finished. `known`
+    maps files to the sha256 computed where they were written, so that a driver does not reread
+    terabytes. Raises DataError if one of them is missing."""
+    files = {
+        name: {"bytes": size, "sha256": known.get(name) or folder.sha256(name)}
+        for name, size in folder.sizes().items()
+        if not hidden(name)
+    }
+    if missing := sorted(known.keys() - files.keys()):
+        raise DataError(
+            f"{folder.path(missing[0])} was written but is missing; delete the folder to rebuild it"
+        )
+    record = {"format": RECORD_FORMAT, **without_passwords(record), "files": files}
+    text = json.dumps(seal(record), indent=1, ensure_ascii=False, allow_nan=False)
+    folder.write_bytes(RECORD, text.encode("utf-8"))
+    return Artifact(
+        record["stage"], record["fingerprint"], CheckedFolder.of(folder, record), record
+    )
+
+
+def delete(folder: Folder) -> None:
+    """Delete an artifact. The record goes first, so that half of one does not count as finished."""
+    folder.remove(RECORD)
+    folder.remove()
+
+
+def all_of(root: Folder, stage: str) -> list[Artifact]:
+    """Every finished artifact of a stage, newest first."""
+    loaded = (load(root / stage / name) for name in (root / stage).subfolders())
+    return sorted(
+        (artifact for artifact in loaded if artifact is not None),
+        key=lambda artifact: artifact.record["finished"],
+        reverse=True,
+    )
+
+
+def below(root: Folder) -> list[Artifact]:
+    """Every finished artifact of every stage, oldest first."""
+    found = (each for stage in root.subfolders() for each in all_of(root, stage))
+    return sorted(found, key=lambda artifact: artifact.record["finished"])
+
+
+def needed(kept: Collection[str], artifacts: Iterable[Artifact]) -> set[str]:
+    """The `kept` fingerprints and those of everything they were built from."""
+    inputs = {
+        each.fingerprint: [of["fingerprint"] for of in each.record["inputs"].values()]
+        for each in artifacts
+    }
+    found: set[str] = set()
+    todo = list(kept)
+    while todo:
+        if (name := todo.pop()) not in found:
+            found.add(name)
+            todo += inputs.get(name, ())
+    return found
+
+
+def find_input(artifact: Artifact, stage: str) -> Artifact:
+    """Load the artifact of `stage` that `artifact` was built from. Raises DataError if it is not
+    under the same root or its files have changed since."""
+    wanted = artifact.record["inputs"][stage]
+    root = Folder.at(artifact.folder.uri.rsplit("/", 2)[0])
+    folder = folder_of(root, wanted["stage"], "", wanted["fingerprint"])
+    source = load(folder)
+    if source is None:
+        raise DataError(
+            f"the {stage} that {artifact.folder.uri} was built from are not below the same root: "
+            f"expected a finished artifact {wanted['fingerprint']} in {root.uri}/{stage}"
+        )
+    if wanted.get("digest") not in (None, source.digest):
+        raise DataError(
+            f"{source.folder.uri} is not what {artifact.folder.uri} was built from: its files are "
+            "others; delete both to have them built again"
+        )
+    return source
+
+
+def chain(artifact: Artifact) -> list[Artifact]:
+    """List everything an artifact was built from, each once, inputs first and itself last. Raises
+    DataError as `find_input` does."""
+    found: dict[str, Artifact] = {}
+    for name in artifact.record["inputs"]:
+        found |= {each.folder.uri: each for each in chain(find_input(artifact, name))}
+    return [*found.values(), artifact]
+
+
+def at_or_below(folder: Folder) -> Artifact | None:
+    """The artifact in a folder, or the newest one directly below it; None if there is neither."""
+    root, _, stage = folder.uri.rpartition("/")
+    return load(folder) or next(iter(all_of(Folder.at(root), stage)), None)

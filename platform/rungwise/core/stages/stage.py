@@ -1,0 +1,208 @@
+"""A stage is a plain function plus what determines its output; `plan` tells what must be built.
+
+    build_corpus(config, inputs, output, context) -> CorpusSummary
+    CORPUS = StageType("corpus", 3, build_corpus, CorpusSummary)      one beside each function
+    CORPUS.stage(config)                                              one box of a workflow
+
+The fingerprint hashes the stage's name and version, the identity part of its config, digests of
+the outside data it reads, and the fingerprints of its inputs. It cannot depend on the machine,
+paths, the label or job ids. Raise `version` when a change of code changes the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, Literal, TypeVar
+
+from rungwise.core.configuration.config import Config, fingerprint
+from rungwise.core.configuration.context import Context
+from rungwise.core.configuration.secrecy import without_passwords
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.title import Title
+from rungwise.core.storage.folder import Folder
+
+_CHANGES_TOLD = 5
+# The reason to build, for a stage that resumes a stopped attempt.
+GOES_ON = "goes on where it was stopped"
+
+StageConfigT = TypeVar("StageConfigT", bound=Config)
+SummaryT = TypeVar("SummaryT", bound=Summary)
+Place = Literal["task", "driver"]
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The finished artifact whose work a stage would continue. `told` is a line for people."""
+
+    fingerprint: str
+    told: str
+
+
+@dataclass(frozen=True)
+class StageType(Generic[StageConfigT, SummaryT]):
+    """The name, version and functions that all stages of one name share.
+
+    `identity` gives the part of the config that determines the output (default: all of it),
+    `outside` digests of data read from elsewhere. `resumes` keeps the files of a killed attempt
+    for the next one. `goes_on_from`, given the config, the fingerprints of the inputs and the
+    finished artifacts, finds the artifact whose work the stage would continue. `place` is
+    "task" for a Ray task anywhere on the cluster, "driver" for the few stages that must talk to
+    the tracking server themselves.
+    """
+
+    name: str
+    version: int
+    run: Callable[[StageConfigT, dict[str, Artifact], Folder, Context], SummaryT]
+    summary: type[SummaryT]
+    identity: Callable[[StageConfigT], Mapping[str, Any]] | None = None
+    outside: Callable[[StageConfigT], Mapping[str, Any]] | None = None
+    resumes: bool = False
+    place: Place = "task"
+    goes_on_from: (
+        Callable[[StageConfigT, Mapping[str, str], Sequence[Artifact]], Earlier | None] | None
+    ) = None
+
+    def stage(
+        self,
+        config: StageConfigT,
+        inputs: Mapping[str, Stage] | None = None,
+        title: Title | None = None,
+    ) -> Stage:
+        """Make a stage with this config. Raises what `outside` raises, as for a missing file."""
+        return Stage(
+            self,
+            config,
+            dict(inputs or {}),
+            config if self.identity is None else dict(self.identity(config)),
+            {} if self.outside is None else dict(self.outside(config)),
+            title or Title(self.name),
+        )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One box of a workflow, made by its StageType. `title` distinguishes stages of one name in a
+    run; like the label it is only for people."""
+
+    type: StageType[Any, Any]
+    config: Config
+    inputs: Mapping[str, Stage]
+    identity: Config | Mapping[str, Any]
+    outside: Mapping[str, Any]
+    title: Title
+
+    @property
+    def name(self) -> str:
+        return self.type.name
+
+    @property
+    def shown(self) -> str:
+        return str(self.title)
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The data that the fingerprint hashes, without passwords."""
+        identity = self.identity
+        facts = {
+            "stage": self.name,
+            "version": self.type.version,
+            "config": identity.model_dump(mode="json")
+            if isinstance(identity, Config)
+            else identity,
+            "outside": self.outside,
+            "inputs": {name: stage.fingerprint for name, stage in self.inputs.items()},
+        }
+        return without_passwords(facts)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.facts)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One row of a plan. `artifact` is None unless the stage is done; building it would continue
+    `earlier`."""
+
+    stage: Stage
+    folder: Folder
+    artifact: Artifact | None
+    reason: str
+    earlier: Earlier | None = None
+
+
+def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
+    """Find which of `stages` are done under `root`, and why the others must be built."""
+    rows: list[Planned] = []
+    for stage in stages:
+        folder = artifacts.folder_of(root, stage.name, label, stage.fingerprint)
+        if done := artifacts.load(folder):
+            rows.append(Planned(stage, folder, done, "done"))
+            continue
+        finished = artifacts.all_of(root, stage.name)
+        earlier = _earlier(stage, finished)
+        if stage.type.resumes and folder.names():
+            reason = GOES_ON
+        else:
+            reason = earlier.told if earlier else _reason(stage, finished, rows)
+        rows.append(Planned(stage, folder, None, reason, earlier))
+    return rows
+
+
+def _earlier(stage: Stage, finished: Sequence[Artifact]) -> Earlier | None:
+    if stage.type.goes_on_from is None:
+        return None
+    inputs = {name: source.fingerprint for name, source in stage.inputs.items()}
+    return stage.type.goes_on_from(stage.config, inputs, finished)
+
+
+def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned]) -> str:
+    """Say what changed since the closest build of this title, which other tasks do not have."""
+    facts = [each.record["facts"] for each in finished if each.record.get("title") == stage.shown]
+    if not facts:
+        return "first run"
+    changes = min((_changes(before, stage.facts) for before in facts), key=len)
+    rebuilt = [row.stage.shown for row in rows if row.artifact is None]
+    own = [change for change in changes if not change.startswith("inputs.")]
+    if own:
+        return _some(own, "; ")
+    changed = [name for name, source in stage.inputs.items() if source.shown in rebuilt]
+    if changed:
+        one = len(changed) == 1
+        return (
+            f"its input{'' if one else 's'} {_some(changed, ', ')} {'is' if one else 'are'} rebuilt"
+        )
+    return f"its inputs differ: {', '.join(stage.inputs)}"
+
+
+def _some(told: Sequence[str], separator: str) -> str:
+    rest = len(told) - _CHANGES_TOLD
+    return separator.join(told[:_CHANGES_TOLD]) + f"{separator}and {rest} more" * (rest > 0)
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], within: str = "") -> list[str]:
+    """Name what differs, a block that is only on one side as a whole."""
+    told: list[str] = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        name = f"{within}{key}"
+        if before == after:
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            told += _changes(before, after, f"{name}.")
+        elif isinstance(before or after, Mapping) and (before is None or after is None):
+            told.append(f"{name} {'added' if before is None else 'removed'}")
+        else:
+            told.append(f"{name} {_show(before)} -> {_show(after)}")
+    return [change.removeprefix("config.") for change in told]
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "unset"
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,69 @@
+"""The summary of a finished stage: one frozen model per stage, stored in the record as JSON.
+
+    CorpusSummary.of(inputs["corpus"]).documents.train
+
+A summary is parsed once per artifact. Adding or removing a field requires raising the version of
+the stage (stage.py).
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rungwise.core.errors import DataError
+from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
+
+
+class Part(BaseModel):
+    """Base of summaries and their parts: frozen, refuses unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class Summary(Part):
+    """Base of every summary. `headline` is the line shown on the terminal. Only the runner uses
+    `sha256` (digests of files hashed where they were written) and `show` (files to log to the
+    tracking server); neither is stored."""
+
+    headline: str
+    sha256: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
+    show: tuple[str, ...] = Field(default=(), exclude=True, repr=False)
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Self:
+        """Parse the summary of a finished stage. Raises DataError if the record's summary does not
+        fit this class."""
+        summary = artifact.parsed.get(cls)
+        if summary is None:
+            try:
+                summary = cls.model_validate(artifact.record["summary"])
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"])
+                raise DataError(
+                    f"{artifact.folder.path(artifacts.RECORD)} holds no {cls.__name__} "
+                    f"(summary.{where}: {first['msg'].lower()}); delete the folder to rebuild it"
+                ) from error
+            artifact.parsed[cls] = summary
+        return summary
+
+    def replacing_that_of(self, artifact: Artifact) -> Artifact:
+        """Return `artifact` with this summary instead of its own; writes nothing."""
+        record = {**artifact.record, "summary": self.model_dump(mode="json")}
+        changed = Artifact(artifact.stage, artifact.fingerprint, artifact.folder, record)
+        changed.parsed[type(self)] = self
+        return changed
+
+
+class PerSplit(Part):
+    """A count for each split of a corpus."""
+
+    train: int
+    validation: int
+
+    @property
+    def total(self) -> int:
+        return self.train + self.validation

@@ -1,0 +1,96 @@
+"""Read files inside .zip and .tar archives as if each archive were a folder."""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import lzma
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from rungwise.core.errors import DataError
+from rungwise.core.storage.source_files import SourceFile, find_files
+
+_PATH = re.compile(r"(.+?\.(?:zip|tar|tgz|tar\.gz|tar\.bz2|tar\.xz))(?:/(.*))?", re.IGNORECASE)
+_DAMAGED = (
+    *(zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
+    OSError,  # of gzip and bz2, without a number
+    RuntimeError,  # encrypted, or packed in a way that Python cannot unpack
+)
+
+
+@dataclass(frozen=True)
+class Member(SourceFile):
+    """A file of an archive, held in memory because an archive is read once, in its own order."""
+
+    content: bytes = b""
+
+    def open(self) -> io.BufferedReader:
+        return io.BufferedReader(io.BytesIO(self.content))  # pyright: ignore[reportArgumentType]
+
+
+def find(pattern: str) -> list[SourceFile]:
+    """List the files that match a path, folder or glob. The path of an archive gives its members
+    and may continue inside it: `SST-2.zip/SST-2/train.tsv`. Raises DataError if an archive cannot
+    be unpacked."""
+    parts = _PATH.fullmatch(pattern)
+    if parts is None:
+        return find_files(pattern)
+    archive, wanted = parts[1], (parts[2] or "").strip("/")
+    found = []
+    for file in find_files(archive):
+        if _PATH.fullmatch(file.name) is None:
+            return find_files(pattern)  # a folder with the name of an archive
+        try:
+            with file.open() as stream:
+                found += sorted(_members(file, stream, wanted), key=lambda member: member.name)
+        except _DAMAGED as error:
+            if isinstance(error, OSError) and (error.errno or error.__cause__):
+                raise  # of the disk or the store
+            why = " ".join(str(error).split())  # that of tarfile has several lines
+            raise DataError(f"{file.uri}: cannot be unpacked ({why}); fetch it again") from error
+    return found
+
+
+def on_disk(pattern: str) -> list[SourceFile]:
+    """List the files that `find` reads: the archive, not its members."""
+    parts = _PATH.fullmatch(pattern)
+    return find_files(pattern) or (find_files(parts[1]) if parts else [])
+
+
+def _members(file: SourceFile, stream: BinaryIO, wanted: str) -> Iterator[Member]:
+    if file.name.lower().endswith(".zip"):
+        with zipfile.ZipFile(stream) as archive:
+            for entry in archive.infolist():
+                if not entry.is_dir() and _asked(entry.filename, wanted):
+                    yield _member(file, entry.filename, archive.read(entry))
+        return
+    with tarfile.open(fileobj=stream) as archive:
+        for entry in archive:
+            name = entry.name.removeprefix("./")
+            if entry.isfile() and _asked(name, wanted):
+                opened = archive.extractfile(entry)
+                assert opened is not None, "a file has content"
+                yield _member(file, name, opened.read())
+        # The checksum of a .tar.gz comes after the last member.
+        assert archive.fileobj is not None, "it was opened with one"
+        while archive.fileobj.read(1 << 20):
+            pass
+
+
+def _member(file: SourceFile, name: str, content: bytes) -> Member:
+    return Member(f"{file.uri}/{name}", f"{file.name}/{name}", len(content), content=content)
+
+
+def _asked(name: str, wanted: str) -> bool:
+    """Whether `wanted` is the member's path, a folder above it, or a glob that matches it."""
+    # Hidden files, and the extra folder that macOS puts into archives.
+    if any(part.startswith((".", "__MACOSX")) for part in name.split("/")):
+        return False
+    below = not wanted or name == wanted or name.startswith(f"{wanted}/")
+    return below or fnmatch.fnmatchcase(name, wanted)

@@ -1,0 +1,283 @@
+"""Storage: local folders and object stores behind one interface.
+
+A `Folder` is a local directory or a prefix of an object store (`s3://bucket/key`). A file appears
+whole or not at all: locally by a rename, on S3 because one object is one write. No other module
+distinguishes buckets from folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rungwise.core.errors import UserError
+from rungwise.core.storage.object_store import download, filesystem, is_remote, open_stream
+from rungwise.core.storage.store_errors import explained, reached, refused
+
+_SETTLE_SECONDS = 3.0
+_STAGED = ".tmp"
+
+
+def local_path(text: str | Path) -> Path:
+    """A path on this machine, ~ and ~USER replaced. Raises UserError if there is no such user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UserError(
+            f"{text}: there is no such user; write ./{text} for a folder named so"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A local directory or an object-store prefix; `folder / name` is a folder inside it."""
+
+    uri: str
+
+    @classmethod
+    def at(cls, uri: str | Path) -> Folder:
+        """The folder at a path or URL. Local paths become absolute, so that workers agree."""
+        text = str(uri).removeprefix("file://")
+        if is_remote(text):
+            scheme, _, place = text.partition("://")
+            return cls(f"{scheme}://{place.rstrip('/')}")
+        return cls(str(local_path(text).absolute()))
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(f"{self.uri}/{name}")
+
+    @property
+    def remote(self) -> bool:
+        return is_remote(self.uri)
+
+    def path(self, name: str) -> str:
+        return f"{self.uri}/{name}"
+
+    def exists(self, name: str = "") -> bool:
+        with self._store() as (fs, root):
+            return bool(fs.exists(f"{root}/{name}" if name else root))
+
+    def size(self, name: str) -> int:
+        with self._store() as (fs, root):
+            return int(fs.size(f"{root}/{name}"))
+
+    def names(self) -> list[str]:
+        """Relative names of all files below this folder, sorted; empty if it does not exist."""
+        return list(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file below this folder by relative name, sorted, from one listing."""
+        with self._store() as (fs, root):
+            if not fs.exists(root):
+                return {}
+            root = fs._strip_protocol(root)
+            files = fs.find(root, detail=True)
+        return {
+            str(path)[len(root) :].lstrip("/"): int(info["size"])
+            for path, info in sorted(files.items())
+        }
+
+    def subfolders(self) -> list[str]:
+        """The names of the folders directly in this one, sorted."""
+        return self._directly_here("directory")
+
+    def files(self) -> list[str]:
+        """The names of the files directly in this one, sorted."""
+        return self._directly_here("file")
+
+    def _directly_here(self, kind: str) -> list[str]:
+        with self._store() as (fs, root):
+            if not fs.exists(root):
+                return []
+            entries = fs.ls(root, detail=True)
+        paths = [str(entry["name"]) for entry in entries if entry["type"] == kind]
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
+    def read_bytes(self, name: str) -> bytes:
+        with reached(self.uri):
+            while True:
+                try:
+                    with open_stream(self.path(name)) as stream:
+                        return stream.read()
+                except OSError as error:
+                    # Replaced between s3fs's two requests: read the new version.
+                    if not (isinstance(error.__cause__, OSError) and refused(error.__cause__)):
+                        raise
+
+    def open(self, name: str) -> BinaryIO:
+        """A seekable stream of one file; leaves no copy on this machine."""
+        with reached(self.uri):
+            return open_stream(self.path(name))
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Write one file atomically: a reader sees the old file, the new one, or none."""
+        with self.staged(name) as path:
+            path.write_bytes(data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write one small file; return False if it exists already.
+
+        If several processes create the same name at once, one succeeds: on a disk by O_EXCL (a
+        reader may see the file while it is still empty), in a store by a conditional put. A store
+        without those is written to and reread after _SETTLE_SECONDS; two can then succeed if a put
+        takes longer than that.
+        """
+        if not self.remote:
+            path = Path(self.uri) / name
+            with explained(self.uri), contextlib.suppress(FileExistsError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as stream:
+                    try:
+                        stream.write(data)
+                        stream.flush()
+                    except OSError:  # an empty file would count as created
+                        path.unlink()
+                        raise
+                return True
+            return False
+        with self._store() as (fs, root):
+            key = f"{root}/{name}"
+            if fs.exists(key):
+                return False
+            try:
+                fs.pipe_file(key, data, mode="create")
+                # Put it again, which must be refused; otherwise the store ignored the condition.
+                fs.pipe_file(key, data, mode="create")
+            except OSError as error:
+                if refused(error):
+                    # By our own put, if its first answer was lost and botocore repeated it.
+                    return self._holds(name, data)
+                if error.errno != errno.ENOSYS:
+                    raise
+                fs.pipe_file(key, data)
+        time.sleep(_SETTLE_SECONDS)
+        return self._holds(name, data)
+
+    def _holds(self, name: str, data: bytes) -> bool:
+        try:
+            return self.read_bytes(name) == data
+        except FileNotFoundError:
+            return False
+
+    @contextlib.contextmanager
+    def staged(self, name: str) -> Iterator[Path]:
+        """A local path to write; becomes the file `name` if the block succeeds, else is dropped.
+        Raises UserError if the disk is full or the folder cannot be written."""
+        if self.remote:
+            with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
+                path = Path(scratch) / Path(name).name
+                with explained(scratch):
+                    yield path
+                with explained(self.uri):
+                    self._upload(path, name)
+            return
+        with explained(self.uri):
+            target = Path(self.uri) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}{_STAGED}"
+            try:
+                yield path
+                flush_to_disk(path)
+                os.replace(path, target)
+            finally:
+                path.unlink(missing_ok=True)
+
+    def remove_unfinished(self) -> None:
+        """Remove what killed processes left below this folder while they wrote files."""
+        for name in self.names():
+            if (file := name.rpartition("/")[2]).startswith(".") and file.endswith(_STAGED):
+                self.remove(name)
+
+    def _upload(self, path: Path, name: str) -> None:
+        fs, root = filesystem(self.uri)
+        try:
+            fs.put_file(str(path), f"{root}/{name}")
+        except FileNotFoundError:
+            # If the answer to a multipart completion was lost, the repeated completion fails
+            # because the upload is no longer known.
+            fs.put_file(str(path), f"{root}/{name}")
+
+    def local(self, name: str, cache: Path | None = None) -> Path:
+        """A local path with the bytes of `name`: the file itself, or a download in `cache`."""
+        if not self.remote:
+            return Path(self.uri) / name
+        cache = cache or Path(tempfile.gettempdir()) / f"rungwise-cache-{os.getuid()}"
+        with self._store() as (fs, root):
+            before = fs.info(f"{root}/{name}")
+        tag = before.get("ETag") or before["size"]
+        key = hashlib.sha256(f"{self.uri}/{name}#{tag}".encode()).hexdigest()[:32]
+        target = cache / key / Path(name).name
+        if not target.exists():
+            with Folder(str(target.parent)).staged(target.name) as path, reached(self.uri):
+                download(fs, f"{root}/{name}", before, path)
+        return target
+
+    def copy_in(self, source: Path, name: str) -> None:
+        with self.staged(name) as path:
+            shutil.copyfile(source, path)
+
+    def remove(self, name: str = "") -> None:
+        """Delete one file or the whole folder; does nothing if it does not exist."""
+        with explained(self.uri), self._store() as (fs, root):
+            path = f"{root}/{name}" if name else root
+            if fs.exists(path):
+                fs.rm(path, recursive=True)
+
+    def sha256(self, name: str) -> str:
+        """Hexadecimal SHA-256 of one file, read in pieces."""
+        with reached(self.uri), open_stream(self.path(name)) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
+    def check_writable(self, key: str) -> None:
+        """Raise UserError, naming the config key `key`, unless a file can be written here."""
+        probe = f".rungwise-{uuid.uuid4().hex[:8]}"
+        try:
+            self.write_bytes(probe, b"")
+            self.remove(probe)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{key}: cannot write to {self.uri} ({error}); choose another {key}"
+            ) from error
+
+    def free_bytes(self) -> int | None:
+        """Free bytes on the disk of a local folder; None for a remote one."""
+        if self.remote:
+            return None
+        return shutil.disk_usage(self.existing()).free
+
+    def existing(self) -> Path:
+        """This local folder or its nearest existing parent."""
+        path = Path(self.uri)
+        return next(place for place in (path, *path.parents) if place.exists())
+
+    @contextlib.contextmanager
+    def _store(self) -> Iterator[tuple[Any, str]]:
+        """The file system and this folder's path on it; errors of S3 become a UserError."""
+        with reached(self.uri):
+            yield filesystem(self.uri)
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def flush_to_disk(path: Path | str) -> None:
+    """Flush a file, or the entries of a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

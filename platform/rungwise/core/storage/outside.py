@@ -1,0 +1,54 @@
+"""Files from outside that a stage reads: those that match a key's patterns, and their digest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage import archives
+from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.store_errors import reached
+
+# Files (also .gz), folders and globs, local or s3://, and members of .zip and .tar; one or a list.
+Paths = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    Field(min_length=1),
+]
+
+
+def matching(patterns: Sequence[str], key: str) -> list[SourceFile]:
+    """List the files that `patterns` match, sorted, each once; `key` is their key in the config.
+    Raises ConfigError if a pattern matches nothing, DataError if all files are empty."""
+    files: dict[str, SourceFile] = {}
+    for pattern in patterns:
+        with reached(pattern, key):
+            matched = archives.find(pattern)
+        if not matched:
+            raise ConfigError(
+                f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
+            )
+        files |= {file.uri: file for file in matched if file.uri not in files}
+    if not any(file.size_bytes for file in files.values()):
+        raise DataError(
+            f"{key}: expected data, found {len(files)} empty files that match "
+            f"{', '.join(patterns)}; change {key}"
+        )
+    return sorted(files.values(), key=lambda file: (file.name, file.uri))
+
+
+def digest(patterns: Sequence[str], key: str) -> dict[str, Any]:
+    """The number of matching files, their size, and one digest of their names and bytes."""
+    files, sha256 = matching(patterns, key), hashlib.sha256()
+    for file in files:
+        with reached(file.uri, key):
+            sha256.update(f"{file.name}\0{file.digest()}\n".encode())
+    return {
+        "files": len(files),
+        "bytes": sum(file.size_bytes for file in files),
+        "sha256": sha256.hexdigest(),
+    }

@@ -1,0 +1,105 @@
+"""Files that the user provides: listed, opened and hashed in place."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fsspec.utils import glob_translate
+
+from rungwise.core.storage.object_store import filesystem, is_remote, open_stream, tag_of
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that the user provides. `name` is relative to the source; `tag` is the object store's
+    ETag, empty for a local file."""
+
+    BLOCK_BYTES: ClassVar[int] = 64 << 20
+
+    uri: str
+    name: str
+    size_bytes: int
+    tag: str = ""
+
+    def open(self) -> io.BufferedReader:
+        """A seekable stream. Raises DataError if an object changed since it was listed."""
+        return open_stream(self.uri, self.tag)
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks that are hashed separately; 1 for an empty file."""
+        return max(1, -(-self.size_bytes // self.BLOCK_BYTES))
+
+    def digest(self) -> str:
+        """A digest of the bytes. On S3: the store's ETag and size. For a local file: the SHA-256,
+        or the SHA-256 of the SHA-256s of its blocks if it has several."""
+        if self.tag:
+            return f"{self.tag}-{self.size_bytes}"
+        return digest_of_blocks([self.block_digest(n) for n in range(self.num_blocks)])
+
+    def block_digest(self, number: int) -> bytes:
+        with self.open() as stream:
+            stream.seek(number * self.BLOCK_BYTES)
+            digest = hashlib.sha256()
+            left = self.BLOCK_BYTES
+            while left and (chunk := stream.read(min(left, 1 << 20))):
+                digest.update(chunk)
+                left -= len(chunk)
+        return digest.digest()
+
+
+def digest_of_blocks(digests: Sequence[bytes]) -> str:
+    return (digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()).hex()
+
+
+def find_files(pattern: str) -> list[SourceFile]:
+    """List the files that a path, a folder (recursively) or a glob matches, sorted, without hidden
+    ones; empty if nothing matches.
+
+    A path that exists is taken literally, even if it contains `[`, `*` or `?`. Names are relative
+    to the folder, or to the folder before a glob's first wildcard, so that document ids survive
+    moving a corpus. In a store, this takes one listing for any number of files.
+    """
+    fs, base, below = _split(pattern)
+    if below:
+        depth = None if "**" in below else below.count("/") + 1
+        matches = fs.find(base, maxdepth=depth, detail=True)
+    elif fs.isdir(base):
+        matches = fs.find(base, detail=True)
+    elif fs.exists(base):
+        matches = {base: fs.info(base)}
+        base = base.rpartition("/")[0]
+    else:
+        return []
+    matching = re.compile(glob_translate(below or "**"))
+    files = []
+    for name, listed in sorted(matches.items()):
+        # A listing gives the type of a link, not that of the file it leads to.
+        info = fs.info(name) if listed.get("islink") and fs.exists(name) else listed
+        relative = str(name)[len(base) :].lstrip("/")
+        hidden = any(part.startswith(".") for part in relative.split("/"))
+        if info["type"] == "file" and not hidden and matching.match(relative):
+            uri = fs.unstrip_protocol(name) if is_remote(pattern) else str(name)
+            files.append(SourceFile(uri, relative, int(info["size"]), tag_of(info)))
+    return files
+
+
+def is_glob(pattern: str) -> bool:
+    """Whether the pattern has wildcards; those in the names of existing files do not count."""
+    return bool(_split(pattern)[2])
+
+
+def _split(pattern: str) -> tuple[Any, str, str]:
+    """The file system, the literal path, and the glob below it."""
+    fs, path = filesystem(pattern)
+    parts = fs._strip_protocol(path).split("/")
+    for number, part in enumerate(parts):
+        if set(part) & set("*?[") and not fs.exists("/".join(parts[: number + 1])):
+            base = "/".join(parts[:number]) or fs.root_marker
+            return fs, base, "/".join(parts[number:])
+    return fs, "/".join(parts), ""

@@ -1,0 +1,4 @@
+"""Variants compared on the test split of tasks: seeds, intervals, errors, ensembles, claims, tables.
+
+Selection uses other seeds than the scores reported here.
+"""

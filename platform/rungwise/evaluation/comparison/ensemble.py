@@ -1,0 +1,96 @@
+"""Ensembles of seeds and tuned thresholds, computed from kept predictions without training.
+
+    classification, choice, tagging    mean of the seeds' probabilities (tagging: per word)
+    regression                         mean of the seeds' predictions
+    multilabel                         labels predicted by more than half of the seeds
+    span, generation                   most frequent prediction; ties go to the earliest seed
+
+Members share one pretraining; those of the ensemble of seven in Devlin et al. 2019
+(arXiv:1810.04805, table 2) do not. A threshold for binary classification would be too good on the
+examples that selected it, so it is cross-fitted: each fifth uses the best one of the others.
+
+Shapes: S seeds, N examples, k sums per example (tasks/scoring/metrics.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.comparison import predictions
+from rungwise.evaluation.statistics import Difference, paired_bootstrap
+from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary, read
+from rungwise.tasks.scoring import metrics
+
+Sums = NDArray[np.float64]
+
+
+def combined(evaluated: Artifact, task: Artifact) -> Iterator[tuple[str, str, float, Difference]]:
+    """Yield (variant, method, score, gain over the mean of single seeds). The methods are the
+    ensemble of all seeds and, for binary classification, the tuned threshold."""
+    info, examples = TaskSummary.of(task).info, read(task, "test")
+    rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for row in predictions.read(evaluated.folder):
+        rows.setdefault(row["variant"], {}).setdefault(row["seed"], []).append(row)
+
+    def sums(said: Sequence[Any]) -> Sums:
+        return metrics.sums([{predictions.PREDICTED[info.kind]: x} for x in said], examples, info)
+
+    def value(totals: NDArray[np.floating]) -> Sums:
+        return metrics.value(totals.astype(float), info)
+
+    for variant, of_seeds in rows.items():
+        alone = np.stack([sums([row["prediction"] for row in of]) for of in of_seeds.values()])
+        of_examples = list(zip(*of_seeds.values(), strict=True))
+        ways = {f"{len(alone)} seeds together": sums([together(of, info) for of in of_examples])}
+        if info.kind == "classification" and len(info.labels) == 2:
+            share_N = np.array([[row["probabilities"][1] for row in of] for of in of_examples])
+            either = np.stack([sums([label] * len(examples)) for label in info.labels])
+            ways["with a threshold"] = _cross_fitted(share_N.mean(axis=1), either, info)
+        for how, own in ways.items():
+            both = np.broadcast_to(own, alone.shape), alone
+            gain = paired_bootstrap(*both, value, seed=0, within=metrics.range_of(info.metric))
+            yield variant, how, float(value(own.sum(axis=0))), gain
+
+
+def together(rows: Sequence[dict[str, Any]], info: TaskInfo) -> Any:
+    """The ensemble's answer to one example, given its row of each seed."""
+    match info.kind:
+        case "regression":
+            return float(np.mean([row["prediction"] for row in rows]))
+        case "multilabel":
+            said = Counter(label for row in rows for label in row["prediction"])
+            return sorted(label for label, times in said.items() if 2 * times > len(rows))
+        case "span" | "generation":
+            return Counter(row["prediction"] for row in rows).most_common(1)[0][0]
+        case "tagging":
+            words = zip(*(row["probabilities"] for row in rows), strict=True)
+            return [info.labels[np.mean(word, axis=0).argmax()] for word in words]
+        case "classification" | "choice":
+            best = int(np.mean([row["probabilities"] for row in rows], axis=0).argmax())
+            return info.labels[best] if info.kind == "classification" else best
+
+
+def _cross_fitted(share_N: Sums, either: Sums, info: TaskInfo) -> Sums:
+    """The sums (N, k) with cross-fitted thresholds; `either` (2, N, k) holds those per label."""
+    fold_N = np.arange(len(share_N)) % 5
+    bounds = [threshold(share_N[fold_N != f], either[:, fold_N != f], info) for f in range(5)]
+    return np.where((share_N > np.array(bounds)[fold_N])[:, None], either[1], either[0])
+
+
+def threshold(share_N: Sums, either: Sums, info: TaskInfo) -> float:
+    """The best-scoring threshold on the second label's probability, midway between two values."""
+    order = np.argsort(-share_N, kind="stable")
+    gains = (either[1] - either[0])[order].cumsum(axis=0)
+    totals = either[0].sum(axis=0) + np.concatenate([np.zeros_like(gains[:1]), gains])
+    # Above 1, so that the second label can be refused where a probability is exactly 1.
+    ranked = np.concatenate([[np.nextafter(1.0, 2.0)], share_N[order], [0.0]])
+    # The n highest get the second label; no threshold can split equal probabilities.
+    scores = np.where(ranked[:-1] > ranked[1:], metrics.value(totals, info), -np.inf)
+    n = int(scores.argmax())
+    return float(ranked[n] + ranked[n + 1]) / 2

@@ -1,0 +1,86 @@
+"""Predictions on the test split in `predictions.parquet`: one row per variant, seed and example.
+
+    variant, seed    which model
+    where            the example's file and line
+    text, second / words / id, question, context / context, question, options     the input
+    gold             label, labels, number, tags, list of answers, index of the option, or text
+    prediction       likewise; for an answer its text ("" for none)
+    probabilities    over labels (in the task's order) or options; for tags a list per word
+
+Answers have `start` and `no_answer_score` instead of probabilities; numbers and generated texts
+have neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.tasks.kinds import examples as tasks
+from rungwise.tasks.kinds.examples import Example, Kind, TaskSummary
+from rungwise.tasks.scoring import metrics
+
+FILE = "predictions.parquet"
+_TARGETS = ("target", "tags", "answers")
+# The key of the answer in a prediction of each task kind.
+PREDICTED: Mapping[Kind, str] = {
+    "classification": "label",
+    "multilabel": "labels",
+    "regression": "score",
+    "tagging": "tags",
+    "span": "text",
+    "choice": "option",
+    "generation": "text",
+}
+
+
+def rows(
+    variant: str, seed: int, examples: Sequence[Example], predictions: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The rows of one model; `predictions` are those of kinds.py, with probabilities added."""
+    return [
+        {"variant": variant, "seed": seed, **_row(asdict(example), prediction)}
+        for example, prediction in zip(examples, predictions, strict=True)
+    ]
+
+
+def write(written: Sequence[dict[str, Any]], output: Folder) -> None:
+    with output.staged(FILE) as path:
+        pq.write_table(pa.Table.from_pylist(list(written)), path)
+
+
+def read(folder: Folder) -> list[dict[str, Any]]:
+    return pq.read_table(folder.local(FILE)).to_pylist()
+
+
+def of_chosen(evaluated: Artifact) -> list[dict[str, Any]]:
+    """The rows of the kept model, one per test example."""
+    chosen = EvaluateSummary.of(evaluated).chosen
+    which = (chosen.variant, chosen.seed)
+    return [row for row in read(evaluated.folder) if (row["variant"], row["seed"]) == which]
+
+
+def sums_of_chosen(evaluated: Artifact, task: Artifact) -> NDArray[np.float64]:
+    """The sums (1, N, k) of the kept model's metric per test example, for `paired_bootstrap`."""
+    info = TaskSummary.of(task).info
+    said = [{PREDICTED[info.kind]: row["prediction"]} for row in of_chosen(evaluated)]
+    return metrics.sums(said, tasks.read(task, "test"), info)[None]
+
+
+def _row(example: dict[str, Any], prediction: Mapping[str, Any]) -> dict[str, Any]:
+    gold = next(example.pop(name) for name in _TARGETS if name in example)
+    if isinstance(gold, tuple):
+        gold = [each["text"] if isinstance(each, dict) else each for each in gold]
+    said = next(prediction[name] for name in PREDICTED.values() if name in prediction)
+    more = ("probabilities", "start", "no_answer_score")
+    kept = {name: prediction[name] for name in more if name in prediction}
+    return {**example, "gold": gold, "prediction": said, **kept}

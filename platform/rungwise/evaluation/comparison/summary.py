@@ -1,0 +1,99 @@
+"""The summary of an evaluation: scores, means with intervals, differences."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rungwise.core.stages.summary import Part, Summary
+from rungwise.evaluation.statistics import Difference, Estimate
+from rungwise.finetune import FinetuneConfig
+from rungwise.tasks.data.cutting import CutShare
+from rungwise.tasks.kinds.examples import ExampleCounts, Kind
+
+
+class SeedRow(Part):
+    """One fine-tuning run. `epoch` is the epoch kept and scored (the last unless the best was asked
+    for), `mix` the learned layer weights, `noise` the test metrics by rate of typing errors."""
+
+    variant: str
+    seed: int
+    epoch: int
+    validation: dict[str, float]
+    test: dict[str, float]
+    mix: tuple[float, ...] | None
+    seconds: float
+    noise: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+
+class Selection(Part):
+    """The validation score that selected a variant's settings; biased, so not one to report."""
+
+    score: float
+    trial: str
+    seed: int
+
+
+class PretrainingCost(Part):
+    """The cost of a variant's pretraining; steps and FLOPs are None without gradient steps."""
+
+    objective: str
+    steps: int | None
+    tokens: int
+    flops: float | None
+    parameters: int
+    fingerprint: str
+
+
+class VariantResult(Part):
+    """A variant on a task. `cut` is by split what `sequence_length` truncated; `noise` is the
+    judged metric by rate of typing errors."""
+
+    estimates: dict[str, Estimate]
+    finetune: FinetuneConfig
+    selection: Selection | None
+    pretraining: PretrainingCost | None  # None from random weights
+    cut: dict[str, CutShare]
+    noise: dict[str, Estimate] = Field(default_factory=dict)
+
+
+class PairedDifference(Part):
+    """First minus second variant in the judged metric. `seeds` is Student's t interval over paired
+    seeds; `bootstrap` resamples test examples too."""
+
+    first: str
+    second: str
+    seeds: Estimate
+    bootstrap: Difference
+    error_reduction: float | None  # None if the second made no error
+
+
+class EvaluateSummary(Summary):
+    """All variants on one task at one label `budget` (None: all labels)."""
+
+    task: str
+    budget: int | None
+    kind: Kind
+    metric: str  # the judged metric; higher is better
+    seeds: tuple[int, ...]
+    examples: ExampleCounts
+    rows: tuple[SeedRow, ...]
+    variants: dict[str, VariantResult]
+    differences: tuple[PairedDifference, ...]
+    baselines: dict[str, dict[str, float]]
+    beats_baselines: bool | None
+    chosen: SeedRow
+
+    def scores_of(self, variant: str, split: str = "test") -> list[float]:
+        """The judged scores of a variant, one per seed."""
+        return [getattr(row, split)[self.metric] for row in self.rows if row.variant == variant]
+
+    def trivial(self) -> dict[str, float]:
+        """The scores of the trivial baselines that have the judged metric."""
+        return {
+            name: scores[self.metric]
+            for name, scores in self.baselines.items()
+            if self.metric in scores
+        }
+
+    def best_trivial(self) -> tuple[str, float] | None:
+        return max(self.trivial().items(), key=lambda item: item[1], default=None)

@@ -1,0 +1,100 @@
+"""Nearest neighbours of a word by cosine, among the whole words of a vocabulary.
+
+    word ──> its pieces ──> the mean of their vectors ──> cosine with every whole word ──> nearest
+
+Whole words are tokens of letters only, at least 3 in ASCII (spelling.py).
+N words, D size of a vector
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rungwise.core.errors import DataError
+from rungwise.core.randomness import bits
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.page.spelling import Spelling
+from rungwise.models.trained.capabilities import WordVectors
+from rungwise.tokenizer import special_ids
+from rungwise.tokens.summary import TokensSummary
+from rungwise.tokens.text import TokensFile
+
+_DRAWN = 31  # stream of the generator
+_LOOKED_AT = 4096  # tokens drawn, enough to meet most of the words asked for
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A word and its cosine with the word asked."""
+
+    word: str
+    cosine: float
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A word with its neighbours, nearest first."""
+
+    word: str
+    nearest: tuple[Neighbour, ...]
+
+
+class Neighbourhood:
+    """The whole words of a vocabulary that have a vector."""
+
+    def __init__(self, model: WordVectors, tokenizer: Tokenizer) -> None:
+        spelling = Spelling.of(tokenizer)
+        words = [token for token in range(model.vocab_size) if spelling.is_word(token)]
+        vectors_ND = model.vectors(words)
+        length_N = np.linalg.norm(vectors_ND, axis=1)
+        learnt = np.flatnonzero(length_N)
+        self._model, self._tokenizer = model, tokenizer
+        self._blank = " " if spelling.mark == "Ġ" else ""
+        self._unit_ND = vectors_ND[learnt] / length_N[learnt, None]
+        self.ids = [words[place] for place in learnt]
+        self.words = [tokenizer.decode([token]).strip() for token in self.ids]
+
+    def of(self, word: str, count: int) -> Neighbours:
+        """The `count` nearest words, excluding itself; raises as `vector`."""
+        vector_D = self.vector(word)
+        cosine_N = self._unit_ND @ (vector_D / np.linalg.norm(vector_D))
+        spelled = self._tokenizer.decode(self._ids(word)).strip()
+        order = np.argsort(-cosine_N, kind="stable")[: count + 1]
+        near = (Neighbour(self.words[place], float(cosine_N[place])) for place in order)
+        return Neighbours(word, tuple(each for each in near if each.word != spelled)[:count])
+
+    def vector(self, word: str) -> NDArray[np.float32]:
+        """The mean vector (D,) of a word's pieces.
+
+        Raises DataError, naming words spelled alike, if there is none.
+        """
+        ids = self._ids(word)
+        vector_D = self._model.vectors(ids).mean(axis=0) if ids else np.zeros(1, np.float32)
+        if special_ids(self._tokenizer).unk in ids or not vector_D.any():
+            alike = difflib.get_close_matches(word, self.words, n=5)
+            raise DataError(
+                f"expected a word that the vocabulary has and that was met often enough to be "
+                f"learnt, found {word!r}; spelled alike: {', '.join(alike) or 'none'}"
+            )
+        return vector_D
+
+    def _ids(self, word: str) -> list[int]:
+        return self._tokenizer.encode(self._blank + word, add_special_tokens=False).ids
+
+
+def drawn(
+    model: WordVectors, tokenizer: Tokenizer, tokens: Artifact, words: int, count: int, seed: int
+) -> list[Neighbours]:
+    """Neighbours of the first `words` distinct words drawn from held-out text by the seed."""
+    around = Neighbourhood(model, tokenizer)
+    spelled = dict(zip(around.ids, around.words, strict=True))
+    file = TokensSummary.of(tokens).files_of("validation")[0].file
+    ids = TokensFile(tokens.folder.local(file)).text().ids
+    places = bits(seed, _DRAWN, np.arange(_LOOKED_AT)) % np.uint64(len(ids))
+    met = dict.fromkeys(spelled[token] for token in ids[places].tolist() if token in spelled)
+    return [around.of(word, count) for word in list(met)[:words]]

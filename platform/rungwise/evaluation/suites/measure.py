@@ -1,0 +1,149 @@
+"""Measure stage: run suites such as perplexity and minimal pairs on one rung.
+
+    model with its capabilities ──> suite ──> items ──> value with a 95 % interval
+
+Every item is kept (`items.parquet`, items.py), so any two rungs can be compared item by item later.
+A suite whose needs the rung does not meet is skipped and listed by name.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pydantic import Field
+
+from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.context import Context
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.summary import Part, Summary
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.suites import items as items_of
+from rungwise.evaluation.suites.base import Rung
+from rungwise.evaluation.suites.config import SuiteConfig
+from rungwise.evaluation.suites.items import Items
+from rungwise.models.device import keep_freed_memory
+from rungwise.tasks.scoring.units import shown
+
+ITEMS = "items.parquet"
+
+
+class MeasureConfig(Config):
+    """The suites by name."""
+
+    suites: dict[str, SuiteConfig] = Field(min_length=1)
+
+
+class Score(Part):
+    """A value with its 95 % interval over `count` items; `group` is None for all items."""
+
+    suite: str
+    part: str
+    metric: str
+    group: str | None
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+class MeasureSummary(Summary):
+    """All values; `passed_over`: for each skipped suite, what the rung lacks; seconds by suite."""
+
+    scores: tuple[Score, ...]
+    passed_over: dict[str, str]
+    seconds: dict[str, float]
+
+    def value(self, suite: str, metric: str, part: str = "") -> Score | None:
+        key = (suite, part, metric, None)
+        return next(
+            (row for row in self.scores if (row.suite, row.part, row.metric, row.group) == key),
+            None,
+        )
+
+
+def measure(
+    config: MeasureConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> MeasureSummary:
+    """Run every suite that the rung supports.
+
+    Inputs: pretrain, and the corpus, tokenizer and tokens of its training.
+    """
+    keep_freed_memory()
+    rung = Rung(
+        inputs["pretrain"],
+        inputs["tokens"],
+        inputs["tokenizer"],
+        inputs["corpus"],
+        context.report,
+    )
+    measured: list[Items] = []
+    passed_over, seconds = {}, {}
+    for done, (name, suite) in enumerate(config.suites.items()):
+        context.report.progress(done, len(config.suites), suite=name)
+        if not suite.serves(rung):
+            passed_over[name] = suite.needs
+            continue
+        began = time.monotonic()
+        result = suite.measure(rung, name)
+        seconds[name] = time.monotonic() - began
+        measured += result.items
+        for file, data in result.files.items():
+            output.write_bytes(f"{name}/{file}", data)
+    output.write_bytes(ITEMS, items_of.write(measured))
+    scores = tuple(score for items in measured for score in _scores(items))
+    whole = [score for score in scores if score.group is None]
+    return MeasureSummary(
+        scores=scores,
+        passed_over=passed_over,
+        seconds=seconds,
+        headline="  ".join(map(_short, whole[:4])) or "no suite that it can answer",
+    )
+
+
+def items_of_rung(artifact: Artifact) -> dict[tuple[str, str, str], Items]:
+    """The items of a finished stage by (suite, part, metric)."""
+    return {items.key: items for items in items_of.read(artifact.folder.read_bytes(ITEMS))}
+
+
+def _scores(items: Items) -> list[Score]:
+    groups = sorted(set(items.groups) - {""})
+    chosen = [(None, items), *((group, items.of_group(group)) for group in groups)]
+    rows = []
+    for group, each in chosen:
+        estimate = items_of.estimate([each])
+        rows.append(
+            Score(
+                suite=items.suite,
+                part=items.part,
+                metric=items.metric,
+                group=group,
+                value=estimate.mean,
+                low=estimate.low,
+                high=estimate.high,
+                count=estimate.count,
+            )
+        )
+    return rows
+
+
+def _short(score: Score) -> str:
+    name = f"{score.suite} {score.part}".strip()
+    metric = "" if score.metric == "accuracy" else f"{score.metric.replace('_', ' ')} "
+    return f"{name} {metric}{shown(score.value, score.metric)}"
+
+
+def _outside(config: MeasureConfig) -> dict[str, Any]:
+    return {name: suite.outside(f"measure.{name}") for name, suite in config.suites.items()}
+
+
+def _identity(config: MeasureConfig) -> dict[str, Any]:
+    """The config without paths; digests of the files stand for them."""
+    return {
+        name: suite.model_dump(mode="json", exclude=set(suite.reads))
+        for name, suite in config.suites.items()
+    }
+
+
+MEASURE = StageType("measure", 4, measure, MeasureSummary, identity=_identity, outside=_outside)

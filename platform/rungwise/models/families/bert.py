@@ -1,0 +1,314 @@
+"""BERT (Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language
+Understanding", arXiv:1810.04805), after google-research/bert.
+
+    ids, segments ──> token + segment + position ──> LayerNorm ──> Transformer, both directions
+        ──> hidden (B, T, D) ──┬──> masked positions ──> MLM logits (B, M, V), embedding tied
+                               └──> [CLS] ──> pooler, tanh ──> NSP logits (B, 2)
+
+The vocabulary size comes from the tokenizer, so it is an argument and not a key of the config. MLM
+logits are computed at the masked positions only: 15 % of the largest matrix product. NSP classes
+are 0 NotNext and 1 IsNext (google-research/bert and transformers swap them). Sentence order uses
+the same head: 0 swapped, 1 in order (Lan et al. 2020, arXiv:1909.11942).
+
+The ablation "LTR & No NSP" (the BERT paper, table 5) differs from "No NSP" in two ways: attention
+is causal, and every position predicts the next token. Body and MLM head keep their modules and
+names. There is no pooler, because [CLS] sees only itself.
+
+Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rungwise.models.family import TransformerFamily
+from rungwise.models.losses.contrastive import SentenceModel
+from rungwise.models.losses.cross_entropy import output_logits
+from rungwise.models.losses.denoising import DECODER, SENTENCE_OBJECTIVES, sentence_encoder
+from rungwise.models.losses.objectives import (
+    LEFT_TO_RIGHT,
+    MLM,
+    MLM_NSP,
+    SENTENCE_ORDER,
+    Objective,
+    PretrainingLogits,
+)
+from rungwise.models.trained.language_models import CausalModel, MaskedModel
+from rungwise.models.transformer.block import (
+    Transformer,
+    initialise,
+    learned_positions,
+    sinusoid_positions,
+)
+from rungwise.models.transformer.body import Body, NextTokenModel, OnBody, TransformerBody
+from rungwise.models.transformer.layer import Activation, Norm
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+
+NUM_SEGMENTS = 2
+NOT_NEXT, IS_NEXT = 0, 1
+
+
+class EncoderFamily(TransformerFamily):
+    """Encoders, trained by masking; by an objective that does not mask they read from left to
+    right."""
+
+    def trained(
+        self, model: Any, objective: Objective, special: SpecialIds
+    ) -> CausalModel | MaskedModel | SentenceModel:
+        if objective.sentences:
+            return SentenceModel(model, self.max_length, *special.require("cls", "sep"))
+        if not objective.masks:
+            return CausalModel(model, self.max_length, *special.require("end"))
+        # A pass per token takes windows, also where sinusoids would allow rows of any length.
+        length = self.max_position_embeddings
+        return MaskedModel(model, length, *special.require("cls", "sep", "mask"))
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """Count the stack, the MLM head at M positions, and pooler and NSP once per sequence:
+
+            stack_flops + 6·M/T·(D² + D·V) + 6/T·(D² + 2·D)
+
+        Left to right, M is T. TSDAE adds its decoder, and its encoder counts as reading full rows.
+        BERT base with 15 % masked and V = 30,522: 545.4 MFLOP at T = 128, 587.9 at T = 512.
+        """
+        D, causal = self.hidden_size, not objective.masks
+        if objective.sentences:
+            decoder = 0 if objective.compares else self.stack_flops(T, True) + 6 * D * (D + V)
+            return objective.passes * self.stack_flops(T, causal) + decoder
+        predicted = T if causal else M
+        mlm = 6 * predicted / T * (D * D + D * V)
+        nsp = 6 / T * (D * D + 2 * D) if objective.pair else 0.0
+        return self.stack_flops(T, causal) + mlm + nsp
+
+
+class BertConfig(EncoderFamily):
+    """The shape of a BERT; the defaults are BERT base.
+
+    `dropout` is 0 by default, where the paper has 0.1 everywhere: pretraining sees an instance a
+    few times at most and does not overfit. Fine-tuning should set the paper's 0.1.
+    """
+
+    year: ClassVar[int] = 2018
+    paper: ClassVar[str] = "Devlin et al."
+    objectives: ClassVar = (MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT, *SENTENCE_OBJECTIVES)
+    optional_tensors: ClassVar = ("bert.pooler.", "nsp.", *DECODER)
+    pooler: ClassVar[str | None] = "bert.pooler."
+    layer_norm_epsilon: ClassVar[float] = 1e-12
+    activation: ClassVar[Activation] = "gelu"
+
+    kind: Literal["bert"] = "bert"
+    # position embeddings, learned or sinusoidal
+    positions: Literal["learned", "sinusoid"] = "learned"
+    norm: Norm = "post"  # layer norm after (post) or before (pre) each sublayer
+
+    @model_validator(mode="after")
+    def _even_for_sinusoids(self) -> Self:
+        if self.positions == "sinusoid" and self.hidden_size % 2:
+            raise ValueError(
+                f"positions 'sinusoid' need an even hidden_size, found {self.hidden_size}; change "
+                f"hidden_size to {self.hidden_size + 1}, or positions to 'learned'"
+            )
+        return self
+
+    @property
+    def max_length(self) -> int | None:
+        return self.max_position_embeddings if self.positions == "learned" else None
+
+    def page_name(self, objective: Objective) -> str:
+        return "BERT" if objective.masks else "left-to-right BERT"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        if objective.sentences:
+            return sentence_encoder(self, vocab_size, objective)
+        if not objective.masks:
+            return BertLeftToRight(self, vocab_size, vocab_multiple)
+        pairs = objective.pair is not None
+        return BertForPretraining(self, vocab_size, vocab_multiple, next_sentence=pairs)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return Bert(self, vocab_size, pooler=False, causal=not objective.masks)
+
+
+class Bert(TransformerBody):
+    """The encoder, with its pooler unless `pooler` is False."""
+
+    name: ClassVar[str] = "bert"
+
+    def __init__(
+        self,
+        config: BertConfig,
+        vocab_size: int,
+        vocab_multiple: int = 1,
+        *,
+        pooler: bool = True,
+        causal: bool = False,
+    ) -> None:
+        D = config.hidden_size
+        super().__init__(vocab_size, D, config.dropout, vocab_multiple)
+        self.config = config
+        self.causal = causal
+        self.segment_embedding = nn.Embedding(NUM_SEGMENTS, D)
+        self.position_embedding = (
+            nn.Embedding(config.max_position_embeddings, D)
+            if config.positions == "learned"
+            else None
+        )
+        self.embedding_norm = nn.LayerNorm(D, eps=config.layer_norm_epsilon)
+        self.transformer = Transformer(config, causal)
+        self.pooler = nn.Linear(D, D) if pooler else None
+        initialise(self, config.initializer_range)
+        self.clear_padding()
+
+    def embed(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
+        if segments_BT is None:
+            segment_BTD = self.segment_embedding.weight[0]
+        else:
+            segment_BTD = self.segment_embedding(segments_BT)
+        position_BTD = self.position_vectors(ids_BT.shape[1], positions_BT)
+        summed_BTD = self.token_embedding(ids_BT) + segment_BTD + position_BTD
+        return self.dropout(self.embedding_norm(summed_BTD))
+
+    def position_vectors(self, sequence_length: int, positions_BT: Tensor | None = None) -> Tensor:
+        """Return the position vectors, (T, D) or (B, T, D).
+
+        Sinusoids have amplitude 1, fifty times the initial 0.02 of token embeddings, and would
+        drown the tokens in the LayerNorm that follows. They are scaled to `initializer_range`, like
+        a new learned table. (Vaswani et al. multiply the token embeddings by sqrt(D) instead.)
+        """
+        if self.position_embedding is not None:
+            return learned_positions(self.position_embedding, sequence_length, positions_BT)
+        weight = self.token_embedding.weight
+        table_TD = sinusoid_positions(
+            sequence_length, self.config.hidden_size, weight.device, weight.dtype
+        )
+        table_TD = table_TD * (self.config.initializer_range * math.sqrt(2))
+        return table_TD if positions_BT is None else table_TD[positions_BT]
+
+    def embeddings(self) -> list[nn.Module]:
+        tables = (self.token_embedding, self.segment_embedding, self.position_embedding)
+        return [*(table for table in tables if table is not None), self.embedding_norm]
+
+    def pool(self, hidden_BTD: Tensor) -> Tensor:
+        """Return the pooled vectors (B, D): [CLS] through a linear layer and tanh."""
+        assert self.pooler is not None, "this Bert was built with pooler=False"
+        return torch.tanh(self.pooler(hidden_BTD[:, 0]))
+
+
+class MlmHead(nn.Module):
+    """Dense, GELU, LayerNorm, then the tied token embedding with an output bias. `input_size` is
+    the hidden size unless states are concatenated (bidirectional.py). `biases` applies to the dense
+    layer and LayerNorm."""
+
+    graphs: ClassVar = ("transform",)  # see parallel.py
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        input_size: int | None = None,
+        biases: bool = True,
+        epsilon: float = BertConfig.layer_norm_epsilon,
+    ) -> None:
+        super().__init__()
+        self.dense = nn.Linear(input_size or hidden_size, hidden_size, bias=biases)
+        self.norm = nn.LayerNorm(hidden_size, eps=epsilon, bias=biases)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """Return the vectors (..., D) that the output matrix multiplies."""
+        return self.norm(functional.gelu(self.dense(hidden)))
+
+    def forward(self, hidden_BMD: Tensor, embedding_VD: Tensor) -> Tensor:
+        return output_logits(self.transform(hidden_BMD), embedding_VD, self.bias, len(self.bias))
+
+
+class MaskedOutput(OnBody):
+    """Predicts masked tokens with `mlm` and, unless `nsp` is None, pairs from the pooled state."""
+
+    graphs: ClassVar = ("heads",)  # see parallel.py
+    mlm: MlmHead
+    nsp: nn.Linear | None
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None,
+        lengths_B: Tensor | None,
+        masked_positions_BM: Tensor,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
+    ) -> PretrainingLogits:
+        """Return the logits of the masked tokens and of the pair; see `TransformerBody.encode`."""
+        body: Any = self.body
+        where = (document_BT, positions_BT, starts_S)
+        read_BM = masked_positions_BM
+        if self.nsp is not None:
+            read_BM = functional.pad(read_BM, (1, 0))  # [CLS] in front, at position 0
+        return self.heads(body.encode(ids_BT, segments_BT, lengths_B, *where, read_BM))
+
+    def heads(self, hidden_BMD: Tensor) -> PretrainingLogits:
+        body: Any = self.body
+        if self.nsp is None:
+            return PretrainingLogits(self.mlm(hidden_BMD, body.token_embedding.weight), None)
+        mlm_BMV = self.mlm(hidden_BMD[:, 1:], body.token_embedding.weight)
+        return PretrainingLogits(mlm_BMV, self.nsp(body.pool(hidden_BMD)))
+
+
+class BertForPretraining(MaskedOutput):
+    """BERT with the heads of pretraining: MLM, and NSP unless `next_sentence` is False. The NSP
+    head also serves sentence order. Without it nothing would train a pooler, so there is none."""
+
+    bert: Bert
+    graphs: ClassVar = ("heads",)  # see parallel.py
+
+    def __init__(
+        self,
+        config: BertConfig,
+        vocab_size: int,
+        vocab_multiple: int = 1,
+        *,
+        next_sentence: bool = True,
+    ) -> None:
+        super().__init__(Bert(config, vocab_size, vocab_multiple, pooler=next_sentence))
+        self.mlm = MlmHead(config.hidden_size, vocab_size)
+        self.nsp = nn.Linear(config.hidden_size, 2) if next_sentence else None
+        initialise(self.mlm, config.initializer_range)
+        if self.nsp is not None:
+            initialise(self.nsp, config.initializer_range)
+
+
+class BertLeftToRight(NextTokenModel):
+    """The ablation "LTR & No NSP"; see the module docstring."""
+
+    bert: Bert
+
+    def __init__(self, config: BertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(Bert(config, vocab_size, vocab_multiple, pooler=False, causal=True))
+        self.mlm = MlmHead(config.hidden_size, vocab_size)
+        initialise(self.mlm, config.initializer_range)
+
+    def states(
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
+    ) -> Tensor:
+        return self.mlm.transform(super().states(ids_BT, document_BT, positions_BT, starts_S))
+
+    def output_bias(self) -> Tensor:
+        return self.mlm.bias

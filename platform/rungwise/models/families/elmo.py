@@ -1,0 +1,266 @@
+"""ELMo's bidirectional language model (Peters et al. 2018, "Deep contextualized word
+representations", arXiv:1802.05365), after the release of its authors, allenai/bilm-tf.
+
+    ids ──> character CNN ──> x ──┬──> LSTM ──> LSTM + input ──> logits of the next token
+                                  └──> LSTM ──> LSTM + input ──> logits of the token before
+
+Two language models, one per direction, share only the token vectors (characters.py) and the output.
+Dropout applies before each layer and before the output; layers above the first are residual. The
+loss is the mean of both over all tokens, as in the release; the paper sums them.
+
+Fine-tuning reads both directions concatenated: the paper's 2·L + 1 vectors as L + 1 layers, where
+layer 0 is the token's vector twice. A task weights them (finetune/mixing.py).
+
+The left-to-right state is carried from block to block (training/lanes.py). The release also carries
+the right-to-left state, but that state comes from the text on the left, which a right-to-left model
+must not know: where blocks overlap by a token, it has read that token as the first input of one
+block and predicts it as the last target of the next. Here the right-to-left state starts from zero
+in each block, as in fine-tuning, so each direction gives a true probability.
+
+The release samples 8,192 words per batch for the softmax; here it covers the whole vocabulary.
+
+Shapes: B batch, T sequence, D hidden (one direction), H cell, L layers, S = D + H, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from rungwise.core.plural import counted
+from rungwise.models.families.bidirectional import turned
+from rungwise.models.families.characters import Activation, CharacterEncoder, products
+from rungwise.models.families.projected_lstm import ProjectedLstm
+from rungwise.models.family import Family
+from rungwise.models.losses.cross_entropy import padded_size
+from rungwise.models.losses.objectives import BILM, Objective
+from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.trained.language_models import CarryingModel
+from rungwise.models.transformer.block import gather_positions
+from rungwise.models.transformer.body import Body, NextTokenModel
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+
+Filter = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+
+
+class ElmoConfig(Family):
+    """The shape of an ELMo; the defaults are the paper's, 93.6 M parameters without the output."""
+
+    objectives: ClassVar = (BILM,)
+    carries_state: ClassVar[bool] = True
+    reads_spelling: ClassVar[bool] = True
+
+    year: ClassVar[int] = 2018
+    paper: ClassVar[str] = "Peters et al."
+
+    kind: Literal["elmo"] = "elmo"
+    num_layers: int = Field(default=2, ge=1)
+    hidden_size: int = Field(default=512, ge=1)  # output per token, of one direction
+    cell_size: int = Field(default=4096, ge=1)  # of the LSTM's memory, of one direction
+    cell_clip: float | None = Field(default=3.0, gt=0)  # bound on the values of a cell; null: none
+    # bound on the values of an output; null: none
+    projection_clip: float | None = Field(default=3.0, gt=0)
+    # pairs of a width in characters (bytes) and a number of filters
+    filters: list[Filter] = Field(
+        default=[(1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)], min_length=1
+    )
+    character_size: int = Field(default=16, ge=1)
+    max_characters: int = Field(default=50, ge=3)  # bytes of a token, with a mark at each end
+    num_highways: int = Field(default=2, ge=0)  # highway layers after the filters
+    activation: Activation = "relu"
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)  # 0.1 in the paper; see kind `bert`
+
+    @model_validator(mode="after")
+    def _fit_into_a_token(self) -> Self:
+        if (widest := max(width for width, _ in self.filters)) > self.max_characters:
+            raise ValueError(
+                f"filters have a width of {widest}, but max_characters is {self.max_characters}; "
+                "raise the second or narrow the first"
+            )
+        return self
+
+    @property
+    def depth(self) -> int:
+        return 2 * self.num_layers
+
+    @property
+    def width(self) -> int:
+        return self.cell_size
+
+    def describe(self) -> str:
+        layers = counted(self.num_layers, "layer")
+        return f"{layers} a direction, hidden size {self.hidden_size}, cell size {self.cell_size}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "ELMo"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return ElmoForPretraining(self, vocab_size, vocab_multiple)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return Elmo(self, vocab_size)
+
+    def encoder(
+        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
+    ) -> LayeredEncoder:
+        encoder = super().encoder(objective, vocab_size, dropout, new_tokens)
+        assert isinstance(encoder.body, Elmo)
+        encoder.body.token_embedding.spell_marks(new_tokens)
+        return encoder
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
+        """Return the left-to-right model, which is exact."""
+        return CarryingModel(model, self.max_length, *special.require("end"))
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """Count the character CNN and, in both directions, gates, projections and the output:
+
+            6·cnn + 2·6·(L·(4·H·2·D + H·D) + D·V)
+
+        The CNN counts for every token, although repeated tokens of a batch are computed once.
+        """
+        L, D, H = self.num_layers, self.hidden_size, self.cell_size
+        cnn = products(self.filters, self.character_size, self.max_characters, self.num_highways, D)
+        return float(6 * cnn + 12 * (L * 9 * H * D + D * V))
+
+
+class Elmo(Body):
+    """Both directions without the output. It ignores segments: marks separate texts."""
+
+    name: ClassVar[str] = "elmo"
+    causal = False
+    token_embedding: CharacterEncoder
+
+    def __init__(self, config: ElmoConfig, vocab_size: int) -> None:
+        D = config.hidden_size
+        characters = CharacterEncoder(
+            vocab_size,
+            D,
+            config.filters,
+            config.character_size,
+            config.max_characters,
+            config.num_highways,
+            config.activation,
+        )
+        super().__init__(vocab_size, D, config.dropout, token_embedding=characters)
+        self.width = 2 * D
+        self.left_to_right, self.right_to_left = (
+            nn.ModuleList(
+                ProjectedLstm(D, D, config.cell_size, config.cell_clip, config.projection_clip)
+                for _ in range(config.num_layers)
+            )
+            for _ in range(2)
+        )
+
+    def spell(self, tokens: Sequence[bytes], end: int) -> None:
+        self.token_embedding.spell(tokens, end)
+
+    def word_table(self) -> Tensor:
+        return self.token_embedding.characters
+
+    def read_left(
+        self, tokens_BTD: Tensor, state_BLS: Tensor | None
+    ) -> tuple[list[Tensor], Tensor]:
+        """Read from the left: return `tokens_BTD` and each layer's output, (B, T, D) each, and the
+        state (B, L, S) after the last token. A state of None stands for zeros."""
+        return self._read(self.left_to_right, tokens_BTD, state_BLS)
+
+    def read_right(self, tokens_BTD: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
+        """Read from the last real token of each row to the left; return the same tensors."""
+        B, T, _ = tokens_BTD.shape
+        if lengths_B is None:
+            lengths_B = torch.full((B,), T, device=tokens_BTD.device)
+        turned_BT = turned(T, lengths_B)
+        layers, _ = self._read(self.right_to_left, gather_positions(tokens_BTD, turned_BT), None)
+        return [gather_positions(layer_BTD, turned_BT) for layer_BTD in layers]
+
+    def _read(
+        self, layers: Iterable[nn.Module], tokens_BTD: Tensor, state_BLS: Tensor | None
+    ) -> tuple[list[Tensor], Tensor]:
+        outputs, after = [tokens_BTD], []
+        for number, layer in enumerate(layers):
+            input_BTD = self.dropout(outputs[-1])
+            output_BTD, end_BS = layer(
+                input_BTD, None if state_BLS is None else state_BLS[:, number]
+            )
+            outputs.append(output_BTD + input_BTD if number else output_BTD)
+            after.append(end_BS)
+        return outputs, torch.stack(after, dim=1)
+
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        tokens_BTD = self.token_embedding(ids_BT)
+        left, _ = self.read_left(tokens_BTD, None)
+        right = self.read_right(tokens_BTD, lengths_B)
+        return [torch.cat(both, dim=-1) for both in zip(left, right, strict=True)]
+
+    def levels(self) -> list[list[nn.Module]]:
+        layers = zip(self.left_to_right, self.right_to_left, strict=True)
+        return [[self.token_embedding], *([*both] for both in layers)]
+
+
+class ElmoForPretraining(NextTokenModel):
+    """Both directions under one output matrix and bias; there is no embedding to tie it to."""
+
+    elmo: Elmo
+
+    def __init__(self, config: ElmoConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(Elmo(config, vocab_size))
+        D = config.hidden_size
+        self.output = nn.Parameter(torch.zeros(padded_size(vocab_size, vocab_multiple), D))
+        nn.init.normal_(self.output[:vocab_size], std=1 / math.sqrt(D))
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        # Per row, left to right: output and cell of each layer.
+        self.state_shape = (config.num_layers, D + config.cell_size)
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BLS: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the summed loss and correct predictions, of the targets from the left and the ids
+        from the right, and the next state. A row ends at its last weight above 0."""
+        # T + 1 tokens: ids are all but the last, targets all but the first.
+        tokens_BUD = self.elmo.token_embedding(torch.cat((ids_BT[:, :1], targets_BT), dim=1))
+        left, after_BLS = self.elmo.read_left(tokens_BUD[:, :-1], state_BLS)
+        place_T = torch.arange(1, ids_BT.shape[1] + 1, device=ids_BT.device)
+        lengths_B = (place_T * (weights_BT > 0)).amax(dim=1)
+        right = self.elmo.read_right(tokens_BUD[:, 1:], lengths_B)
+        states = torch.cat((left[-1], right[-1]))  # two of (B, T, D) -> (2·B, T, D)
+        total, correct = self.sums(
+            self.elmo.dropout(states),
+            torch.cat((targets_BT, ids_BT)),
+            torch.cat((weights_BT, weights_BT)),
+        )
+        return total, correct, after_BLS
+
+    def states(
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
+    ) -> Tensor:
+        """Left to right from a zero state; boundaries and positions are ignored."""
+        return self.read_on(ids_BT, None)[0]
+
+    def read_on(self, ids_BT: Tensor, state_BLS: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the left-to-right input (B, T, D) of the output matrix and the next state. A
+        state of None stands for zeros."""
+        layers, after_BLS = self.elmo.read_left(self.elmo.token_embedding(ids_BT), state_BLS)
+        return self.elmo.dropout(layers[-1]), after_BLS
+
+    def output_table(self) -> Tensor:
+        return self.output
+
+    def output_bias(self) -> Tensor:
+        return self.bias

@@ -1,0 +1,120 @@
+"""GPT: a causal Transformer that predicts the next token.
+
+    ids ──> token + position ──> causal Transformer ──> hidden (B, T, D) ──> logits (B, T, V), tied
+
+GPT-1 (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training") has the
+post-norm block of Vaswani et al.; GPT-2 (Radford et al. 2019, "Language Models are Unsupervised
+Multitask Learners") moves LayerNorm to the input of each sublayer, adds one at the end, and scales
+the initial weights of residual outputs by 1/sqrt(2 · num_layers). Both have learned positions,
+tanh GELU, a tied output matrix without bias, and weights drawn from a normal of 0.02.
+
+A packed block holds parts of several documents. `document` (B, T) numbers them, and attention does
+not cross them; `positions` (B, T) count within the document. If no row holds a boundary both are
+None, and the flash kernel applies its own causal rule. With `crosses_documents` a block is one
+text, as in GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix B): for documents that are
+sentences of a longer text.
+
+Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from rungwise.models.family import TransformerFamily
+from rungwise.models.losses.objectives import CAUSAL, Objective
+from rungwise.models.trained.language_models import CausalModel
+from rungwise.models.transformer.block import Transformer, initialise, learned_positions
+from rungwise.models.transformer.body import Body, NextTokenModel, TransformerBody
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+
+
+class DecoderFamily(TransformerFamily):
+    """A Transformer that reads from left to right and predicts the next token."""
+
+    objectives: ClassVar = (CAUSAL,)
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
+        return CausalModel(model, self.max_length, *special.require("end"))
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """Count the causal stack and the output: stack_flops + 6·D·V. GPT-2 124M at T = 1,024:
+        797.8 MFLOP with V = 50,257, and 798.0 with 50,304, the padded vocabulary."""
+        return float(self.stack_flops(T, causal=True) + 6 * self.hidden_size * V)
+
+
+class GptConfig(DecoderFamily):
+    """The shape of a GPT; the defaults are the smallest GPT-2.
+
+    `dropout` is 0 by default, where both papers have 0.1: see kind `bert`.
+    """
+
+    year: ClassVar[int] = 2018
+    paper: ClassVar[str] = "Radford et al."
+
+    kind: Literal["gpt"] = "gpt"
+    max_position_embeddings: int = Field(default=1024, ge=1)  # tokens of the longest row
+    crosses_documents: bool = False  # a token also sees earlier documents in its block
+
+    def page_name(self, objective: Objective) -> str:
+        return "GPT"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return GptForPretraining(self, vocab_size, vocab_multiple)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return Gpt(self, vocab_size)
+
+
+class Gpt(TransformerBody):
+    """The decoder without its output. It ignores segments: the delimiter ends a text."""
+
+    name: ClassVar[str] = "gpt"
+
+    def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
+        self.config = config
+        self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.transformer = Transformer(config, causal=True)
+        initialise(self, config.initializer_range, truncated=False)
+        if config.norm == "pre":
+            self.transformer.scale_residuals()
+        self.clear_padding()
+
+    def embed(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
+        position_BTD = learned_positions(self.position_embedding, ids_BT.shape[1], positions_BT)
+        return self.dropout(self.token_embedding(ids_BT) + position_BTD)
+
+    def embeddings(self) -> list[nn.Module]:
+        return [self.token_embedding, self.position_embedding]
+
+
+class GptForPretraining(NextTokenModel):
+    """GPT with its tied output."""
+
+    gpt: Gpt
+
+    def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(Gpt(config, vocab_size, vocab_multiple))
+        self.crosses_documents = config.crosses_documents
+
+    def states(
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
+    ) -> Tensor:
+        if self.crosses_documents:
+            return super().states(ids_BT, None, None)
+        return super().states(ids_BT, document_BT, positions_BT, starts_S)

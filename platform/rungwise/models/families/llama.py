@@ -1,0 +1,120 @@
+"""The decoder after Llama (Touvron et al. 2023, arXiv:2302.13971) and Qwen3 (Yang et al. 2025,
+arXiv:2505.09388): GPT with RMSNorm, SwiGLU, rotary positions and no biases.
+
+    ids ──> token ──> causal pre-norm Transformer ──> hidden (B, T, D) ──> logits (B, T, V)
+
+Later models share keys and values among query heads (`num_key_value_heads`), and Qwen3 normalises
+queries and keys (`query_key_norm`). Residual outputs are scaled at initialisation as in GPT-2.
+Attention does not cross documents; see gpt.py.
+
+Shapes: B batch, T sequence, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from rungwise.models.families.gpt import DecoderFamily
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.transformer.block import Transformer, initialise
+from rungwise.models.transformer.body import Body, NextTokenModel, TransformerBody
+from rungwise.models.transformer.layer import Activation, Layer
+
+
+class LlamaConfig(DecoderFamily):
+    """The shape of a Llama; the defaults are about as large as the smallest GPT-2."""
+
+    year: ClassVar[int] = 2023
+    paper: ClassVar[str] = "Touvron et al."
+    activation: ClassVar[Activation] = "silu"
+
+    kind: Literal["llama"] = "llama"
+    intermediate_size: int = Field(default=2048, ge=1)  # width of the feed-forward layers
+    max_position_embeddings: int = Field(default=2048, ge=1)  # tokens of the longest row
+    norm: Literal["pre"] = "pre"  # pyright: ignore[reportIncompatibleVariableOverride]
+    # heads of keys and values; null: num_heads
+    num_key_value_heads: int | None = Field(default=None, ge=1)
+    head_size: int | None = Field(default=None, ge=2)  # null: hidden_size / num_heads
+    query_key_norm: bool = False  # normalise queries and keys, as in Qwen3
+    rotary_base: float = Field(default=10_000.0, gt=1)  # base of the rotary positions
+    norm_epsilon: float = Field(default=1e-6, gt=0)
+    tied: bool = True  # use the embedding as the output matrix
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Self:
+        if self.num_key_value_heads and self.num_heads % self.num_key_value_heads:
+            raise ValueError(
+                "num_heads must be a multiple of num_key_value_heads, found num_heads "
+                f"{self.num_heads} and num_key_value_heads {self.num_key_value_heads}; change one "
+                "of them"
+            )
+        return self
+
+    @property
+    def own_head_size(self) -> int | None:
+        return self.head_size
+
+    def layer(self, number: int) -> Layer:
+        return replace(
+            super().layer(number),
+            epsilon=self.norm_epsilon,
+            num_key_value_heads=self.num_key_value_heads or self.num_heads,
+            biases=False,
+            gated=True,
+            rms=True,
+            query_key_norm=self.query_key_norm,
+            rotary_base=self.rotary_base,
+        )
+
+    def page_name(self, objective: Objective) -> str:
+        return "Llama"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return LlamaForPretraining(self, vocab_size, vocab_multiple)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return Llama(self, vocab_size)
+
+
+class Llama(TransformerBody):
+    """The decoder without its output."""
+
+    name: ClassVar[str] = "llama"
+
+    def __init__(self, config: LlamaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
+        self.config = config
+        self.transformer = Transformer(config, causal=True)
+        initialise(self, config.initializer_range, truncated=False)
+        self.transformer.scale_residuals()
+        self.clear_padding()
+
+    def embed(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
+        return self.dropout(self.token_embedding(ids_BT))
+
+    def embeddings(self) -> list[nn.Module]:
+        return [self.token_embedding]
+
+
+class LlamaForPretraining(NextTokenModel):
+    """Llama with its output: the token embedding, or a matrix of its own."""
+
+    llama: Llama
+
+    def __init__(self, config: LlamaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        body = Llama(config, vocab_size, vocab_multiple)
+        super().__init__(body)
+        bound = config.initializer_range * 3**0.5  # a uniform of the same standard deviation
+        self.output = None if config.tied else body.own_output(config.hidden_size, bound)
+
+    def output_table(self) -> Tensor:
+        return super().output_table() if self.output is None else self.output.weight

@@ -1,0 +1,115 @@
+"""ModernBERT (Warner et al. 2024, "Smarter, Better, Faster, Longer", arXiv:2412.13663): BERT with
+what decoders have learnt since.
+
+    ids ──> token ──> LayerNorm ──> pre-norm Transformer, both directions ──> hidden (B, T, D)
+        ──> masked positions ──> MLM logits (B, M, V), embedding tied
+
+No biases except the output's, GeGLU, rotary positions, and global attention in every third layer,
+starting with the first; the others are local, with a smaller rotary base. There are no segments and
+no sentence pairs. The paper masks 30 % of the tokens, as the quickstart does (`instances.masking`).
+
+The paper packs rows without padding, as `instances.packed` does; unpacked, a batch holds rows of
+similar length. The first layer has no norm before attention, because the embeddings are normalised.
+
+Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead
+from rungwise.models.losses.denoising import DECODER, SENTENCE_OBJECTIVES, sentence_encoder
+from rungwise.models.losses.objectives import MLM, Objective
+from rungwise.models.transformer.block import Transformer, initialise
+from rungwise.models.transformer.body import Body, TransformerBody
+from rungwise.models.transformer.layer import Activation, Layer
+
+
+class ModernBertConfig(EncoderFamily):
+    """The shape of a ModernBERT; the defaults are its base."""
+
+    year: ClassVar[int] = 2024
+    paper: ClassVar[str] = "Warner et al."
+    objectives: ClassVar = (MLM, *SENTENCE_OBJECTIVES)
+    optional_tensors: ClassVar = DECODER
+    activation: ClassVar[Activation] = "gelu"
+
+    kind: Literal["modern_bert"] = "modern_bert"
+    num_layers: int = Field(default=22, ge=1)
+    intermediate_size: int = Field(default=1152, ge=1)  # width of the feed-forward layers
+    max_position_embeddings: int = Field(default=8192, ge=1)  # tokens of the longest row
+    norm: Literal["pre"] = "pre"  # pyright: ignore[reportIncompatibleVariableOverride]
+    # every so many layers, from the first on, one sees all tokens; the others are local
+    global_every: int = Field(default=3, ge=1)
+    # tokens that a local layer sees, half of them on either side
+    local_window: int = Field(default=128, ge=2)
+    # base of the rotary positions in global layers
+    global_rotary_base: float = Field(default=160_000.0, gt=1)
+    local_rotary_base: float = Field(default=10_000.0, gt=1)  # the same in local layers
+
+    def layer(self, number: int) -> Layer:
+        is_global = number % self.global_every == 0
+        return replace(
+            super().layer(number),
+            biases=False,
+            gated=True,
+            rotary_base=self.global_rotary_base if is_global else self.local_rotary_base,
+            window=None if is_global else self.local_window // 2,
+            first_norm=number > 0,
+        )
+
+    def page_name(self, objective: Objective) -> str:
+        return "ModernBERT"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        if objective.sentences:
+            return sentence_encoder(self, vocab_size, objective)
+        return ModernBertForPretraining(self, vocab_size, vocab_multiple)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return ModernBert(self, vocab_size)
+
+
+class ModernBert(TransformerBody):
+    """The encoder. It accepts segments, like BERT, and ignores them."""
+
+    name: ClassVar[str] = "modern_bert"
+    causal = False
+
+    def __init__(self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
+        self.config = config
+        self.embedding_norm = config.layer(0).new_norm()
+        self.transformer = Transformer(config, causal=False)
+        initialise(self, config.initializer_range)
+        self.transformer.scale_residuals()
+        self.clear_padding()
+
+    def embed(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
+        return self.dropout(self.embedding_norm(self.token_embedding(ids_BT)))
+
+    def embeddings(self) -> list[nn.Module]:
+        return [self.token_embedding, self.embedding_norm]
+
+
+class ModernBertForPretraining(MaskedOutput):
+    """ModernBERT with the MLM head."""
+
+    modern_bert: ModernBert
+    nsp = None
+
+    def __init__(self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(ModernBert(config, vocab_size, vocab_multiple))
+        epsilon = config.layer_norm_epsilon
+        self.mlm = MlmHead(config.hidden_size, vocab_size, biases=False, epsilon=epsilon)
+        initialise(self.mlm, config.initializer_range)

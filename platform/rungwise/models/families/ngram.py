@@ -1,0 +1,85 @@
+"""The n-gram model as a family, fitted by counting instead of gradient descent.
+
+    documents ──> counts of n-grams ──> modified Kneser-Ney ──> P(token | n - 1 tokens before)
+
+Counting and smoothing are in kneser_ney.py. Each document starts a new context, like a line in
+kenlm; n-grams inside it may cross sentence ends.
+
+N n-grams, O order
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from rungwise.models.families import kneser_ney
+from rungwise.models.families.kneser_ney import NgramLanguageModel, Table
+from rungwise.models.family import Family
+from rungwise.models.losses.objectives import CAUSAL, Objective
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+
+
+class NgramConfig(Family):
+    """An n-gram model of one order; published Kneser-Ney baselines have 5."""
+
+    year: ClassVar[int] = 1998
+    paper: ClassVar[str] = "Chen & Goodman"
+    objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)  # counts need no instances
+    fitting: ClassVar[str] = "counts"
+    has_encoder: ClassVar[bool] = False
+
+    kind: Literal["ngram"] = "ngram"
+    order: int = Field(default=5, ge=1, le=16)
+    # discounts for counts of 1, 2 and 3 or more, where a corpus is too small to estimate them;
+    # kenlm's are [0.5, 1, 1.5]
+    fallback_discounts: tuple[float, float, float] | None = None
+
+    @field_validator("fallback_discounts")
+    @classmethod
+    def _leave_something(
+        cls, discounts: tuple[float, float, float] | None
+    ) -> tuple[float, float, float] | None:
+        # Of 0, a context may leave no probability to other tokens; of more than the count, its own
+        # tokens would get less than none.
+        if discounts and not all(0 < d <= most for most, d in enumerate(discounts, start=1)):
+            raise ValueError(
+                "expected discounts of more than 0 and at most the counts 1, 2 and 3, found "
+                f"{list(discounts)}; kenlm's are [0.5, 1, 1.5]"
+            )
+        return discounts
+
+    def describe(self) -> str:
+        return f"order {self.order}, modified Kneser-Ney"
+
+    def page_name(self, objective: Objective) -> str:
+        return f"{self.order}-gram model"
+
+    def count(
+        self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.integer], special: SpecialIds
+    ) -> Table:
+        """Count the n-grams of one shard of documents, each closed by the end symbol."""
+        (start,) = special.require("cls")
+        return kneser_ney.count(ids, offsets, self.order, start)
+
+    def estimate(self, table: Table, vocab_size: int, special: SpecialIds) -> NgramLanguageModel:
+        """Estimate the model from all counts. Raises DataError if the corpus is too small."""
+        (start,) = special.require("cls")
+        model = kneser_ney.estimate(table, vocab_size, start, self.fallback_discounts)
+        return dataclasses.replace(model, end_id=special.end)
+
+    def from_tensors(
+        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
+    ) -> NgramLanguageModel:
+        """Restore a model from `NgramLanguageModel.to_tensors`."""
+        return dataclasses.replace(NgramLanguageModel.from_tensors(tensors), end_id=special.end)
+
+    split = staticmethod(kneser_ney.split)
+    merge = staticmethod(kneser_ney.merge)

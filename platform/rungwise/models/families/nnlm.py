@@ -1,0 +1,178 @@
+"""The neural probabilistic language model (Bengio et al. 2003, "A Neural Probabilistic Language
+Model", JMLR 3): predicts a word from the n - 1 words before it, with one hidden layer.
+
+    the n - 1 words before ──> C, a vector each ──> x, concatenated, the nearest first
+        ──> o = tanh(d + H x)
+        ──> y = b + W x + U o,  one for each word; softmax
+
+W connects the words directly to the output; with `direct` false there is none, as in some models of
+the paper. [W U] is one output matrix over [x; o]. The rows of C are word vectors.
+
+It reads the packed blocks of GPT. A context does not cross the beginning of its document or block:
+a learnt vector of length M stands for each missing word. (The symbol that opens a document counts
+as a word of it.)
+
+Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rungwise.models.family import Family
+from rungwise.models.losses.objectives import CAUSAL, Objective
+from rungwise.models.trained.language_models import CausalModel
+from rungwise.models.transformer.body import Body, NextTokenModel
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+
+
+class NnlmConfig(Family):
+    """The shape of a neural n-gram model; the defaults are MLP1 of the paper's table 1."""
+
+    objectives: ClassVar = (CAUSAL,)
+
+    year: ClassVar[int] = 2003
+    paper: ClassVar[str] = "Bengio et al."
+
+    kind: Literal["nnlm"] = "nnlm"
+    order: int = Field(default=5, ge=2)  # n: it reads the n - 1 words before
+    embedding_size: int = Field(default=60, ge=1)
+    hidden_size: int = Field(default=50, ge=1)
+    direct: bool = True  # also connect the words with the output directly, past the hidden layer
+    # on the words' vectors and the hidden layer; the paper has none and stops early
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    # weights are drawn uniformly from minus to plus this
+    initializer_range: float = Field(default=0.1, gt=0.0)
+
+    @property
+    def depth(self) -> int:
+        return 1
+
+    @property
+    def width(self) -> int:
+        return self.hidden_size
+
+    @property
+    def context_size(self) -> int:
+        """The size (N-1)·M of x."""
+        return (self.order - 1) * self.embedding_size
+
+    @property
+    def output_size(self) -> int:
+        """The columns of the output matrix: of [W U], or of U alone."""
+        return self.hidden_size + (self.context_size if self.direct else 0)
+
+    def describe(self) -> str:
+        past = "with" if self.direct else "without"
+        return (
+            f"order {self.order}, vectors of {self.embedding_size}, hidden size "
+            f"{self.hidden_size}, {past} direct connections"
+        )
+
+    def page_name(self, objective: Objective) -> str:
+        return "neural n-gram model"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return NnlmForPretraining(self, vocab_size, vocab_multiple)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return Nnlm(self, vocab_size)
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
+        (end,) = special.require("end")
+        # A position reads n - 1 words: itself and the n - 2 before it.
+        return CausalModel(model, self.max_length, end, reach=self.order - 2)
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """Count H and the output matrix: 6·((n-1)·M·D + V·((n-1)·M + D)), or V·D without W."""
+        hidden = self.context_size * self.hidden_size
+        return float(6 * (hidden + V * self.output_size))
+
+
+class Nnlm(Body):
+    """C and H. It ignores segments: the delimiter ends a text. Word vectors and hidden layer are
+    padded with zeros to the same width, the larger of the two, because mixing layers adds them."""
+
+    name: ClassVar[str] = "nnlm"
+
+    def __init__(self, config: NnlmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        M, D, bound = config.embedding_size, config.hidden_size, config.initializer_range
+        super().__init__(vocab_size, M, config.dropout, vocab_multiple)
+        self.hidden_size, self.width = D, max(M, D)
+        self.order = config.order
+        self.missing_embedding = nn.Embedding(1, M)
+        self.hidden = nn.Linear(config.context_size, D)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+        nn.init.zeros_(self.hidden.bias)
+        self.clear_padding()
+
+    def context(self, ids_BT: Tensor, document_BT: Tensor | None = None) -> Tensor:
+        """Return x (B, T, (N-1)·M) at each token: its vector, then those of the words before."""
+        B, T = ids_BT.shape
+        vector_BTM = self.token_embedding(ids_BT)
+        missing_M = self.missing_embedding.weight[0].to(vector_BTM.dtype)
+        # Pad the block by as many vectors as its first token lacks.
+        padded = torch.cat((missing_M.expand(B, self.order - 2, -1), vector_BTM), dim=1)
+        parts = [vector_BTM]
+        for back in range(1, self.order - 1):
+            begin = self.order - 2 - back
+            part_BTM = padded[:, begin : begin + T]
+            if document_BT is not None:
+                same_BT = functional.pad(document_BT, (back, 0), value=-1)[:, :T] == document_BT
+                part_BTM = torch.where(same_BT[:, :, None], part_BTM, missing_M)
+            parts.append(part_BTM)
+        return self.dropout(torch.cat(parts, dim=-1))
+
+    def activate(self, x_BTX: Tensor) -> Tensor:
+        """Return o (B, T, D) of x."""
+        return self.dropout(torch.tanh(self.hidden(x_BTX)))
+
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        both = (self.token_embedding(ids_BT), self.activate(self.context(ids_BT)))
+        return [functional.pad(each, (0, self.width - each.shape[-1])) for each in both]
+
+    def levels(self) -> list[list[nn.Module]]:
+        return [[self.token_embedding, self.missing_embedding], [self.hidden]]
+
+
+class NnlmForPretraining(NextTokenModel):
+    """The model with [W U] and b."""
+
+    nnlm: Nnlm
+    graphs: ClassVar = ("states", "sums")  # see parallel.py
+
+    def __init__(self, config: NnlmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(Nnlm(config, vocab_size, vocab_multiple))
+        self.direct = config.direct
+        self.output = self.nnlm.own_output(config.output_size, config.initializer_range)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def states(
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
+    ) -> Tensor:
+        x_BTX = self.nnlm.context(ids_BT, document_BT)
+        o_BTD = self.nnlm.activate(x_BTX)
+        return torch.cat((x_BTX, o_BTD.to(x_BTX.dtype)), dim=-1) if self.direct else o_BTD
+
+    def output_table(self) -> Tensor:
+        return self.output.weight
+
+    def output_bias(self) -> Tensor:
+        return self.bias

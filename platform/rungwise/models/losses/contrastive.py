@@ -1,0 +1,148 @@
+"""Contrastive objectives: the vectors of two views of a text should be closer than any others.
+
+    simcse          two passes over a row that differ only in dropout (Gao et al. 2021,
+                    arXiv:2104.08821, unsupervised)
+    sentence_pairs  the two halves of a row, framed separately: sentences that annotators called
+                    similar (same paper, supervised) or that follow one another (Logeswaran & Lee
+                    2018, arXiv:1803.02893)
+
+The vector of a text is the mean of the last states of its row, [CLS] and [SEP] included. The loss
+is the cross entropy of finding a text's other view among all texts of the global batch, with
+cosines divided by the temperature 0.05 as logits. Rows are read unmasked.
+
+A loss depends on rows of other micro-batches and workers. So a step first computes all vectors
+without a graph, then each micro-batch again with its graph, replacing its own vectors (GradCache,
+Gao et al. 2021, arXiv:2101.06983). The gradient does not depend on how the batch is split.
+
+Shapes: B batch, T sequence, D hidden, N rows of the global batch; 2 views.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.models.losses.objectives import MLM, Losses, Objective, Part, PretrainingBatch
+from rungwise.models.transformer.body import OnBody
+
+_TEMPERATURE = 0.05
+
+
+class SentenceEncoder(OnBody):
+    """Returns one vector per row, (B, D): the mean of its last states."""
+
+    def forward(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        body: Any = self.body
+        states_BTD = body.encode(ids_BT, None, lengths_B)
+        place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+        real_BT = place_T < lengths_B[:, None]
+        return (states_BTD * real_BT[..., None]).sum(1) / lengths_B[:, None]
+
+
+@dataclass(frozen=True)
+class SentenceModel:
+    """A trained SentenceEncoder; it truncates texts longer than `max_length`."""
+
+    module: nn.Module
+    max_length: int | None
+    cls: int
+    sep: int
+
+    @torch.no_grad()
+    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Return the vectors (N, D) of texts, given as ids without [CLS] and [SEP]."""
+        room = None if self.max_length is None else self.max_length - 2
+        vectors = []
+        for text in texts:
+            ids_1T = torch.tensor([[self.cls, *text[:room], self.sep]])
+            vectors.append(self.module(ids_1T, torch.tensor([ids_1T.shape[1]])))
+        return torch.cat(vectors).float().numpy()
+
+
+def _same_row_twice(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+    ids_BT, lengths_B = unmasked(batch)
+    return ids_BT.repeat(2, 1), lengths_B.repeat(2)
+
+
+def _both_halves(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+    """Split [CLS] A [SEP] B [SEP] into [CLS] A [SEP] and [CLS] B [SEP]."""
+    ids_BT, lengths_B = unmasked(batch)
+    T = ids_BT.shape[1]
+    place_T = torch.arange(T, device=ids_BT.device)
+    first_B = ((batch.segments == 0) & (place_T < lengths_B[:, None])).sum(1)
+    moved_BT = (first_B[:, None] - 1 + place_T).clamp(max=T - 1)
+    second_BT = ids_BT.gather(1, moved_BT)
+    second_BT = torch.cat((ids_BT[:, :1], second_BT[:, 1:]), dim=1)
+    return torch.cat((ids_BT, second_BT)), torch.cat((first_B, lengths_B - first_B + 1))
+
+
+def unmasked(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+    """Return the original ids (B, T) and the lengths (B,)."""
+    B, T = batch.ids.shape
+    there_BM = batch.ids.gather(1, batch.masked_positions)
+    original_BM = torch.where(batch.masked_weights > 0, batch.masked_ids, there_BM)
+    ids_BT = batch.ids.scatter(1, batch.masked_positions, original_BM)
+    lengths_B = batch.lengths
+    return ids_BT, torch.full((B,), T, device=ids_BT.device) if lengths_B is None else lengths_B
+
+
+def _outputs_of(views: Any) -> Any:
+    def outputs(model: nn.Module, batch: PretrainingBatch) -> Tensor:
+        """Return unit vectors (2, B, D)."""
+        vectors = functional.normalize(at_least_float32(model(*views(batch))), dim=-1)
+        return vectors.unflatten(0, (2, -1))
+
+    return outputs
+
+
+def _counts(batch: PretrainingBatch) -> Tensor:
+    return batch.masked_weights.new_full((1,), len(batch.ids))
+
+
+def _losses(own_2BD: Tensor, batch: PretrainingBatch) -> Losses:
+    place_B = torch.arange(own_2BD.shape[1], device=own_2BD.device)
+    whole_2ND = own_2BD
+    if batch.vectors is not None and batch.place is not None:
+        place_B = batch.place
+        whole_2ND = batch.vectors.index_copy(1, place_B, own_2BD)
+    logits_NN = whole_2ND[0] @ whole_2ND[1].T / _TEMPERATURE
+    target_N = torch.arange(len(logits_NN), device=logits_NN.device)
+    loss_N = functional.cross_entropy(logits_NN, target_N, reduction="none")
+    # The gradient includes the effect of these rows on the losses of others; the sum does not.
+    total = loss_N[place_B].detach().sum() + (loss_N.sum() - loss_N.detach().sum())
+    correct = (logits_NN.argmax(dim=-1) == target_N)[place_B].sum()
+    return Losses(total[None], correct[None].to(total.dtype))
+
+
+SIMCSE = dataclasses.replace(
+    MLM,
+    name="simcse",
+    tokens=Part("contrastive", "contrastive", "Other views found among all texts", "text"),
+    reads=("masked_blocks",),
+    counts=_counts,
+    outputs=_outputs_of(_same_row_twice),
+    losses=_losses,
+    predicts_text=False,
+    compares=True,
+    sentences=True,
+    default_dropout=0.1,
+    passes=2,
+)
+SENTENCE_PAIRS = dataclasses.replace(
+    SIMCSE,
+    name="sentence_pairs",
+    reads=("sentence_order",),
+    outputs=_outputs_of(_both_halves),
+    default_dropout=0.0,
+    passes=1,
+)
+CONTRASTIVE: tuple[Objective, ...] = (SIMCSE, SENTENCE_PAIRS)

@@ -1,0 +1,130 @@
+"""TSDAE: a vector from which a decoder can rewrite the text (Wang et al. 2021, "TSDAE: Using
+Transformer-based Sequential Denoising Auto-Encoder for Unsupervised Sentence Embedding Learning",
+arXiv:2104.06979).
+
+    row without the tokens chosen for masking ──> encoder ──> mean (D,) ──┐
+    original row ────────────────────────────────> embedded ── + ─────────┴──> decoder ──> next
+
+The tokens that masked instances select are deleted instead, so `instances.masking.rate: 0.6` is the
+paper's share, and the choice does not depend on workers. In the paper every decoder layer attends
+to the vector. Attention to a single key is a linear map of it for any query, so here one such map
+is added to the decoder's input. Encoder and decoder share the token table, in and out.
+
+Shapes: B batch, T sequence, D hidden.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rungwise.models.losses.contrastive import CONTRASTIVE, SentenceEncoder, unmasked
+from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_sums
+from rungwise.models.losses.objectives import MLM, Losses, Objective, Part, PretrainingBatch
+from rungwise.models.transformer.block import Transformer, initialise
+from rungwise.models.transformer.body import Body
+
+if TYPE_CHECKING:
+    from rungwise.models.family import TransformerFamily
+
+
+class SentenceAutoencoder(SentenceEncoder):
+    """A sentence encoder, and a decoder that writes the text from its vector alone."""
+
+    def __init__(self, body: Body, config: TransformerFamily) -> None:
+        super().__init__(body)
+        self.decoder = Transformer(config, causal=True)
+        self.from_vector = nn.Linear(config.hidden_size, config.hidden_size)
+        initialise(self.decoder, config.initializer_range)
+        initialise(self.from_vector, config.initializer_range)
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        lengths_B: Tensor,
+        whole_BT: Tensor | None = None,
+        whole_lengths_B: Tensor | None = None,
+    ) -> Any:
+        """Return the vectors (B, D), or, given whole rows, the loss sums over all of their tokens
+        but the first."""
+        vectors_BD = super().forward(ids_BT, lengths_B)
+        if whole_BT is None or whole_lengths_B is None:
+            return vectors_BD
+        return self._sums(vectors_BD, whole_BT, whole_lengths_B)
+
+    def _sums(self, vectors_BD: Tensor, whole_BT: Tensor, lengths_B: Tensor) -> TokenSums:
+        body: Any = self.body
+        begun_BTD = body.embed(whole_BT) + self.from_vector(vectors_BD)[:, None]
+        states_BTD = self.decoder(begun_BTD)[:, :-1]
+        return token_sums(
+            states_BTD.flatten(0, 1),  # (B, T - 1, D) -> (B·(T - 1), D)
+            body.token_embedding.weight,
+            None,
+            whole_BT[:, 1:].flatten(),
+            _predicted(whole_BT, lengths_B).flatten().to(states_BTD.dtype),
+            body.vocab_size,
+            MOST_LOGITS,
+        )
+
+
+def without_masked(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+    """Delete the tokens chosen for masking: the ids (B, T), closed up, and their number (B,)."""
+    B, T = batch.ids.shape
+    place_BT = torch.arange(T, device=batch.ids.device).expand(B, T)
+    gone_BT = torch.zeros(B, T, device=batch.ids.device)
+    # The filling has position 0 and weight 0.
+    gone_BT = gone_BT.scatter_add(1, batch.masked_positions, batch.masked_weights.float()) > 0
+    if batch.lengths is not None:
+        gone_BT = gone_BT | (place_BT >= batch.lengths[:, None])
+    order_BT = torch.where(gone_BT, place_BT + T, place_BT).argsort(dim=1)
+    return batch.ids.gather(1, order_BT), T - gone_BT.sum(1)
+
+
+def _predicted(whole_BT: Tensor, lengths_B: Tensor) -> Tensor:
+    """Mark the real tokens after the first, (B, T - 1)."""
+    place_T = torch.arange(1, whole_BT.shape[1], device=whole_BT.device)
+    return place_T < lengths_B[:, None]
+
+
+def _outputs(model: nn.Module, batch: PretrainingBatch) -> Losses:
+    total, correct = model(*without_masked(batch), *unmasked(batch))
+    return Losses(total[None], correct[None])
+
+
+def _losses(sums: Losses, batch: PretrainingBatch) -> Losses:
+    return sums
+
+
+def _counts(batch: PretrainingBatch) -> Tensor:
+    return _predicted(*unmasked(batch)).sum()[None].to(batch.masked_weights.dtype)
+
+
+TSDAE = dataclasses.replace(
+    MLM,
+    name="tsdae",
+    tokens=Part(
+        "reconstruction",
+        "reconstruction",
+        "Next tokens predicted correctly, given the vector",
+        "token",
+    ),
+    reads=("masked_blocks",),
+    counts=_counts,
+    outputs=_outputs,
+    losses=_losses,
+    sentences=True,
+)
+DECODER = ("decoder.", "from_vector.")  # name prefixes of its tensors
+SENTENCE_OBJECTIVES: tuple[Objective, ...] = (*CONTRASTIVE, TSDAE)
+
+
+def sentence_encoder(
+    config: TransformerFamily, vocab_size: int, objective: Objective
+) -> SentenceEncoder:
+    """Build the model for a sentence objective; a dropout of 0 becomes its default."""
+    config = config.model_copy(update={"dropout": config.dropout or objective.default_dropout})
+    body = config.body(vocab_size, objective)
+    return SentenceEncoder(body) if objective.compares else SentenceAutoencoder(body, config)

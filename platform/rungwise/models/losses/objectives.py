@@ -1,0 +1,401 @@
+"""Pretraining objectives: `(model, batch) -> LossSum(total, count, ...)`, one entry per part.
+
+    counts = objective.counts(batch)                 from the batch alone, before any forward
+    counts = sum over micro-batches and workers      one small all-reduce
+    for micro_batch in batch: objective(model, micro_batch).loss(counts).backward()
+    gradients = sum over workers                     a sum, NOT the mean that DDP takes
+
+A mean of means depends on how a batch is split, because micro-batches hold different numbers of
+masked tokens. So a loss stays a sum and a count until the last all-reduce. MLM counts tokens and
+NSP counts pairs, so each part has its own sum and count, and the joint loss of BERT (Devlin et al.
+2019, arXiv:1810.04805) is `sum_mlm / count_mlm + sum_nsp / count_nsp` over the GLOBAL batch.
+
+google-research/bert divides by `sum(weights) + 1e-5` to allow batches without masked tokens. This
+makes the loss slightly too small, by an amount that depends on the split. Here the divisor is the
+exact global count, and an empty part adds exactly 0.
+
+    name            parts          model          batch             predicts
+    mlm_nsp         mlm, nsp       bert           PretrainingBatch  masked tokens; is B next
+    mlm             mlm            bert           PretrainingBatch  masked tokens ("No NSP")
+    sentence_order  mlm, sop       bert           PretrainingBatch  masked tokens; A and B in order
+    causal          lm             gpt            CausalBatch       the next token, from the left
+    left_to_right   lm             bert           CausalBatch       the same ("LTR & No NSP")
+    bidirectional   bidirectional  bidirectional  CausalBatch       each token, from both sides
+    bilm            bilm           elmo           CausalBatch       each token, from either side
+    simcse          contrastive    bert           PretrainingBatch  the other view of a text
+    sentence_pairs  contrastive    bert           PretrainingBatch  the other half of a text
+    tsdae           reconstruction bert           PretrainingBatch  the text, from its vector
+
+ModernBERT also takes `mlm` and the last three (contrastive.py, denoising.py); Llama and the
+recurrent families also take `causal`. Each family lists its objectives (family.py). Sentence order
+is ALBERT's replacement of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
+
+Shapes: B batch, T sequence, V vocabulary, M masked positions, P parts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rungwise.models.losses.cross_entropy import at_least_float32, weighted_sums
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """Tensors of one batch on one device; None stays None."""
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """Copy the batch to `device`."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """Copy the batch to page-locked memory, for asynchronous copies to a GPU."""
+        return self._map(torch.Tensor.pin_memory)
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        tensors = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return dataclasses.replace(
+            self,
+            **{name: function(value) for name, value in tensors.items() if value is not None},
+        )
+
+
+@dataclass(frozen=True)
+class PretrainingBatch(_Tensors):
+    """Rows for one forward pass of BERT. `lengths` is None if every row is full. The reader knows
+    this on the host; reading it from a tensor on an accelerator would stall each step."""
+
+    ids: Tensor  # (B, T) int64, masked already
+    segments: Tensor  # (B, T) int64, 0 or 1
+    lengths: Tensor | None  # (B,) int64, later positions are padding; None: no padding
+    masked_positions: Tensor  # (B, M) int64, filled up with 0
+    masked_ids: Tensor  # (B, M) int64, the original tokens, filled up with 0
+    masked_weights: Tensor  # (B, M) float32, 1 for a masked position, 0 for the filling
+    label: Tensor  # (B,) int64, 1 IsNext and 0 NotNext; or 1 in order and 0 swapped
+    # For packed rows; None if each row holds one text. Padding counts as a text.
+    document: Tensor | None = None  # (B, T) int64, tokens of one text share a number in their row
+    positions: Tensor | None = None  # (B, T) int64, from the beginning of the text
+    starts: Tensor | None = None  # (S + 1,) int32, where texts begin: `Documents` of attention.py
+    # For losses that compare all rows of the global batch (contrastive.py).
+    vectors: Tensor | None = None  # (2, N, D) of all its rows, without a graph
+    place: Tensor | None = None  # (B,) int64, indices of these rows among them
+
+
+@dataclass(frozen=True)
+class CausalBatch(_Tensors):
+    """Packed blocks for one forward pass. `document`, `positions` and `starts` are None if no row
+    holds a boundary, which the host knows. Padding is at the end of a row."""
+
+    ids: Tensor  # (B, T) int64
+    targets: Tensor  # (B, T) int64, targets[t] is the token that follows ids[t]
+    weights: Tensor  # (B, T) float32, 1 for a real target, 0 at padding
+    document: Tensor | None  # (B, T) int64, tokens of one document share a number in their row
+    positions: Tensor | None  # (B, T) int64, from the beginning of the document, or of the block
+    starts: Tensor | None = None  # (S + 1,) int32, as above; padding counts as a document
+    # For models that carry a state from step to step (training/lanes.py).
+    lanes: Tensor | None = None  # (B,) int64, each row's lane on this worker
+    continues: Tensor | None = None  # (B,) bool, False where a lane starts over
+    state: Tensor | None = None  # (B, ...) float32, initial states
+
+
+class CarriesState(Protocol):
+    """A model that reads a text block by block and carries its state; S is `state_shape`."""
+
+    state_shape: tuple[int, ...]  # of one row; the state is zeros where a text begins
+
+    def __call__(
+        self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BS: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the two sums of `token_sums` and the state (B, S) after the last token."""
+        ...
+
+
+Batch = PretrainingBatch | CausalBatch
+
+
+@dataclass(frozen=True)
+class LossSum:
+    """Loss sum, count and correct predictions of each part; `total` carries the graph. The sum of
+    two is that of both batches together."""
+
+    total: Tensor  # (P,) nats
+    count: Tensor  # (P,)
+    correct: Tensor  # (P,)
+    parts: tuple[str, ...]
+    state: Tensor | None = None  # (B, ...) after the last token, of models that carry one
+
+    def loss(self, global_count: Tensor | None = None) -> Tensor:
+        """Return the scalar for `backward`: this batch's share of the global batch's loss.
+        `global_count` is `counts` summed over all micro-batches and workers; None if this is the
+        whole batch. Shares sum to the loss, and their gradients to its gradient."""
+        count = self.count if global_count is None else global_count
+        # Weights are 0 or 1: a part's count is at least 1, or its total is 0.
+        return (self.total / count.clamp(min=1)).sum()
+
+    def __add__(self, other: Self) -> Self:
+        assert self.parts == other.parts, "only losses of one objective can be added"
+        return dataclasses.replace(
+            self,
+            total=self.total + other.total,
+            count=self.count + other.count,
+            correct=self.correct + other.correct,
+            state=None,
+        )
+
+    def packed(self) -> Tensor:
+        """Return totals, counts and corrects as (3, P), detached, for one all-reduce or copy. In
+        float64, because float32 stops counting at 2^24, fewer tokens than an evaluation has."""
+        return torch.stack((self.total.detach(), self.count, self.correct)).double()
+
+    @classmethod
+    def unpacked(cls, packed_3P: Tensor, parts: tuple[str, ...]) -> Self:
+        """Invert `packed`, for metrics."""
+        total, count, correct = packed_3P.unbind(0)
+        return cls(total, count, correct, parts)
+
+    def metrics(self) -> dict[str, float]:
+        """Return `loss` and each part's loss and accuracy. Waits for the device."""
+        total, count, correct = self.packed().tolist()
+        values = {"loss": 0.0}
+        for index, part in enumerate(self.parts):
+            number = max(count[index], 1.0)
+            values[f"{part}_loss"] = total[index] / number
+            values[f"{part}_accuracy"] = correct[index] / number
+            values["loss"] += values[f"{part}_loss"]
+        return values
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the losses that an objective sums."""
+
+    key: str  # its metrics are `{key}_loss` and `{key}_accuracy`
+    name: str  # on the page: the name of the loss
+    right: str  # on the page: the name of the accuracy
+    unit: str  # on the page: the loss is in nats per ...
+    num_classes: int | None = None  # None: the vocabulary size
+    start_tolerance: float = 0.5  # nats its first value may differ from the expected one
+
+    @property
+    def loss_key(self) -> str:
+        return f"{self.key}_loss"
+
+    @property
+    def accuracy_key(self) -> str:
+        return f"{self.key}_accuracy"
+
+    def expected_start(self, vocab_size: int) -> float:
+        """Return its value in nats before training, when all classes are about equally likely."""
+        return math.log(self.num_classes or vocab_size)
+
+
+class PretrainingLogits(NamedTuple):
+    """Logits of masked tokens and of pairs; `nsp` is None without that head."""
+
+    mlm: Tensor  # (B, M, V)
+    nsp: Tensor | None  # (B, 2)
+
+
+class Losses(NamedTuple):
+    """Sums over a batch, by part."""
+
+    total: Tensor  # (P,) nats
+    correct: Tensor  # (P,) right guesses
+    state: Tensor | None = None  # (B, ...) after the last token, of models that carry one
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A prediction to train on; see the module docstring.
+
+    `outputs(model, batch)` is one forward pass, `losses` sums its losses, and `counts(batch)`
+    returns how many losses each part sums, (P,). The exponential of the loss of `tokens` is a
+    perplexity; `pair` is a loss over pairs of segments.
+    """
+
+    name: str
+    tokens: Part
+    reads: tuple[str, ...]  # kinds of instances
+    masks: bool  # whether rows are framed by [CLS] and [SEP], with some tokens masked
+    counts: Callable[[Any], Tensor]
+    outputs: Callable[[nn.Module, Any], Any]
+    losses: Callable[[Any, Any], Losses]  # of the outputs and the batch
+    # (rows, length, vocabulary, masked tokens a row) -> full rows of random tokens, for timing
+    random_batch: Callable[[int, int, int, float], Batch]
+    pair: Part | None = None
+    is_code_length: bool = False  # whether the loss is minus the log of the text's probability
+    predicts_text: bool = True  # whether the loss in nats compares with the unigram entropy
+    compares: bool = False  # whether a row's loss depends on all rows of the global batch
+    default_dropout: float = 0.0  # used if the model's dropout is 0
+    passes: int = 1  # over each row per forward
+    sentences: bool = False  # whether the model gives one vector per text
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return (self.tokens.key, self.pair.key) if self.pair else (self.tokens.key,)
+
+    def __call__(self, model: nn.Module, batch: Any) -> LossSum:
+        """Run one forward pass and return the sums over this batch."""
+        losses = self.losses(self.outputs(model, batch), batch)
+        return LossSum(losses.total, self.counts(batch), losses.correct, self.parts, losses.state)
+
+
+def _masked_counts(batch: PretrainingBatch) -> Tensor:
+    return batch.masked_weights.sum()[None]  # () -> (1,)
+
+
+def _masked_outputs(model: nn.Module, batch: PretrainingBatch) -> PretrainingLogits:
+    return model(
+        batch.ids,
+        batch.segments,
+        batch.lengths,
+        batch.masked_positions,
+        batch.document,
+        batch.positions,
+        batch.starts,
+    )
+
+
+def _masked_losses(logits: PretrainingLogits, batch: PretrainingBatch) -> Losses:
+    total, correct = _mlm_sums(logits.mlm, batch)
+    return Losses(total[None], correct[None])
+
+
+def _masked_and_pair_counts(batch: PretrainingBatch) -> Tensor:
+    masked = batch.masked_weights.sum()
+    return torch.stack((masked, masked.new_full((), len(batch.label))))
+
+
+def _masked_and_pair_losses(logits: PretrainingLogits, batch: PretrainingBatch) -> Losses:
+    assert logits.nsp is not None, "the objective says that the model is built with this head"
+    mlm_total, mlm_correct = _mlm_sums(logits.mlm, batch)
+    pair_B2 = at_least_float32(logits.nsp)
+    pair_total = functional.cross_entropy(pair_B2, batch.label, reduction="sum")
+    pair_correct = (pair_B2.argmax(dim=-1) == batch.label).sum()
+    return Losses(
+        torch.stack((mlm_total, pair_total)),
+        torch.stack((mlm_correct, pair_correct.to(mlm_correct.dtype))),
+    )
+
+
+def _mlm_sums(logits_BMV: Tensor, batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+    return weighted_sums(
+        logits_BMV.flatten(0, 1),  # (B, M, V) -> (B·M, V)
+        batch.masked_ids.flatten(),
+        batch.masked_weights.flatten(),
+    )
+
+
+def _random_masked(B: int, T: int, vocab_size: int, masked_per_row: float) -> PretrainingBatch:
+    ids_BT = torch.randint(vocab_size, (B, T))
+    M = max(1, round(masked_per_row))
+    return PretrainingBatch(
+        ids=ids_BT,
+        segments=torch.zeros(B, T, dtype=torch.int64),
+        lengths=None,
+        masked_positions=torch.arange(M).expand(B, M),
+        masked_ids=ids_BT[:, :M],
+        masked_weights=torch.ones(B, M),
+        label=torch.ones(B, dtype=torch.int64),
+    )
+
+
+def _token_counts(batch: CausalBatch) -> Tensor:
+    return batch.weights.sum()[None]  # () -> (1,)
+
+
+def _twofold_counts(batch: CausalBatch) -> Tensor:
+    return 2 * _token_counts(batch)
+
+
+def _token_outputs(model: nn.Module, batch: CausalBatch) -> Losses:
+    # The model sums its own losses: the logits of all positions are too many (cross_entropy.py).
+    if batch.state is None:
+        where = (batch.document, batch.positions, batch.starts)
+        total, correct = model(batch.ids, batch.targets, batch.weights, *where)
+        return Losses(total[None], correct[None])
+    total, correct, state = model(batch.ids, batch.targets, batch.weights, batch.state)
+    return Losses(total[None], correct[None], state)
+
+
+def _token_losses(sums: Losses, batch: CausalBatch) -> Losses:
+    return sums
+
+
+def _random_blocks(B: int, T: int, vocab_size: int, masked_per_row: float) -> CausalBatch:
+    ids_BT = torch.randint(vocab_size, (B, T))
+    return CausalBatch(ids_BT, ids_BT.roll(-1, 1), torch.ones(B, T), None, None)
+
+
+_MLM = Part("mlm", "MLM", "Masked tokens predicted correctly", "masked token")
+_NSP = Part("nsp", "NSP", "Next sentence accuracy", "pair", 2, 0.15)
+_SOP = Part("sop", "SOP", "Sentence order accuracy", "pair", 2, 0.15)
+_LM = Part("lm", "next-token", "Next tokens predicted correctly", "token")
+
+MLM_NSP = Objective(
+    "mlm_nsp",
+    _MLM,
+    reads=("masked_pairs",),
+    masks=True,
+    counts=_masked_and_pair_counts,
+    outputs=_masked_outputs,
+    losses=_masked_and_pair_losses,
+    random_batch=_random_masked,
+    pair=_NSP,
+)
+MLM = Objective(
+    "mlm",
+    _MLM,
+    reads=("masked_pairs", "masked_blocks", "sentence_order"),
+    masks=True,
+    counts=_masked_counts,
+    outputs=_masked_outputs,
+    losses=_masked_losses,
+    random_batch=_random_masked,
+)
+SENTENCE_ORDER = dataclasses.replace(
+    MLM_NSP, name="sentence_order", reads=("sentence_order",), pair=_SOP
+)
+CAUSAL = Objective(
+    "causal",
+    _LM,
+    reads=("causal",),
+    masks=False,
+    counts=_token_counts,
+    outputs=_token_outputs,
+    losses=_token_losses,
+    random_batch=_random_blocks,
+    is_code_length=True,
+)
+LEFT_TO_RIGHT = dataclasses.replace(CAUSAL, name="left_to_right")
+BIDIRECTIONAL = dataclasses.replace(
+    CAUSAL,
+    name="bidirectional",
+    tokens=Part(
+        "bidirectional",
+        "two-direction",
+        "Tokens predicted correctly from all others",
+        "token, given all others",
+    ),
+    is_code_length=False,
+)
+# The mean of two code lengths is a code length: sqrt(p·q) sums to at most 1 over all texts.
+BILM = dataclasses.replace(
+    CAUSAL,
+    name="bilm",
+    tokens=Part(
+        "bilm",
+        "biLM",
+        "Tokens predicted correctly, mean of both directions",
+        "token, mean of both directions",
+    ),
+    counts=_twofold_counts,
+)

@@ -1,0 +1,129 @@
+"""Capabilities: the protocols of a trained model, independent of its family.
+
+    capability       used by                                       offered by
+    LanguageModel    perplexity, minimal pairs                     families that predict tokens
+    HidesWords       minimal pairs                                 masked language models
+    WordVectors      word similarity                               families with a word table
+    Encoder          fine-tuning, probes                           families with token states
+    TargetLogits     the page: surprise at a passage               models of packed blocks
+    NextTokenLogits  the page: continuations, the use of context   left-to-right models
+    BlankLogits      the page: words to fill in                    models that read both sides
+
+`rungwise.pretraining.pretrained.load_model` returns a trained model. Test for a protocol with
+`isinstance`, or call `language_model` or `word_vectors` there, which raise a readable error.
+
+Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, N tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rungwise.models.losses.objectives import CausalBatch
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """Gives the probability of each token of a text.
+
+    With `is_exact`, each token is predicted only from those before it, so the probabilities
+    multiply to that of the text. Otherwise each is predicted from all other tokens: a
+    pseudo-likelihood (Salazar et al. 2020, arXiv:1910.14659), which bounds nothing and compares
+    only with other pseudo-likelihoods.
+    """
+
+    @property
+    def is_exact(self) -> bool: ...
+
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        """Return the natural log-probability of each token, one array per text.
+
+        A text is the ids of one document without special tokens at its ends: the model adds the
+        opening symbol itself. Append the end symbol to have it predicted too. Texts longer than
+        the model's limit are read in windows (`windows` in language_models.py).
+        """
+        ...
+
+
+@runtime_checkable
+class HidesWords(Protocol):
+    """Can mask the rest of a word while it predicts one of the word's tokens."""
+
+    def log_probabilities_in_words(
+        self, texts: Sequence[Sequence[int]], word_starts: Sequence[Sequence[bool]]
+    ) -> list[NDArray[np.float64]]:
+        """Like `LanguageModel.log_probabilities`, but hide the later tokens of the same word:
+        PLL-word-l2r of Kauf & Ivanova 2023 (arXiv:2305.10588). `word_starts` marks the tokens that
+        begin a word."""
+        ...
+
+
+@runtime_checkable
+class WordVectors(Protocol):
+    """Has one context-independent vector per token of the vocabulary."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the vectors (N, D) of these tokens."""
+        ...
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """Gives each token a state in each layer; layer 0 is the embeddings. With `causal`, a state
+    depends only on its token and those before it. `max_length` is the longest row, None if
+    unbounded."""
+
+    width: int
+    causal: bool
+    max_length: int | None
+
+    @property
+    def num_layers(self) -> int: ...
+
+    def layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Return the embeddings and each layer's states, (B, T, E) each. `lengths_B` counts the
+        real tokens of each row; None means no padding. States at padding are meaningless."""
+        ...
+
+
+@runtime_checkable
+class TargetLogits(Protocol):
+    """Predicts every target of packed blocks."""
+
+    def target_logits(self, batch: CausalBatch) -> Tensor:
+        """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
+        ...
+
+
+@runtime_checkable
+class NextTokenLogits(Protocol):
+    """Predicts the next token from a token and those before it."""
+
+    def next_logits(self, ids_BT: Tensor) -> Tensor:
+        """Return the logits (B, T, V) of each next token; a row holds one document."""
+        ...
+
+
+@runtime_checkable
+class BlankLogits(Protocol):
+    """Predicts a hidden token from all others of its row."""
+
+    def blank_logits(
+        self, ids_BT: Tensor, segments_BT: Tensor, lengths_B: Tensor, position_B: Tensor
+    ) -> Tensor:
+        """Return the logits (B, V) of the token at one position of each row, without reading it.
+        Rows are framed as in pretraining."""
+        ...

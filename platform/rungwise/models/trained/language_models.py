@@ -1,0 +1,318 @@
+"""Trained modules as language models: next tokens exactly, masked ones by pseudo-likelihood.
+
+    CausalModel         P(t | tokens before)        [END] text          one pass
+    CarryingModel       P(t | all tokens before)    [END] text          one pass, carrying a state
+    MaskedModel         P(t | all other tokens)     [CLS] text [SEP]    a pass per masked token
+    TwoDirectionModel   P(t | all other tokens)     [END] text          one pass, without masks
+
+MaskedModel is Salazar et al. 2020, "Masked Language Model Scoring" (arXiv:1910.14659). It overrates
+words of several pieces, because each piece gives away the others; `log_probabilities_in_words`
+hides the later pieces of the word (Kauf & Ivanova 2023, arXiv:2305.10588). For left-to-right
+models, END within a text begins another document, as in training.
+
+Shapes: B batch, T sequence, V vocabulary, N tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.models.losses.objectives import CausalBatch
+
+_MOST_LOGITS = 1 << 22  # held at a time; fits the cache of a CPU
+_MOST_TOKENS = 1 << 12  # read at a time by MaskedModel, for the same reason
+
+
+@dataclass(frozen=True)
+class Window:
+    """The tokens [start, stop) of a text, read together and scored from `first` on."""
+
+    text: int
+    start: int
+    first: int
+    stop: int
+
+
+def windows(
+    lengths: Sequence[int], max_length: int | None, overlap: int | None = None
+) -> Iterator[Window]:
+    """Yield windows that score each token of texts of these lengths once.
+
+    A window holds at most `max_length` tokens and overlaps the previous one by `overlap` (less than
+    `max_length`), by default half a window. The first window that holds a token scores it, so at
+    least `overlap` preceding tokens are read, or all. A text that fits is one window.
+    """
+    for text, length in enumerate(lengths):
+        size = max_length or max(1, length)
+        stride = max(1, size // 2) if overlap is None else size - overlap
+        scored = start = 0
+        while scored < length:
+            stop = min(start + size, length)
+            yield Window(text, start, scored, stop)
+            scored, start = stop, start + stride
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A module on a body, in eval mode."""
+
+    module: Any
+    max_length: int | None  # tokens of the longest row, special tokens included
+
+    @property
+    def vocab_size(self) -> int:
+        return self.module.body.vocab_size
+
+    @torch.no_grad()
+    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        ids_N = torch.tensor(list(ids), device=self._device)
+        return self.module.body.token_embedding(ids_N).float().cpu().numpy()
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+
+@dataclass(frozen=True)
+class _BlockModel(_Trained, ABC):
+    """A module that predicts every target of packed blocks; `end` opens a document."""
+
+    end: int
+
+    @abstractmethod
+    def target_logits(self, batch: CausalBatch) -> Tensor:
+        """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
+
+    @torch.no_grad()
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        """Return the natural log-probability of each token; see `LanguageModel`."""
+        scores = [np.zeros(len(text)) for text in texts]
+        streams = [[self.end, *text] for text in texts]
+        waiting = sorted(
+            self._windows([len(text) for text in texts]),
+            key=lambda window: window.stop - window.start,
+        )
+        while waiting:
+            longest = waiting[-1].stop - waiting[-1].start
+            count = max(1, _MOST_LOGITS // (longest * self.vocab_size))
+            chosen = waiting[-count:]
+            del waiting[-count:]
+            pieces = [streams[w.text][w.start : w.stop + 1] for w in chosen]
+            batch = self._batch(pieces).to(self._device)
+            log_BT = _log_of_targets(self.target_logits(batch), batch.targets)
+            for window, row_T in zip(chosen, log_BT, strict=True):
+                kept = slice(window.first - window.start, window.stop - window.start)
+                scores[window.text][window.first : window.stop] = row_T[kept]
+        return scores
+
+    def _windows(self, lengths: Sequence[int]) -> Iterator[Window]:
+        return windows(lengths, self.max_length)
+
+    def _batch(self, streams: Sequence[Sequence[int]]) -> CausalBatch:
+        return _blocks(streams)
+
+
+@dataclass(frozen=True)
+class CausalModel(_BlockModel):
+    """A left-to-right module; `module.logits(ids, document, positions)` returns the logits of the
+    next tokens (B, T, V). With `reach`, a position reads itself and only that many tokens before
+    it, so windows change no numbers and a text may have any length. None: it reads its row."""
+
+    reach: int | None = None
+
+    is_exact: ClassVar[bool] = True
+
+    def _windows(self, lengths: Sequence[int]) -> Iterator[Window]:
+        if self.reach is None:
+            return super()._windows(lengths)
+        most = max(_MOST_LOGITS // self.vocab_size, 2 * self.reach + 1)
+        return windows(lengths, most, self.reach)
+
+    def _batch(self, streams: Sequence[Sequence[int]]) -> CausalBatch:
+        batch = _blocks(streams)
+        if not (batch.ids[:, 1:] == self.end).any():
+            return batch
+        document_BT, positions_BT = _documents(batch.ids, self.end)
+        return replace(batch, document=document_BT, positions=positions_BT)
+
+    def target_logits(self, batch: CausalBatch) -> Tensor:
+        return self.module.logits(batch.ids, batch.document, batch.positions)
+
+    def next_logits(self, ids_BT: Tensor) -> Tensor:
+        return self.module.logits(ids_BT)
+
+
+@dataclass(frozen=True)
+class CarryingModel(CausalModel):
+    """A module with a state; `module.read_on(ids, state)` returns vectors (B, T, D), for
+    `module.logits_of(vectors)`, and the next state."""
+
+    @torch.no_grad()
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        """Return the natural log-probability of each token, given all before it; no windows."""
+        scores = [np.zeros(len(text)) for text in texts]
+        waiting = sorted(range(len(texts)), key=lambda text: len(texts[text]))
+        most = max(1, _MOST_LOGITS // self.vocab_size)  # tokens
+        while waiting and texts[waiting[-1]]:
+            longest = len(texts[waiting[-1]])
+            count = max(1, most // longest)
+            chosen, waiting = waiting[-count:], waiting[:-count]
+            streams = [[self.end, *texts[text]] for text in chosen]
+            state = None
+            for start in range(0, longest, most):
+                pieces = [stream[start : start + most + 1] for stream in streams]
+                batch = _blocks(pieces).to(self._device)
+                states_BTD, state = self.module.read_on(batch.ids, state)
+                log_BT = _log_of_targets(self.module.logits_of(states_BTD), batch.targets)
+                for text, row_T in zip(chosen, log_BT, strict=True):
+                    part = scores[text][start : start + most]
+                    part[:] = row_T[: len(part)]
+        return scores
+
+
+@dataclass(frozen=True)
+class TwoDirectionModel(_BlockModel):
+    """A module that predicts from both sides; `module.logits(ids, targets, lengths, document,
+    positions)` returns the logits of the targets (B, T, V)."""
+
+    is_exact: ClassVar[bool] = False
+
+    def target_logits(self, batch: CausalBatch) -> Tensor:
+        lengths_B = (batch.weights > 0).sum(dim=1)
+        return self.module.logits(
+            batch.ids, batch.targets, lengths_B, batch.document, batch.positions
+        )
+
+    def blank_logits(
+        self, ids_BT: Tensor, segments_BT: Tensor, lengths_B: Tensor, position_B: Tensor
+    ) -> Tensor:
+        """Return the logits (B, V) of the token at one position of each packed row."""
+        predicted = []
+        for ids_T, length, position in zip(ids_BT, lengths_B.tolist(), position_B, strict=True):
+            ids_1T = ids_T[None, : length - 1]
+            batch = CausalBatch(
+                ids_1T,
+                ids_T[None, 1:length],
+                torch.ones(1, length - 1, device=ids_T.device),
+                *_documents(ids_1T, self.end),
+            )
+            # A token is the target of the previous position.
+            predicted.append(self.target_logits(batch)[:, position - 1])
+        return torch.cat(predicted)
+
+
+@dataclass(frozen=True)
+class MaskedModel(_Trained):
+    """A module that predicts masked tokens; `module(ids, segments, lengths, positions).mlm` holds
+    their logits (B, M, V)."""
+
+    cls: int
+    sep: int
+    mask: int
+
+    is_exact: ClassVar[bool] = False
+
+    def blank_logits(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None,
+        lengths_B: Tensor | None,
+        position_B: Tensor,
+    ) -> Tensor:
+        """Mask one position of each row and return its logits (B, V)."""
+        position_B1 = position_B[:, None]
+        masked_BT = ids_BT.scatter(1, position_B1, self.mask)
+        return self.module(masked_BT, segments_BT, lengths_B, position_B1).mlm[
+            :, 0, : self.vocab_size
+        ]
+
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        return self._scores(texts, [range(1, len(text) + 1) for text in texts])
+
+    def log_probabilities_in_words(
+        self, texts: Sequence[Sequence[int]], word_starts: Sequence[Sequence[bool]]
+    ) -> list[NDArray[np.float64]]:
+        return self._scores(texts, [_word_ends(starts) for starts in word_starts])
+
+    @torch.no_grad()
+    def _scores(
+        self, texts: Sequence[Sequence[int]], hidden_until: Sequence[Sequence[int]]
+    ) -> list[NDArray[np.float64]]:
+        """Score each token with itself and the following ones up to `hidden_until` masked."""
+        scores = [np.zeros(len(text)) for text in texts]
+        inside = None if self.max_length is None else self.max_length - 2  # [CLS] and [SEP]
+        rows: dict[int, list[tuple[Window, int]]] = {}  # by length, so no padding is needed
+        for window in windows([len(text) for text in texts], inside):
+            of_length = rows.setdefault(window.stop - window.start, [])
+            of_length += [(window, place) for place in range(window.first, window.stop)]
+        for length, of_length in rows.items():
+            for chosen in _chunks(of_length, max(1, _MOST_TOKENS // (length + 2))):
+                text_BT = [texts[w.text][w.start : w.stop] for w, _ in chosen]
+                ids_BT = torch.tensor([[self.cls, *text, self.sep] for text in text_BT])
+                place_B1 = torch.tensor([[place - w.start + 1] for w, place in chosen])
+                until = [[hidden_until[w.text][place] - w.start + 1] for w, place in chosen]
+                place_T = torch.arange(length + 2)
+                hidden_BT = (place_T >= place_B1) & (place_T < torch.tensor(until))
+                hidden_BT[:, -1] = False  # [SEP], if the word continues past the window
+                logits_BV = self.blank_logits(
+                    ids_BT.masked_fill(hidden_BT, self.mask).to(self._device),
+                    None,
+                    None,
+                    place_B1[:, 0].to(self._device),
+                )
+                log_B = _log_of_targets(logits_BV, ids_BT.gather(1, place_B1)[:, 0])
+                for (window, place), score in zip(chosen, log_B.tolist(), strict=True):
+                    scores[window.text][place] = score
+        return scores
+
+
+def _word_ends(starts: Sequence[bool]) -> list[int]:
+    ends, end = [], len(starts)
+    for place in reversed(range(len(starts))):
+        ends.append(end)
+        end = place if starts[place] else end
+    return ends[::-1]
+
+
+def _chunks(rows: list[Any], size: int) -> Iterator[list[Any]]:
+    for first in range(0, len(rows), size):
+        yield rows[first : first + size]
+
+
+def _log_of_targets(logits: Tensor, targets: Tensor) -> NDArray[np.floating[Any]]:
+    """Return the natural log-probability of each target (...), given logits (..., V)."""
+    logits = at_least_float32(logits)
+    chosen = logits.gather(-1, targets.to(logits.device)[..., None])[..., 0]
+    return (chosen - logits.logsumexp(dim=-1)).cpu().numpy()
+
+
+def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch:
+    """Build a batch with one padded row per stream: ids are all tokens but the last, targets all
+    but the first."""
+    longest = max(len(stream) for stream in streams) - 1
+    ids_BT = torch.zeros(len(streams), longest, dtype=torch.int64)
+    targets_BT = torch.zeros_like(ids_BT)
+    weights_BT = torch.zeros(len(streams), longest)
+    for row, stream in enumerate(streams):
+        length = len(stream) - 1
+        tokens_T = torch.tensor(stream)
+        ids_BT[row, :length], targets_BT[row, :length] = tokens_T[:-1], tokens_T[1:]
+        weights_BT[row, :length] = 1.0
+    return CausalBatch(ids_BT, targets_BT, weights_BT, None, None)
+
+
+def _documents(ids_BT: Tensor, end: int) -> tuple[Tensor, Tensor]:
+    """Return `document` and `positions` of a `CausalBatch`; `end` opens each document."""
+    opens_BT = (ids_BT == end).long()
+    place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+    begin_BT = (opens_BT * place_T).cummax(dim=1).values
+    return opens_BT.cumsum(dim=1), place_T - begin_BT

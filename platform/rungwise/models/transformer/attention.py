@@ -1,0 +1,183 @@
+"""Multi-head self-attention and its masks (Vaswani et al. 2017, arXiv:1706.03762).
+
+                                  on a GPU in 16 bits        elsewhere
+    no padding, no boundary       the flash kernel, with its own causal rule
+    padded rows, both directions  variable lengths           a mask of the keys (B, 1, 1, T)
+    boundaries inside rows        variable lengths           a mask (B, 1, T, T)
+    local attention               the kernel's window        a mask, shared by like layers
+
+A dense mask rules out the flash kernel, so it is built only where needed. The host must know this
+without reading a tensor: `None` means no mask. Padding is always at the end of a row, so a causal
+stack needs no mask for it. With variable lengths, the flash kernel reads a micro-batch as one
+sequence of documents with their start offsets and computes no pair across documents. It supports
+neither dropout nor float32; there the dense mask gives the same numbers. The mask is built once
+per micro-batch, outside the blocks, so it does not depend on which blocks are compiled.
+
+Shapes: B batch, T sequence, D hidden, N heads, H head size, S documents of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rungwise.models.device import is_gpu
+from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.models.transformer.layer import Layer, StackedLinear
+from rungwise.models.transformer.rotary import Rotation, rotated
+
+_LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8  # limits of the flash kernel
+
+
+class Documents(NamedTuple):
+    """The documents of a micro-batch read as one sequence of B·T tokens."""
+
+    starts: Tensor  # (S + 1,) int32, start offsets, then B·T
+    longest: int  # upper bound on the length of a document
+
+
+# A mask (True: the key is visible), documents, or None if `causal` alone decides.
+Visible = Tensor | Documents | None
+
+
+def visible_keys(
+    sequence_length: int,
+    lengths_B: Tensor | None,
+    document_BT: Tensor | None,
+    starts_S: Tensor | None,
+    *,
+    causal: bool,
+    varlen: bool,
+) -> Visible:
+    """Return which keys each query sees, for all layers; None if the kernel's own rule is enough.
+
+    `lengths_B` counts the real tokens of each row. `document_BT` numbers the documents of a row;
+    tokens see only their own document. Without `causal`, padding counts as a document and
+    `lengths_B` must then be None. `starts_S` holds the same boundaries as `Documents.starts`;
+    `varlen` (see `has_varlen`) needs it.
+    """
+    T = sequence_length
+    if document_BT is not None:
+        assert causal or lengths_B is None, "padding is a document of its own"
+        if varlen and starts_S is not None:
+            return Documents(starts_S, T)
+        same_B1TT = document_BT[:, None, :, None] == document_BT[:, None, None, :]
+        return same_B1TT.tril() if causal else same_B1TT
+    if lengths_B is None or causal:
+        return None
+    if varlen:
+        # Two documents per row: its tokens, and its padding, which may be empty.
+        begin_B = torch.arange(len(lengths_B), device=lengths_B.device) * T
+        both_B2 = torch.stack((begin_B, begin_B + lengths_B), dim=1)
+        end_1 = both_B2.new_full((1,), len(lengths_B) * T)
+        return Documents(torch.cat((both_B2.flatten(), end_1)).int(), T)
+    position_T = torch.arange(T, device=lengths_B.device)
+    return (position_T < lengths_B[:, None])[:, None, None, :]  # (B, T) -> (B, 1, 1, T)
+
+
+def keys_to_write(segments_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
+    """Return the mask (B, 1, T, T) of a prefix language model (UniLM, Dong et al. 2019,
+    arXiv:1905.03197): all see the first segment, and attention in the second is causal."""
+    place_T = torch.arange(segments_BT.shape[1], device=segments_BT.device)
+    first_BT = segments_BT == 0
+    if lengths_B is not None:
+        first_BT = first_BT & (place_T < lengths_B[:, None])
+    return first_BT[:, None, None] | (place_T <= place_T[:, None])
+
+
+def has_varlen(x: Tensor, head_size: int, dropout: float) -> bool:
+    """Whether the variable-length kernel supports a layer's input `x` in this pass."""
+    if dropout > 0 or head_size > _LARGEST_HEAD or head_size % _HEAD_MULTIPLE or not is_gpu(x):
+        return False
+    kind = x.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return dtype in (torch.bfloat16, torch.float16)
+
+
+def attention_within(
+    queries: Tensor, keys: Tensor, values: Tensor, documents: Documents, **options: Any
+) -> Tensor:
+    """Run PyTorch's variable-length kernel: attention within each document."""
+    # Takes a second to import because it pulls in the compiler; only GPUs need it.
+    from torch.nn.attention import varlen
+
+    starts, longest = documents
+    mixed = varlen.varlen_attn(queries, keys, values, starts, starts, longest, longest, **options)
+    assert isinstance(mixed, Tensor)
+    return mixed
+
+
+def near_keys(visible: Visible, window: int | None, x_BTD: Tensor, causal: bool) -> Visible:
+    """Hide the keys more than `window` places away in `visible`. Returns `visible` unchanged if no
+    key is that far, or for `Documents`, where the kernel applies the window. Every query sees
+    itself, so that no row of the mask is empty at padding."""
+    T = x_BTD.shape[1]
+    if window is None or isinstance(visible, Documents):
+        return visible
+    if not torch.compiler.is_exporting() and window + 1 >= T:  # an exported graph serves any T
+        return visible
+    place_T = torch.arange(T, device=x_BTD.device)
+    away_TT = place_T[:, None] - place_T
+    near_TT = away_TT.abs() <= window
+    if visible is None:
+        return near_TT & (away_TT >= 0) if causal else near_TT
+    return visible & near_TT | (away_TT == 0)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with one matrix product for queries, keys and values. Dropout here
+    applies to the attention weights; the block applies it to the output."""
+
+    def __init__(self, layer: Layer, causal: bool) -> None:
+        super().__init__()
+        D, H, sizes = layer.hidden_size, layer.head_size, layer.attention_sizes
+        self.head_size = H
+        self.causal = causal
+        self.dropout = layer.dropout
+        self.shares_keys = layer.num_key_value_heads < layer.num_heads
+        self.query_key_value = StackedLinear(D, sizes, layer.biases)
+        self.query_norm = layer.new_norm(H) if layer.query_key_norm else None
+        self.key_norm = layer.new_norm(H) if layer.query_key_norm else None
+        self.output = nn.Linear(sizes[0], D, bias=layer.biases)
+        far = -1 if layer.window is None else layer.window
+        self.window = (far, 0) if causal else (far, far)  # places before and after a query
+
+    def forward(self, x_BTD: Tensor, visible: Visible, turn: Rotation | None = None) -> Tensor:
+        B, T, _ = x_BTD.shape
+        q_BNTH, k_BNTH, v_BNTH = (
+            part.view(B, T, -1, self.head_size).transpose(1, 2)  # (B, T, N·H) -> (B, N, T, H)
+            for part in self.query_key_value(x_BTD).split(self.query_key_value.sizes, dim=-1)
+        )
+        if self.query_norm is not None and self.key_norm is not None:
+            q_BNTH = self.query_norm(at_least_float32(q_BNTH)).to(v_BNTH.dtype)
+            k_BNTH = self.key_norm(at_least_float32(k_BNTH)).to(v_BNTH.dtype)
+        if turn is not None:
+            q_BNTH, k_BNTH = rotated(q_BNTH, turn), rotated(k_BNTH, turn)
+        if isinstance(visible, Documents):
+            q_XNH, k_XNH, v_XNH = (  # (B, N, T, H) -> (B·T, N, H)
+                part.transpose(1, 2).flatten(0, 1) for part in (q_BNTH, k_BNTH, v_BNTH)
+            )
+            mixed_XNH = attention_within(
+                q_XNH, k_XNH, v_XNH, visible, window_size=self.window, enable_gqa=self.shares_keys
+            )
+            return self.output(mixed_XNH.view(B, T, -1))
+        kind = x_BTD.device.type
+        # On a CPU with short rows the kernel is twice as slow in bfloat16 as in float32.
+        in_float32 = kind == "cpu" and v_BNTH.dtype == torch.bfloat16
+        if in_float32:
+            q_BNTH, k_BNTH, v_BNTH = q_BNTH.float(), k_BNTH.float(), v_BNTH.float()
+        with torch.autocast(kind, enabled=False) if in_float32 else nullcontext():
+            mixed_BNTH = functional.scaled_dot_product_attention(
+                q_BNTH,
+                k_BNTH,
+                v_BNTH,
+                attn_mask=visible,
+                dropout_p=self.dropout if self.training else 0.0,
+                is_causal=self.causal and visible is None,
+                enable_gqa=self.shares_keys,
+            )
+        return self.output(mixed_BNTH.transpose(1, 2).flatten(2))  # (B, N, T, H) -> (B, T, N·H)

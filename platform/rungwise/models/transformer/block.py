@@ -1,0 +1,276 @@
+"""The Transformer block that all Transformer families share (Vaswani et al. 2017, "Attention Is All
+You Need", arXiv:1706.03762).
+
+    post-norm (the paper):  x = LN(x + attention(x));   x = LN(x + mlp(x))
+    pre-norm:               x = x + attention(LN(x));   x = x + mlp(LN(x));   one LN at the end
+
+Pre-norm keeps an identity path from output to input, so deep stacks train with less warm-up (Xiong
+et al. 2020, arXiv:2002.04745). With `causal`, a position sees only itself and earlier ones (GPT);
+otherwise it sees all (BERT). GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415) is exact, with erf,
+in BERT and the tanh approximation in GPT. layer.py lists the other options; attention.py explains
+padding and documents.
+
+Shapes: B batch, T sequence, D hidden, M chosen positions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from rungwise.models.transformer.attention import (
+    Attention,
+    Visible,
+    has_varlen,
+    near_keys,
+    visible_keys,
+)
+from rungwise.models.transformer.layer import ACTIVATIONS, Layer, StackedLinear
+from rungwise.models.transformer.rotary import Rotation, rotation
+
+if TYPE_CHECKING:
+    from rungwise.models.family import TransformerFamily
+
+Seen = tuple[Visible, Rotation | None]  # inputs of a block beside the states
+
+
+def sinusoid_positions(
+    num_positions: int,
+    hidden_size: int,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Return PE(pos, 2i) = sin(pos / 10000^(2i/d)) and PE(pos, 2i+1) = cos(the same), as (T, D).
+    Computed, not stored, so it extends to any length. Angles are in float64: in bfloat16 position
+    511 is already off by a radian."""
+    position_T1 = torch.arange(num_positions, device=device, dtype=torch.float64)[:, None]
+    even_I = torch.arange(0, hidden_size, 2, device=device, dtype=torch.float64)
+    angle_TI = position_T1 * torch.exp(even_I * (-math.log(10_000.0) / hidden_size))
+    pair_TI2 = torch.stack((angle_TI.sin(), angle_TI.cos()), dim=-1)
+    return pair_TI2.flatten(1).to(dtype)  # (T, D/2, 2) -> (T, D): sine and cosine alternate
+
+
+def learned_positions(
+    embedding: nn.Embedding, sequence_length: int, positions_BT: Tensor | None
+) -> Tensor:
+    """Return the vectors (B, T, D) of the given positions, or (T, D) of 0, 1, 2, ... Raises
+    ValueError if the sequence is longer than the table."""
+    if sequence_length > embedding.num_embeddings:
+        raise ValueError(
+            f"the model has {embedding.num_embeddings} learned positions, found a sequence of "
+            f"{sequence_length}; change max_position_embeddings, the sequence length, or, in a "
+            f"BERT, positions to 'sinusoid'"
+        )
+    if positions_BT is None:
+        return embedding.weight[:sequence_length]
+    return embedding(positions_BT)
+
+
+def gather_positions(hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
+    """Return the vectors (B, M, D) at the given positions of each row."""
+    B, T, D = hidden_BTD.shape
+    row_start_B1 = torch.arange(B, device=hidden_BTD.device)[:, None] * T
+    flat_BM = (row_start_B1 + positions_BM).flatten()  # (B, M) -> (B·M)
+    return hidden_BTD.reshape(B * T, D).index_select(0, flat_BM).view(B, -1, D)  # -> (B, M, D)
+
+
+def initialise(module: nn.Module, initializer_range: float, *, truncated: bool = True) -> None:
+    """Draw weights from a normal with PyTorch's generator; biases are 0, norms 1 and 0.
+
+    BERT truncates the normal at two standard deviations: `create_initializer` of
+    google-research/bert (modeling.py). As in TensorFlow this is not compensated, so the actual
+    standard deviation is 0.88 of `initializer_range`. GPT does not truncate.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Embedding):
+            if truncated:
+                bound = 2 * initializer_range
+                nn.init.trunc_normal_(layer.weight, std=initializer_range, a=-bound, b=bound)
+            else:
+                nn.init.normal_(layer.weight, std=initializer_range)
+        if isinstance(layer, nn.Linear) and layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+        if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+            layer.reset_parameters()
+
+
+def parameter_count(module: nn.Module) -> int:
+    """Count the parameters; tied weights count once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def recompute_activations(model: nn.Module, on: bool = True) -> None:
+    """Turn activation checkpointing of the blocks on or off (Chen et al. 2016, arXiv:1604.06174).
+    It costs one more forward pass of the blocks, keeps a twelfth of their activations, and changes
+    no numbers. It is no key of the config because it does not change the model."""
+    for module in model.modules():
+        if isinstance(module, Transformer):
+            module.recompute = on
+
+
+def set_stream(model: nn.Module, dtype: torch.dtype | None) -> None:
+    """Set the type of the residual stream between blocks; None keeps that of the input."""
+    for module in model.modules():
+        if isinstance(module, Transformer):
+            module.stream = dtype
+
+
+class Mlp(nn.Module):
+    """Two layers applied to each position; if gated, the activation of the first product is
+    multiplied by a second one."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        D, inner = layer.hidden_size, layer.intermediate_size
+        self.activation = ACTIVATIONS[layer.activation]
+        self.gated = layer.gated
+        sizes = (inner, inner) if layer.gated else (inner,)
+        self.expand = StackedLinear(D, sizes, layer.biases)
+        self.contract = nn.Linear(inner, D, bias=layer.biases)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        inner = self.expand(x_BTD)
+        if not self.gated:
+            return self.contract(self.activation(inner))
+        gate, value = inner.chunk(2, dim=-1)
+        return self.contract(self.activation(gate) * value)
+
+
+class Block(nn.Module):
+    """Attention, then the Mlp; each with a residual connection, a norm and dropout. The residual
+    stream keeps its type. Given `chosen_BM`, only those positions are returned: attention reads
+    all, and the rest works on each position separately."""
+
+    graphs: ClassVar = ("forward",)  # see parallel.py
+
+    def __init__(self, layer: Layer, causal: bool) -> None:
+        super().__init__()
+        self.norm = layer.norm
+        self.attention = Attention(layer, causal)
+        self.attention_norm = layer.new_norm() if layer.first_norm else nn.Identity()
+        self.mlp = Mlp(layer)
+        self.mlp_norm = layer.new_norm()
+        self.dropout = nn.Dropout(layer.dropout)
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        visible: Visible,
+        turn: Rotation | None = None,
+        chosen_BM: Tensor | None = None,
+    ) -> Tensor:
+        read_BTD = self.attention_norm(x_BTD) if self.norm == "pre" else x_BTD
+        attended_BTD = self.attention(read_BTD, visible, turn)
+        if chosen_BM is not None:
+            x_BTD = gather_positions(x_BTD, chosen_BM)
+            attended_BTD = gather_positions(attended_BTD, chosen_BM)
+        if self.norm == "pre":
+            x_BTD = x_BTD + self.dropout(attended_BTD)
+            return x_BTD + self.dropout(self.mlp(self.mlp_norm(x_BTD)))
+        stream = x_BTD.dtype
+        x_BTD = self.attention_norm(x_BTD + self.dropout(attended_BTD)).to(stream)
+        return self.mlp_norm(x_BTD + self.dropout(self.mlp(x_BTD))).to(stream)
+
+
+class Transformer(nn.Module):
+    """A stack of blocks over embedded tokens. `stream` may be set: the type of the residual stream,
+    None for that of the input."""
+
+    graphs: ClassVar = ("_leave",)  # see parallel.py
+    stream: torch.dtype | None = None
+
+    def __init__(self, config: TransformerFamily, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+        self.dropout = config.dropout
+        self.recompute = False
+        self.made = [config.layer(number) for number in range(config.num_layers)]
+        self.blocks = nn.ModuleList(Block(layer, causal) for layer in self.made)
+        last = self.made[-1]
+        self.final_norm = last.new_norm() if last.norm == "pre" else nn.Identity()
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        lengths_B: Tensor | None = None,
+        document_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
+        chosen_BM: Tensor | None = None,
+    ) -> Tensor:
+        """Return the last layer's states, (B, T, D), or (B, M, D) of the chosen positions. See
+        `visible_keys`; None means no padding and no boundaries."""
+        x_BTD, seen = self._enter(x_BTD, lengths_B, document_BT, starts_S)
+        for block, told in zip(self.blocks[:-1], seen[:-1], strict=True):
+            x_BTD = self._through(block, x_BTD, *told)
+        return self._leave(self._through(self.blocks[-1], x_BTD, *seen[-1], chosen_BM))
+
+    def layers(
+        self, x_BTD: Tensor, lengths_B: Tensor | None = None, visible: Visible = None
+    ) -> list[Tensor]:
+        """Return the input and each block's output, num_layers + 1 in all; the last is normalised
+        as in `forward`. `visible` replaces the default mask."""
+        x_BTD, seen = self._enter(x_BTD, lengths_B, None, None, visible)
+        outputs = [x_BTD]
+        for block, told in zip(self.blocks, seen, strict=True):
+            outputs.append(self._through(block, outputs[-1], *told))
+        outputs[-1] = self._leave(outputs[-1])
+        return outputs
+
+    @torch.no_grad()
+    def scale_residuals(self) -> None:
+        """Divide the output weights of residual branches by sqrt(2 · num_layers), so that the sum
+        does not grow with depth (Radford et al. 2019, section 2.3)."""
+        factor = 1 / math.sqrt(2 * len(self.blocks))
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            block.attention.output.weight.mul_(factor)
+            block.mlp.contract.weight.mul_(factor)
+
+    def _enter(
+        self,
+        x_BTD: Tensor,
+        lengths_B: Tensor | None,
+        document_BT: Tensor | None,
+        starts_S: Tensor | None,
+        visible: Visible = None,
+    ) -> tuple[Tensor, list[Seen]]:
+        """Return the residual stream and each block's mask and rotation, shared where equal."""
+        dropout = self.dropout if self.training else 0.0
+        if visible is None:
+            visible = visible_keys(
+                x_BTD.shape[1],
+                lengths_B,
+                document_BT,
+                starts_S,
+                causal=self.causal,
+                varlen=has_varlen(x_BTD, self.made[0].head_size, dropout),
+            )
+        near = {
+            window: near_keys(visible, window, x_BTD, self.causal)
+            for window in {each.window for each in self.made}
+        }
+        turns = {b: self._turn(b, x_BTD) for b in {each.rotary_base for each in self.made}}
+        seen = [(near[layer.window], turns[layer.rotary_base]) for layer in self.made]
+        return (x_BTD if self.stream is None else x_BTD.to(self.stream)), seen
+
+    def _leave(self, x_BTD: Tensor) -> Tensor:
+        return self.final_norm(x_BTD)
+
+    def _turn(self, base: float | None, x_BTD: Tensor) -> Rotation | None:
+        if base is None:
+            return None
+        return rotation(x_BTD.shape[1], self.made[0].head_size, base, x_BTD.device)
+
+    def _through(self, block: nn.Module, x_BTD: Tensor, *told: Any) -> Tensor:
+        if self.recompute and torch.is_grad_enabled():
+            # Without dropout there is no random state to preserve.
+            output = checkpoint(
+                block, x_BTD, *told, use_reentrant=False, preserve_rng_state=self.dropout > 0
+            )
+            assert isinstance(output, Tensor)
+            return output
+        return block(x_BTD, *told)

@@ -1,0 +1,248 @@
+"""The body of a model and its outputs in pretraining: the parts that families share.
+
+    ids ──> body: table of tokens, layers ──> states (B, T, E) ──> heads of the objective
+                                                └──> TokenOutput: an output matrix, by default
+                                                     the table of tokens again
+
+Pretraining and fine-tuning (encoders.py) keep the body under the same name in the state dict, so
+weights load unchanged.
+
+Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, P rows of the table.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rungwise.models.losses.cross_entropy import (
+    MOST_LOGITS,
+    TokenSums,
+    output_logits,
+    padded_size,
+    token_sums,
+)
+from rungwise.models.transformer.attention import keys_to_write
+from rungwise.models.transformer.block import Transformer
+
+
+class Body(nn.Module, ABC):
+    """A token embedding and the layers above it.
+
+    `hidden_size` is D, that of one direction; `width` is E, that of a state. With `causal`, a state
+    depends only on its token and those before it.
+
+    `vocab_multiple` rounds the rows of the table up, because matrix products are faster at
+    multiples of 64: 30,522 becomes 30,528. The added rows are zeros, never looked up and never
+    predicted. With the default 1, parameter counts match the papers.
+
+    `token_embedding` replaces the table in a body that computes token vectors in another way.
+    """
+
+    name: ClassVar[str]
+    causal: bool = True
+
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        dropout: float,
+        vocab_multiple: int = 1,
+        token_embedding: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.hidden_size = self.width = hidden_size
+        self.token_embedding: Any = token_embedding or nn.Embedding(
+            padded_size(vocab_size, vocab_multiple), hidden_size
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    @torch.no_grad()
+    def clear_padding(self) -> None:
+        """Set the added rows to zero; call it after drawing the weights."""
+        self.token_embedding.weight[self.vocab_size :].zero_()
+
+    def own_output(self, width: int, bound: float) -> nn.Linear:
+        """Return an untied output matrix (P, `width`), uniform from -`bound` to `bound`."""
+        output = nn.Linear(width, self.token_embedding.num_embeddings, bias=False)
+        nn.init.uniform_(output.weight, -bound, bound)
+        nn.init.zeros_(output.weight[self.vocab_size :])
+        return output
+
+    def word_table(self) -> Tensor:
+        """Return the tensor with a row per token: a parameter, or the fixed spelling table."""
+        return self.token_embedding.weight
+
+    def spell(self, tokens: Sequence[bytes], end: int) -> None:
+        """Store how each token is written; `end` is the token between documents. Called before
+        training for families with `reads_spelling`; others raise TypeError."""
+        raise TypeError(f"{type(self).__name__} does not read how tokens are written")
+
+    @abstractmethod
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Return the embeddings and each layer's states, (B, T, E) each; see `Encoder`."""
+
+    @abstractmethod
+    def levels(self) -> list[list[nn.Module]]:
+        """Return the modules with parameters, lowest first: the embeddings, then each layer."""
+
+
+class TransformerBody(Body):
+    """One stack of blocks over a row of embedded tokens."""
+
+    graphs: ClassVar = ("embed",)  # see parallel.py
+    transformer: Transformer
+    writes = False  # if set, attention in the second text is causal (`keys_to_write`)
+
+    @abstractmethod
+    def embed(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Return the input of the stack (B, T, D). Segments default to 0, positions to 0, 1, 2,
+        ...; a family may ignore both."""
+
+    @abstractmethod
+    def embeddings(self) -> list[nn.Module]:
+        """Return the modules with parameters below the stack."""
+
+    def encode(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
+        chosen_BM: Tensor | None = None,
+    ) -> Tensor:
+        """Return the last layer's states: (B, T, D), or (B, M, D) of the chosen positions only.
+
+        `lengths_B` counts the real tokens of each row; None means no padding, which is faster and
+        must be known on the host. States at padding are meaningless. In packed rows `document_BT`
+        numbers the documents, with padding as one of them (then `lengths_B` is None),
+        `positions_BT` counts within a document, and `starts_S` is that of `Documents`
+        (attention.py). A causal body needs no information on padding.
+        """
+        embedded_BTD = self.embed(ids_BT, segments_BT, positions_BT)
+        return self.transformer(embedded_BTD, lengths_B, document_BT, starts_S, chosen_BM)
+
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        embedded_BTD = self.embed(ids_BT, segments_BT)
+        if self.writes:
+            assert segments_BT is not None, "they say where the second text begins"
+            visible = keys_to_write(segments_BT, lengths_B)
+            return self.transformer.layers(embedded_BTD, visible=visible)
+        return self.transformer.layers(embedded_BTD, None if self.causal else lengths_B)
+
+    def levels(self) -> list[list[nn.Module]]:
+        return [self.embeddings(), *blocks_by_layer([self.transformer])]
+
+
+class OnBody(nn.Module):
+    """A module with a body, registered under the body's name."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self._body = body.name
+        self.add_module(body.name, body)
+
+    @property
+    def body(self) -> Body:
+        return getattr(self, self._body)
+
+
+class TokenOutput(OnBody):
+    """Predicts a token at every position. `most_logits` may be set: the most logits held at a time,
+    see cross_entropy.py."""
+
+    graphs: ClassVar[tuple[str, ...]] = ("sums",)  # see parallel.py
+    most_logits = MOST_LOGITS
+
+    def output_table(self) -> Tensor:
+        """Return the output matrix (P, D), P >= V: the token embedding unless it is untied."""
+        return self.body.token_embedding.weight
+
+    def output_bias(self) -> Tensor | None:
+        """Return the output bias (V,), or None."""
+        return None
+
+    def sums(self, states_BTD: Tensor, targets_BT: Tensor, weights_BT: Tensor) -> TokenSums:
+        """Sum the cross entropy of the targets, given the input of the output matrix."""
+        return token_sums(
+            states_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
+            self.output_table(),
+            self.output_bias(),
+            targets_BT.flatten(),
+            weights_BT.flatten(),
+            self.body.vocab_size,
+            self.most_logits,
+        )
+
+    def logits_of(self, states_BTD: Tensor) -> Tensor:
+        """Return the logits (B, T, V), given the input of the output matrix."""
+        table_PD, bias_V = self.output_table(), self.output_bias()
+        return output_logits(states_BTD, table_PD, bias_V, self.body.vocab_size)
+
+
+class NextTokenModel(TokenOutput):
+    """Predicts the next token in packed blocks. `document_BT` numbers the documents of a row,
+    `positions_BT` counts within a document; both are None if no row holds a boundary. `starts_S`
+    gives the same boundaries, see `Documents` in attention.py."""
+
+    def states(
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None,
+        positions_BT: Tensor | None,
+        starts_S: Tensor | None = None,
+    ) -> Tensor:
+        """Return the input (B, T, D) of the output matrix: by default the last layer's states."""
+        body: Any = self.body
+        return body.encode(ids_BT, None, None, document_BT, positions_BT, starts_S)
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        targets_BT: Tensor,
+        weights_BT: Tensor,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+        starts_S: Tensor | None = None,
+    ) -> TokenSums:
+        """Sum the cross entropy of the next tokens."""
+        states_BTD = self.states(ids_BT, document_BT, positions_BT, starts_S)
+        return self.sums(states_BTD, targets_BT, weights_BT)
+
+    def logits(
+        self,
+        ids_BT: Tensor,
+        document_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Return the logits (B, T, V) of the token that follows each position."""
+        return self.logits_of(self.states(ids_BT, document_BT, positions_BT))
+
+
+def blocks_by_layer(stacks: Sequence[Transformer]) -> list[list[nn.Module]]:
+    """Group the blocks of parallel stacks by layer; the final norms go to the highest."""
+    layers = [list(blocks) for blocks in zip(*(stack.blocks for stack in stacks), strict=True)]
+    layers[-1] += [stack.final_norm for stack in stacks]
+    return layers

@@ -1,0 +1,115 @@
+"""GloVe as a family: vectors whose dot products fit the logarithms of co-occurrence counts.
+
+    tokens ──> cells: co-occurrences within the window ──> epochs of weighted least squares
+
+Pennington, Socher & Manning 2014, "GloVe: Global Vectors for Word Representation". Two words at
+distance d add 1/d to their cell, as an integer in units of 1 / lcm(1 .. window), so that sums do
+not depend on their order. The epochs are in glove_kernel.py.
+
+V vocabulary, D size of a vector, N cells
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.word_vectors import sparse_sums
+from rungwise.models.word_vectors.sparse_sums import SparseSums
+from rungwise.models.word_vectors.vector_family import (
+    VectorFamily,
+    Weights,
+    WordVectorModel,
+    drawn,
+    objective_of,
+)
+
+_LEARNT = ("words", "contexts", "word_bias", "context_bias")
+_SQUARES = "_squares"  # suffix of the sums of squared gradients
+
+
+class GloveConfig(VectorFamily):
+    """The model of the paper: it reads both sides of a word, and nearer words count more. A vector
+    is the sum of the word's vectors as a word and as a context."""
+
+    objectives: ClassVar = (objective_of("log_counts", "Weighted squared", "cell"),)
+    fitting: ClassVar[str] = "cooccurrence"
+
+    year: ClassVar[int] = 2014
+    paper: ClassVar[str] = "Pennington et al."
+
+    kind: Literal["glove"] = "glove"
+    window: int = Field(default=10, ge=1, le=20)  # words on each side
+    # co-occurrences from which a pair of words has its full weight
+    x_max: float = Field(default=100.0, gt=0)
+    alpha: float = Field(default=0.75, ge=0)  # below x_max the weight is (x / x_max) to this power
+
+    def describe(self) -> str:
+        return f"vectors of {self.size}, window {self.window}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "GloVe model"
+
+    def count(
+        self, ids: NDArray[np.integer], starts: NDArray[np.int64], counts_V: NDArray[np.int64]
+    ) -> SparseSums:
+        """Count the co-occurrences of one shard of sentences, in multiples of 1 / `_unit`, by key
+        row·V + column with row ≤ column. Words with a count of 0 are removed first."""
+        kept = counts_V[ids] > 0
+        words = ids[kept].astype(np.int64)
+        sentence = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[kept]
+        tables = [SparseSums(words[:0], words[:0])]
+        for distance in range(1, min(self.window, len(words) - 1) + 1):
+            together = sentence[distance:] == sentence[:-distance]
+            left, right = words[:-distance][together], words[distance:][together]
+            cells = np.minimum(left, right) * len(counts_V) + np.maximum(left, right)
+            amount = np.full(len(cells), self._unit // distance)
+            tables.append(sparse_sums.merge([SparseSums(cells, amount)]))
+        return sparse_sums.merge(tables)
+
+    def cells(self, table: SparseSums, vocab_size: int) -> Cells:
+        """Return the cells of all counts; a word near itself counts for both positions."""
+        rows, columns = np.divmod(table.keys, vocab_size)
+        amounts = table.sums / self._unit * (1 + (rows == columns))
+        return Cells(rows.astype(np.int32), columns.astype(np.int32), amounts.astype(np.float32))
+
+    def start(self, counts_V: NDArray[np.int64], seed: int) -> Weights:
+        """Draw the initial weights; the sums of squared gradients start at 1."""
+        rng = np.random.default_rng(seed)
+        rows = [drawn(rng, counts_V, self.size) for _ in _LEARNT]
+        biases = [row[:, 0].copy() for row in rows[2:]]
+        weights: Weights = dict(zip(_LEARNT, [*rows[:2], *biases], strict=True))
+        return weights | {f"{name}{_SQUARES}": np.ones_like(weights[name]) for name in _LEARNT}
+
+    def read(
+        self, weights: Weights, cells: Cells, order: NDArray[np.int64], rate: float
+    ) -> tuple[float, int]:
+        """Train on these cells in order, updating the weights in place; a rate of 0 only evaluates.
+        Returns the sum of the losses before each step and their number."""
+        from rungwise.models.word_vectors import glove_kernel
+
+        learnt = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _LEARNT)
+        arguments = [order, *cells, *learnt, self.x_max, self.alpha, rate]
+        return glove_kernel.read(*arguments)
+
+    def model(self, weights: Weights) -> WordVectorModel:
+        words, contexts = (weights[name][:, : self.size] for name in ("words", "contexts"))
+        return WordVectorModel(words + contexts, contexts.copy())
+
+    @property
+    def _unit(self) -> int:
+        """The weight that two neighbouring words add to their cell."""
+        return math.lcm(*range(1, self.window + 1))
+
+
+class Cells(NamedTuple):
+    """The non-zero cells on and above the diagonal of a symmetric table."""
+
+    rows: NDArray[np.int32]  # (N,)
+    columns: NDArray[np.int32]  # (N,)
+    amounts: NDArray[np.float32]  # (N,)

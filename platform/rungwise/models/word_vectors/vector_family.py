@@ -1,0 +1,128 @@
+"""Static word vectors, one per token: what word2vec and GloVe share.
+
+    counts of tokens ──> start ──> weights ──> trained, whole or in shares ──> WordVectorModel
+
+The encoder is a table without layers. A token too rare to be trained has a vector of zeros.
+
+V vocabulary, D size of a vector, P the same in memory, N tokens
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from rungwise.models.family import Family
+from rungwise.models.losses.objectives import CAUSAL, Objective, Part
+from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.transformer.body import Body
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+
+Weights = dict[str, NDArray[Any]]
+_LANES = 16  # floats in the widest register; rows are padded with zeros to a multiple
+
+
+class Stretch(NamedTuple):
+    """The sentences [first, last) of a text; sentence s is `ids[starts[s]:starts[s + 1]]`."""
+
+    ids: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    first: int
+    last: int
+
+
+def objective_of(name: str, part: str, unit: str) -> Objective:
+    """Create the objective of a family whose loss is no probability of text."""
+    return dataclasses.replace(
+        CAUSAL,
+        name=name,
+        tokens=Part(name, part, "", unit),
+        reads=(),
+        is_code_length=False,
+        predicts_text=False,
+    )
+
+
+class VectorFamily(Family):
+    """A family whose model is a table of vectors; `size` is that of the papers' comparisons."""
+
+    size: int = Field(default=100, ge=1)  # size of a vector
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return WordTable(vocab_size, self.size)
+
+    def encoder(
+        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
+    ) -> LayeredEncoder:
+        body = WordTable(vocab_size + new_tokens, self.size, dropout)
+        return LayeredEncoder(body, None, new_tokens, None)
+
+    @staticmethod
+    def from_tensors(tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> WordVectorModel:
+        """Restore a model from `to_tensors`."""
+        return WordVectorModel(tensors[_TABLE], tensors[_OUTPUT])
+
+
+class WordTable(Body):
+    """A token table without layers."""
+
+    name: ClassVar[str] = "table"
+
+    def __init__(self, vocab_size: int, size: int, dropout: float = 0.0) -> None:
+        super().__init__(vocab_size, size, dropout, 1)
+        nn.init.normal_(self.token_embedding.weight, std=size**-0.5)
+
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        return [self.dropout(self.token_embedding(ids_BT))]
+
+    def levels(self) -> list[list[nn.Module]]:
+        return [[self.token_embedding]]
+
+
+_TABLE = f"{WordTable.name}.token_embedding.weight"
+_OUTPUT = "output.weight"
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectorModel:
+    """The vectors of a finished run, and its output (word2vec) or context (GloVe) vectors."""
+
+    table: NDArray[np.float32]  # (V, D)
+    output: NDArray[np.float32]  # a row per token, or per node of the tree
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by their names in the encoder."""
+        return {_TABLE: self.table, _OUTPUT: self.output}
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.table)
+
+    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        return self.table[list(ids)]
+
+
+def padded(rows_VD: NDArray[Any]) -> NDArray[np.float32]:
+    """Pad rows with zeros to (V, P), so that vectorised loops have no remainder."""
+    missing = -rows_VD.shape[1] % _LANES
+    return np.pad(rows_VD, ((0, 0), (0, missing))).astype(np.float32)
+
+
+def drawn(rng: np.random.Generator, counts_V: NDArray[np.int64], size: int) -> NDArray[np.float32]:
+    """Draw vectors (V, P), uniform in ±1/(2D); tokens with a count of 0 get zeros."""
+    rows_VD = (rng.random((len(counts_V), size), np.float32) - 0.5) / size
+    return padded(rows_VD * (counts_V > 0)[:, None])

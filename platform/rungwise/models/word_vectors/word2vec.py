@@ -1,0 +1,173 @@
+"""word2vec as a family: vectors learnt by predicting words from their neighbours.
+
+    skip_gram   one word of the window  ──> the word in the middle
+    cbow        the mean of the window  ──> the word in the middle
+
+Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector Space"
+(arXiv:1301.3781) and "Distributed Representations of Words and Phrases and their Compositionality"
+(arXiv:1310.4546). The output is a tree of binary decisions (`hierarchical`), whose probabilities
+sum to 1 over the vocabulary, or a word against `negatives` noise words. The passes over the text
+are in word2vec_kernel.py.
+
+V vocabulary, D size of a vector, L steps of all paths in the tree
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.word_vectors.vector_family import (
+    Stretch,
+    VectorFamily,
+    Weights,
+    WordVectorModel,
+    drawn,
+    objective_of,
+)
+
+Counts = NDArray[np.int64]
+_WHOLE = 1 << 32  # a probability of 1 as an integer
+
+
+class Word2vecConfig(VectorFamily):
+    """One of the four models of the papers: two architectures, two outputs.
+
+    Noise is drawn once for all words of a window, which has the same expectation as drawing for
+    each (Ji et al. 2016, arXiv:1604.04661). CBOW follows the gradient of the mean, which the first
+    implementations did not (Irsoy et al. 2021, arXiv:2012.15332), and needs a learning rate of
+    about 0.075.
+    """
+
+    objectives: ClassVar = (objective_of("context_words", "Held-out context", "pair of words"),)
+    fitting: ClassVar[str] = "asynchronous"
+
+    year: ClassVar[int] = 2013
+    paper: ClassVar[str] = "Mikolov et al."
+
+    kind: Literal["word2vec"] = "word2vec"
+    # predict a word from one of its neighbours, or (cbow) from the mean of all
+    architecture: Literal["skip_gram", "cbow"] = "skip_gram"
+    # negative sampling, or hierarchical softmax
+    output: Literal["negative", "hierarchical"] = "negative"
+    window: int = Field(default=5, ge=1)  # words on each side
+    # draw the window from 1 to `window` for each word, so near words count more
+    dynamic_window: bool = True
+    negatives: int = Field(default=5, ge=1)  # noise words, for output negative
+    power: float = Field(default=0.75, ge=0)  # noise words are drawn by their counts to this power
+    # words with a larger share of the text are read less often; 0: read all
+    subsample: float = Field(default=1e-3, ge=0)
+
+    def describe(self) -> str:
+        by = "hierarchical softmax" if self.output == "hierarchical" else "negative sampling"
+        reads = "CBOW" if self.architecture == "cbow" else "skip-gram"
+        return f"{reads} with {by}, vectors of {self.size}, window {self.window}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "word2vec model"
+
+    def plan(self, counts_V: Counts) -> Plan:
+        """Build the tables for a pass over the text; words with a count of 0 are left out."""
+        return Plan(
+            keep(counts_V, self.subsample),
+            *alias_table(np.where(counts_V > 0, counts_V.astype(np.float64) ** self.power, 0.0)),
+            *huffman_paths(counts_V if self.output == "hierarchical" else counts_V[:0]),
+        )
+
+    def start(self, counts_V: Counts, seed: int) -> Weights:
+        """Return the initial weights: random vectors, zeros for the output."""
+        inputs = drawn(np.random.default_rng(seed), counts_V, self.size)
+        nodes = max(1, int((counts_V > 0).sum()) - 1)
+        rows = nodes if self.output == "hierarchical" else len(counts_V)
+        return {"inputs": inputs, "outputs": np.zeros((rows, inputs.shape[1]), np.float32)}
+
+    def read(
+        self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
+    ) -> tuple[float, int]:
+        """Train on sentences, updating the weights in place; the learning rate goes linearly from
+        the first of `rates` to the second, and rates of 0 only evaluate. Returns the sum of the
+        losses (0 in training) and their number."""
+        from rungwise.models.word_vectors import word2vec_kernel
+
+        reach = (self.window, self.dynamic_window, self.negatives, self.architecture == "cbow")
+        return word2vec_kernel.read(
+            *text, *plan, weights["inputs"], weights["outputs"], *reach, *rates, seed
+        )
+
+    def model(self, weights: Weights) -> WordVectorModel:
+        inputs, outputs = weights["inputs"], weights["outputs"]
+        return WordVectorModel(inputs[:, : self.size].copy(), outputs[:, : self.size].copy())
+
+
+class Plan(NamedTuple):
+    """Tables derived from word counts; probabilities are integers in units of 2^-32."""
+
+    keep: NDArray[np.uint64]  # (V,) probability that a word is read, 0 for never
+    share: NDArray[np.uint64]  # (V,) alias table: probability that a slot yields its own word
+    other: NDArray[np.int64]  # (V,) alias table: the word that it yields otherwise
+    path_starts: NDArray[np.int64]  # (V + 1,) start of each word's path; (1,) without a tree
+    path_nodes: NDArray[np.int64]  # (L,) from the root on
+    path_labels: NDArray[np.float32]  # (L,) the correct decision, 1 or 0
+
+
+def keep(counts_V: Counts, subsample: float) -> NDArray[np.uint64]:
+    """Return the probability of reading each word, as in word2vec.c: (sqrt(f/s) + 1)·s/f, with f
+    its share of the text and s `subsample`; 0 reads all."""
+    share = counts_V / max(1, counts_V.sum())
+    ratio = np.divide(subsample, share, out=np.zeros(len(share)), where=counts_V > 0)
+    kept = np.minimum(np.sqrt(ratio) + ratio, 1.0) if subsample else np.ones(len(share))
+    return _as_integers(np.where(counts_V > 0, kept, 0.0))
+
+
+def alias_table(weights_V: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Build a table to draw words by weight in constant time (Walker 1977; Vose 1991): each slot's
+    probability of its own word, and the word that it yields otherwise."""
+    size = len(weights_V)
+    filled = weights_V * (size / max(weights_V.sum(), 1e-300))
+    share, other = np.ones(size), np.arange(size)
+    small = [int(word) for word in np.flatnonzero(filled < 1)]
+    large = [int(word) for word in np.flatnonzero(filled >= 1)]
+    while small and large:
+        poor, rich = small.pop(), large[-1]
+        share[poor], other[poor] = filled[poor], rich
+        filled[rich] -= 1 - filled[poor]
+        if filled[rich] < 1:
+            small.append(large.pop())
+    return _as_integers(share), other
+
+
+def huffman_paths(counts_V: Counts) -> tuple[Counts, Counts, NDArray[np.float32]]:
+    """Build the Huffman tree (1952): the start of each word's path, its nodes from the root on, and
+    the decision at each, 1 for the rarer side. Words with a count of 0 have no path; of equal
+    counts the lower id comes first."""
+    words = [int(word) for word in np.flatnonzero(counts_V)]
+    heap = [(int(counts_V[word]), word) for word in words]
+    heapq.heapify(heap)
+    above: dict[int, tuple[int, int]] = {}  # node: its parent, and the decision there
+    node = size = len(counts_V)
+    while len(heap) > 1:
+        rarer, other = heapq.heappop(heap), heapq.heappop(heap)
+        above[rarer[1]], above[other[1]] = (node, 1), (node, 0)
+        heapq.heappush(heap, (rarer[0] + other[0], node))
+        node += 1
+    lengths = np.zeros(size, np.int64)
+    nodes: list[int] = []
+    labels: list[int] = []
+    for word in words:
+        path: list[tuple[int, int]] = []
+        while (place := path[-1][0] if path else word) in above:
+            path.append(above[place])
+        lengths[word] = len(path)
+        nodes += [place - size for place, _ in reversed(path)]
+        labels += [label for _, label in reversed(path)]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return starts, np.array(nodes, np.int64), np.array(labels, np.float32)
+
+
+def _as_integers(probabilities: NDArray[np.float64]) -> NDArray[np.uint64]:
+    return np.minimum(probabilities * _WHOLE, _WHOLE - 1).astype(np.uint64)

@@ -1,0 +1,115 @@
+"""Measure what `sequence_length` cuts off a split, and find a length that cuts little.
+
+Encoding records for each item what it left out (`Item.cut`) and how long its rows would have been
+(`Item.needs`). Windows cover the whole text, and a long tagged sentence continues in the next row,
+so only questions, single words and the shorter text of a pair can be cut there. Questions and
+texts to write have limits of their own, which longer rows do not lift.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from rungwise.core.stages.summary import Part
+from rungwise.tasks.data.splits import whole
+from rungwise.tasks.kinds.examples import Kind, Text
+from rungwise.tasks.kinds.items import Cut, Item
+from rungwise.tasks.kinds.pieces import WORD
+
+NOTED = 0.05  # cuts in more than this share of the examples are reported
+
+
+class CutShare(Part):
+    """Counts of a split: examples, examples that lost something, examples read in several items,
+    words, and words not read completely. Rows of `length` tokens would cut at most 5 % of the
+    examples; None: no row is long enough, because of another limit.
+    """
+
+    examples: int
+    cut_examples: int
+    windowed_examples: int
+    words: int
+    cut_words: int
+    length: int | None
+
+    @property
+    def of_examples(self) -> float:
+        return self.cut_examples / self.examples
+
+    @property
+    def windowed(self) -> float:
+        return self.windowed_examples / self.examples
+
+    @property
+    def of_words(self) -> float:
+        return self.cut_words / max(1, self.words)
+
+
+def cut_share(
+    examples: Sequence[Any], items: Sequence[Item], tokenizer: Tokenizer, kind: Kind
+) -> CutShare:
+    """Count what `items` lost of `examples`. A word is a run without blanks, or a Han character."""
+    needs = [0.0] * len(examples)
+    for item in items:
+        needs[item.example] = max(needs[item.example], item.needs)
+    cuts = [cut for item in items for cut in item.cut]
+    read = [whole(example) for example in examples]
+    if kind == "generation":  # the target is a text too, and can lose words
+        read += [str(each.target) for each in examples if isinstance(each, Text)]
+    enough = sorted(needs)[len(needs) - 1 - int(NOTED * len(needs))]
+    return CutShare(
+        examples=len(examples),
+        cut_examples=len({item.example for item in items if item.cut}),
+        windowed_examples=sum(n > 1 for n in Counter(item.example for item in items).values()),
+        words=sum(len(WORD.findall(text)) for text in read),
+        cut_words=sum(_lost(cuts, tokenizer)),
+        length=None if math.isinf(enough) else int(enough),
+    )
+
+
+def note(sequence_length: int, shares: dict[str, CutShare]) -> str | None:
+    """Describe what is cut or read in windows; None if that is little."""
+    cut = {split: share for split, share in shares.items() if share.of_examples > NOTED}
+    if not cut:
+        long = {split: each.windowed for split, each in shares.items() if each.windowed > NOTED}
+        parts = ", ".join(f"{share:.1%} of the {split} examples" for split, share in long.items())
+        line = (
+            f"{parts} do not fit into finetune.sequence_length {sequence_length} and are "
+            "read in several rows, so that nothing is cut"
+        )
+        return line if long else None
+    parts = ", ".join(
+        f"{share.of_examples:.1%} of the {split} examples ({share.of_words:.1%} of the words)"
+        for split, share in cut.items()
+    )
+    lengths = [share.length for share in cut.values()]
+    if None in lengths:
+        return (
+            f"{parts} are cut, and no finetune.sequence_length would cut at most {NOTED:.0%}: "
+            "texts to write are cut at finetune.max_answer_tokens, questions at 64 tokens"
+        )
+    return (
+        f"finetune.sequence_length {sequence_length} cuts {parts}; "
+        f"{max(filter(None, lengths))} would cut at most {NOTED:.0%} of the examples"
+    )
+
+
+def _lost(cuts: Sequence[Cut], tokenizer: Tokenizer) -> list[int]:
+    """Count for each cut text the words that its kept tokens do not cover completely."""
+    texts = list(dict.fromkeys(cut.text for cut in cuts))
+    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+    offsets_of = {text: each.offsets for text, each in zip(texts, encodings, strict=True)}
+    lost = []
+    for cut in cuts:
+        offsets = offsets_of[cut.text]
+        begin = offsets[cut.begin][0] if cut.begin < len(offsets) else len(cut.text)
+        end = offsets[cut.end][0] if cut.end < len(offsets) else len(cut.text)
+        first = 0 if cut.begin == 0 else begin
+        words = WORD.finditer(cut.text)
+        lost.append(sum(word.start() < first or word.end() > end for word in words))
+    return lost

@@ -1,0 +1,234 @@
+"""Load a task from files: read, split, sample and check it before anything trains on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rungwise.core.errors import DataError
+from rungwise.core.storage.store_errors import reached
+from rungwise.tasks.config import METRICS, FilesTaskConfig, files_of, key_of
+from rungwise.tasks.data.splits import drawn, overlap, shares
+from rungwise.tasks.formats.base import DROPPED, listed, nearest, shown
+from rungwise.tasks.formats.columns import BARE, SPANS
+from rungwise.tasks.kinds.examples import SPLITS, Example, Tagged, TaskInfo, Text
+from rungwise.tasks.kinds.tagging import marks_spans
+
+
+@dataclass(frozen=True)
+class Task:
+    """A loaded task: its splits, and what they have in common.
+
+    `overlap` and `irregular` are as in TaskSummary; `notes` are lines for the user. `whole_train`
+    is the training split before a budget was drawn from it, None without a budget.
+    """
+
+    info: TaskInfo
+    splits: dict[str, list[Any]]
+    overlap: dict[str, int] = field(default_factory=dict)
+    irregular: dict[str, dict[str, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    whole_train: list[Any] | None = None
+
+
+def load(config: FilesTaskConfig) -> Task:
+    """Load the task of the config.
+
+    Raises DataError, naming file and line, for data that no model should be trained on.
+    """
+    counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+    splits = {split: _read(config, split, counts[split]) for split in config.paths()}
+    given = {split: getattr(config, f"{split}_fraction") for split in SPLITS[1:]}
+    fractions = {split: share for split, share in given.items() if share is not None}
+    if fractions:
+        splits |= shares(splits["train"], fractions, config.seed)
+    splits = {split: splits[split] for split in SPLITS}
+    for split, examples in splits.items():
+        _check_filled(split, examples, config)
+    labels = _labels(config, splits, counts)
+    scheme = getattr(config.format, "scheme", "as_is")
+    if scheme == "iob2" and config.metric != "accuracy":
+        _check_tags(labels, splits)
+    notes, whole_train = [], None
+    if config.train_examples is not None:
+        whole_train = splits["train"]
+        splits["train"] = _budget(config, splits["train"], labels)
+    for split in SPLITS[1:]:
+        most = getattr(config, f"max_{split}_examples")
+        if most is not None:
+            splits[split] = drawn(splits[split], most, config.seed)
+    info = TaskInfo(
+        kind=config.format.task_kind,
+        labels=labels,
+        pair=any(isinstance(e, Text) and e.second is not None for e in splits["train"]),
+        metric=_metric(config, labels),
+    )
+    shared = {split: overlap(splits["train"], splits[split]) for split in SPLITS[1:]}
+    for split, number in shared.items():
+        if number:
+            notes.append(
+                f"{number} of {len(splits[split])} {split} examples have a text that stands in "
+                "train too; their score says what was remembered"
+            )
+    irregular = {split: dict(reasons) for split, reasons in counts.items() if reasons}
+    notes += [
+        f"{split}: {reason.replace('_', ' ')}: {number:,}"
+        for split, reasons in irregular.items()
+        for reason, number in reasons.items()
+    ]
+    if labels and (idle := set(labels) - {label for e in splits["train"] for label in _of(e)}):
+        notes.append(f"no training example has the label {listed(_sorted(idle))}")
+    return Task(info, splits, shared, irregular, notes, whole_train)
+
+
+def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:
+    examples: list[Example] = []
+    form = config.format_of(split)
+    for file in form.chosen(files_of(config, split), counts):
+        try:
+            with reached(file.uri, key_of(split)):
+                examples.extend(form.read(file, split, counts))
+        except OSError as error:
+            raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
+    damaged = sum(number for reason, number in counts.items() if reason.startswith(DROPPED))
+    if damaged > len(examples):
+        reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in counts.items())
+        raise DataError(
+            f"{key_of(split)}: expected most examples to be sound, found {len(examples)} that are "
+            f"and {damaged} that are not ({reasons}); set data.format.on_error to error to see the "
+            "first one, and check what data.format says"
+        )
+    return examples
+
+
+def _check_filled(split: str, examples: Sequence[Example], config: FilesTaskConfig) -> None:
+    if examples:
+        return
+    paths = config.paths()
+    if split in paths:
+        raise DataError(
+            f"{key_of(split)}: expected examples, found none in {', '.join(paths[split])}; change "
+            f"{key_of(split)}"
+        )
+    keys = [key_of(f"{other}_fraction") for other in SPLITS[1:] if other not in paths]
+    raise DataError(
+        f"the share of {key_of('train')} that is {split} has no example; change "
+        f"{' or '.join(keys)}, or name a file"
+    )
+
+
+def _labels(
+    config: FilesTaskConfig, splits: dict[str, list[Example]], counts: dict[str, Counter[str]]
+) -> tuple[str, ...]:
+    """Return the names of the labels; reject, drop or keep examples whose label training lacks.
+
+    Runs on the whole training split, before a budget is drawn from it.
+    """
+    if config.format.task_kind not in ("classification", "multilabel", "tagging"):
+        return ()
+    seen = {label for example in splits["train"] for label in _of(example)}
+    if len(seen) < 2:
+        raise DataError(
+            f"{key_of('train')}: expected two labels or more, found only {listed(sorted(seen))}; "
+            "check which column data.format names, or change the file"
+        )
+    extra: set[str] = set()
+    for split in SPLITS[1:]:
+        kept = []
+        for example in splits[split]:
+            unseen = [label for label in _of(example) if label not in seen]
+            if unseen and config.unseen_labels == "error":
+                key = key_of(split if split in config.paths() else "train")
+                raise DataError(
+                    f"{key}: {example.where}: the label {shown(unseen[0])} of this {split} example "
+                    f"is on no training example{nearest(unseen[0], seen)}; the labels there are "
+                    f"{listed(_sorted(seen))}; mend the files, or set "
+                    f"{key_of('unseen_labels')} to drop or keep"
+                )
+            if unseen:
+                done = "kept" if config.unseen_labels == "keep" else "dropped"
+                counts[split][f"examples_{done}_with_a_label_unseen_in_training"] += 1
+                extra.update(unseen)
+            if not unseen or config.unseen_labels == "keep":
+                kept.append(example)
+        splits[split] = kept
+        _check_filled(split, kept, config)
+    known = seen | extra if config.unseen_labels == "keep" else seen
+    stated = config.format.stated_labels
+    return tuple(stated) if stated else tuple(_sorted(known))
+
+
+def _of(example: Example) -> tuple[str, ...]:
+    """Return the labels of a classification, multilabel or tagging example, each once."""
+    if isinstance(example, Tagged):
+        return tuple(dict.fromkeys(example.tags or ()))
+    assert isinstance(example, Text)
+    return example.target if isinstance(example.target, tuple) else (str(example.target),)
+
+
+def _sorted(labels: set[str]) -> list[str]:
+    if all(label.isascii() and label.isdigit() for label in labels):
+        return sorted(labels, key=lambda label: (int(label), label))
+    return sorted(labels)
+
+
+def _budget(
+    config: FilesTaskConfig, examples: list[Example], labels: tuple[str, ...]
+) -> list[Example]:
+    number = config.train_examples
+    assert number is not None
+    classes = config.format.task_kind == "classification"
+    draw = config.draw or ("balanced" if classes else "natural")
+    if number > len(examples):
+        raise DataError(
+            f"{key_of('train_examples')} is {number}, but train has {len(examples)} examples; "
+            "lower it, or leave it out to take all"
+        )
+    if draw == "balanced" and number < len(labels):
+        raise DataError(
+            f"{key_of('train_examples')} is {number}, but there are {len(labels)} labels "
+            f"({listed(labels)}); give each one example at least, "
+            f"or set {key_of('draw')} to natural"
+        )
+    return drawn(examples, number, config.seed, draw)
+
+
+def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None:
+    """Raise DataError if nearly all tags mark spans but a few do not. These are typing errors, and
+    would silently change the metric to accuracy per word."""
+    spans = {label for label in labels if SPANS.fullmatch(label)} - {"O"}
+    if len(bare := {label for label in labels if label in BARE} - {"O"}) > 2 and not spans:
+        spans = bare  # such as B, M, E and S
+    odd = set(labels) - spans - {"O"}
+    if not odd or len(spans) <= len(odd) or not ("O" in labels or spans == bare):
+        return
+    for split, examples in splits.items():
+        for example in examples:
+            if found := odd.intersection(_of(example)):
+                tag = min(found)
+                raise DataError(
+                    f"{key_of(split)}: {example.where}: the sentence that begins here has the tag "
+                    f"{shown(tag)}, which marks no span{nearest(tag, spans)}, while the others do "
+                    f"({listed(_sorted(spans))}); mend the file, or set {key_of('metric')} to "
+                    "accuracy to score words"
+                )
+
+
+def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
+    kind = config.format.task_kind
+    spans = kind == "tagging" and marks_spans(labels)
+    default = METRICS[kind][0] if kind != "tagging" or spans else "accuracy"
+    metric = config.metric or config.format.default_metric or default
+    if kind == "classification" and metric == "f1" and len(labels) != 2:
+        raise DataError(
+            f"{key_of('metric')}: f1 is of the second of two labels, but there are {len(labels)} "
+            f"({listed(labels)}); use macro_f1"
+        )
+    if kind == "tagging" and metric != "accuracy" and not spans:
+        raise DataError(
+            f"{key_of('metric')}: {metric} is of spans in IOB or BMES tags, but the tags are "
+            f"{listed(labels)}; use accuracy"
+        )
+    return metric

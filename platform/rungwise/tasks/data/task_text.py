@@ -1,0 +1,128 @@
+"""The text of a task without its labels, as a corpus for task-adaptive pretraining.
+
+See Gururangan et al. 2020 (arXiv:2004.10964, section 4). Documents, from the training split only:
+
+    classification, multilabel, regression, generation   the text, then its second text
+    tagging     the words, with blanks between them where their script has any
+    span        a context once, after all questions about it
+    choice      a context once, then each question about it with all its options
+
+Options keep the order of the data, right and wrong ones alike; any other choice would reveal the
+answer. Targets are never read as text, but they may select examples.
+
+The text of a task fits in memory, so this process builds it without Ray Data. The files have the
+format of any corpus.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, assert_never, cast
+
+from pydantic import Field
+
+from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.context import Context
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.summary import PerSplit
+from rungwise.core.storage.folder import Folder
+from rungwise.corpus.document import RawDocument
+from rungwise.corpus.in_memory import write_corpus
+from rungwise.corpus.sources import Rules
+from rungwise.corpus.summary import CorpusSummary
+from rungwise.tasks.kinds.examples import ChoiceExample, Example, Question, Tagged, Text, read
+from rungwise.tokens.segmenters import blanks_before
+
+_SPLIT = "train"
+_LABEL = "task"  # the origin of every document; says nothing about its class
+
+
+class TaskTextConfig(Config):
+    """Which training text of a task to read. Labels only select examples; they are not text.
+
+    `labels` and `minimum_score` keep the pairs that people judged alike, for objectives that learn
+    from such pairs.
+    """
+
+    labels: tuple[str, ...] | None = None  # keep examples with these labels; null: all
+    minimum_score: float | None = None  # keep examples with at least this score; null: all
+    # share held out to measure the loss on
+    held_out_fraction: float = Field(default=0.1, gt=0, lt=1)
+    seed: int = Field(default=0, ge=0)
+
+
+def build_task_text(
+    config: TaskTextConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> CorpusSummary:
+    """Write the corpus of the input `task` to `output`.
+
+    Raises DataError if there is too little text for both a training and a held-out part.
+    """
+    rules = Rules(
+        minimum_characters=1, held_out_fraction=config.held_out_fraction, seed=config.seed
+    )
+    raw_documents = documents(alike(config, read(inputs["task"], _SPLIT)))
+    summary = write_corpus([raw_documents], rules, _LABEL, output)
+    _refuse_too_few(config, summary.documents)
+    return summary
+
+
+TASK_TEXT = StageType("task_text", 5, build_task_text, CorpusSummary)
+
+
+def alike(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Example]:
+    """Return the examples that the config keeps.
+
+    Raises ConfigError if it selects by labels or scores that the examples do not have.
+    """
+    for key, kind in (("labels", str), ("minimum_score", float)):
+        wanted: Any = getattr(config, key)
+        if wanted is None:
+            continue
+        if not all(isinstance(each, Text) and isinstance(each.target, kind) for each in examples):
+            raise ConfigError(
+                f"task_text.{key} is {wanted}, but not every example of the task is a text with "
+                f"a {'label' if kind is str else 'score'}; leave it out, or take another task"
+            )
+        texts = cast(Sequence[Text], examples)
+        keeps = wanted.__contains__ if kind is str else wanted.__le__
+        examples = [each for each in texts if keeps(each.target)]
+    return examples
+
+
+def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
+    """Yield the documents of examples of one kind; the ids say where they came from."""
+    # For each context: where it first occurred, and the questions about it.
+    asked: dict[str, tuple[str, dict[str, None]]] = {}
+    for example in examples:
+        match example:
+            case Text(where, text, second):
+                yield RawDocument(where, _LABEL, ("\n".join(filter(None, (text, second))),))
+            case Tagged(where, words):
+                written = zip(blanks_before(words), words, strict=True)
+                text = "".join(itertools.chain.from_iterable(written))
+                yield RawDocument(where, _LABEL, (text,), segmented=True)
+            case Question(where, _, question, context):
+                asked.setdefault(context, (where, {}))[1][question] = None
+            case ChoiceExample(where, context, question, options):
+                words = "\n".join(filter(None, (question, *options)))
+                asked.setdefault(context, (where, {}))[1][words] = None
+            case _:
+                assert_never(example)
+    before = bool(examples) and isinstance(examples[0], Question)
+    for context, (where, several) in asked.items():
+        paragraphs = (*several, context) if before else (context, *several)
+        yield RawDocument(where, _LABEL, paragraphs)
+
+
+def _refuse_too_few(config: TaskTextConfig, documents: PerSplit) -> None:
+    for split, direction in (("validation", "raise"), ("train", "lower")):
+        if not getattr(documents, split):
+            raise DataError(
+                f"the training examples of the task give {documents.total} "
+                f"documents, and none fell into {split}; {direction} task_text.held_out_fraction "
+                f"(now {config.held_out_fraction}), or use a task with more examples"
+            )

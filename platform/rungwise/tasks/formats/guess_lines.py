@@ -1,0 +1,233 @@
+"""Guess format blocks for line-based files: tables with and without a header, tagged words."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from statistics import fmean
+from typing import Any
+
+from rungwise.tasks.formats.cells import rows_of
+from rungwise.tasks.formats.columns import BARE, SPANS, brackets
+from rungwise.tasks.formats.fasttext import PREFIX
+from rungwise.tasks.formats.guess_fields import (
+    ANSWERS,
+    DECIMAL,
+    LABELS,
+    PAIRS,
+    ROWS,
+    SCORES,
+    TEXTS,
+    WRITTEN,
+    as_list,
+    by_fields,
+    fewest,
+    is_prose,
+    labelled,
+    marked,
+    mean_length,
+)
+
+_FEWEST_BEFORE_EXTRA = 4  # columns that each line has, where the lines are of many lengths
+_WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
+_DELIMITERS = (
+    *(("\t", False), (",", True), ("\t", True), (";", True), ("|", False), ("@", False)),
+)
+
+
+def of_lines(text: str) -> Iterator[dict[str, Any]]:
+    """Yield format blocks that may read the text, likeliest first."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[: 20 * ROWS]
+    filled = [line for line in lines if line.strip()][:ROWS]
+    several = [sum(word.startswith(PREFIX) for word in line.split()) for line in filled]
+    if several and all(several):
+        yield {"kind": "fasttext"} | ({"several_labels": True} if max(several) > 1 else {})
+    yield from _conll(lines)
+    tables = []
+    for delimiter, quoting in _DELIMITERS:
+        rows = _rows(filled, delimiter, quoting)
+        width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
+        if width > 1 and same > 0.9 * len(rows):
+            tables.append(({"delimiter": delimiter, "quoting": quoting}, rows, width))
+    for layout, rows, width in tables:
+        plain = {k: v for k, v in layout.items() if v != {"delimiter": "\t", "quoting": False}[k]}
+        header = [cell.strip() for cell in rows[0]]
+        known = {
+            *LABELS,
+            *SCORES,
+            *TEXTS,
+            *ANSWERS,
+            *(name for pair in (*PAIRS, *WRITTEN) for name in pair),
+        }
+        even = [row for row in rows if len(row) == width]
+        if len(even) < len(rows):
+            plain["extra_columns"] = all(len(row) >= width for row in rows)
+        if known.intersection(cell.lower() for cell in header) and len({*header}) == len(header):
+            columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
+            if columns:
+                yield from by_fields(columns, plain)
+        if len(header) >= width:
+            yield from _with_names(header, even[1:], plain)
+        yield from _without_names(even, plain)
+    first = [line.partition(" ") for line in filled]
+    heads = {label for label, _, _ in first}
+    # A label does not stand in the texts too, as the first word of a sentence does.
+    inside = {word.lower() for _, _, rest in first for word in rest.split()}
+    apart = {head for head in heads if head.isdecimal() or head.lower() not in inside}
+    if first and len(heads) <= max(2, len(first) / 3) and len(apart) > 0.8 * len(heads):
+        form = {"kind": "table", "columns": {"text": 1, "label": 0}, "delimiter": " "}
+        yield form | {"header": False, "rest_of_line": True}
+
+
+def _rows(lines: Sequence[str], delimiter: str, quoting: bool) -> list[list[str]]:
+    try:
+        return list(islice(rows_of(lines, delimiter, quoting=quoting), ROWS))
+    except csv.Error:
+        return []
+
+
+def _with_names(
+    header: Sequence[str], rows: Sequence[Sequence[str]], layout: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield tables with unknown header names. A header cell that occurs as a label is data."""
+    for form in _without_names(rows, layout) if rows else ():
+        columns = form["columns"]
+        target = columns.get("label", columns.get("labels", columns.get("score")))
+        targets = as_list(target) or [target]
+        if target is None or any(header[n] in {row[n] for row in rows} for n in targets):
+            continue
+        names = {
+            key: [header[n] for n in place] if isinstance(place, list) else header[place]
+            for key, place in columns.items()
+        }
+        words = (each for name in names.values() for each in as_list(name) or [name])
+        if all(each.count(" ") < _WORDS_OF_A_NAME for each in words):
+            yield {k: v for k, v in form.items() if k != "header"} | {"columns": names}
+
+
+def _without_names(
+    rows: Sequence[Sequence[str]], layout: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    columns = {place: list(cells) for place, cells in enumerate(zip(*rows, strict=True))}
+    lengths = {place: mean_length(cells) for place, cells in columns.items()}
+    prose = [place for place, cells in columns.items() if is_prose(cells)]
+    text = max(prose or columns, key=lambda place: lengths[place])
+    label = fewest(columns, but=text)
+    plain = {"kind": "table", **layout, "header": False}
+    last = max(columns)
+    for written, extra in (("ABCDE", {"answer": "letter"}), ("0123", {}), ("1234", {"first": 1})):
+        count = len({*columns[last]})
+        if 3 <= count < last and {*columns[last]} == {*written[:count]}:
+            options = list(range(last - count, last))
+            asked = {"question": options[0] - 1, "options": options, "answer": last}
+            if min(lengths[place] for place in options) > 3:
+                yield {**plain, "kind": "choice", "columns": asked, **extra}
+    if marks := marked(columns):
+        yield plain | {"columns": {"text": text, "labels": marks}}
+    if label is None:
+        return
+    about, keys = {"score": label}, {}
+    if not any(map(DECIMAL, columns[label])):
+        about, keys = labelled(label, columns[label])
+    plain |= keys
+    different = {place: len({*cells}) / len(rows) for place, cells in columns.items()}
+    texts = sorted({text, *(place for place in prose if different[place] > 0.5)} - {label})
+    # A second text is about as long as the first; a title is shorter, and a part of the text.
+    if len(texts) == 2 and min(lengths[place] for place in texts) > 0.2 * lengths[text]:
+        yield plain | {"columns": {"text": texts[0], "second": texts[1], **about}}
+    yield plain | {"columns": {"text": texts if len(texts) > 1 else text, **about}}
+
+
+def _conll(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield blocks for one word and its tags per line, with blank lines between sentences."""
+    words = [line for line in lines if line.strip() and not line.startswith("-DOCSTART-")]
+    ends = sum(not line.strip() for line in lines)
+    # Inside a sentence, # is a word.
+    starts = {
+        line
+        for before, line in itertools.pairwise(["", *lines])
+        if line.startswith("#") and (not before.strip() or before.startswith("#"))
+    }
+    for separator in ("\t", None) if words else ():
+        usual = Counter(len(line.split(separator)) for line in words).most_common(1)[0][0]
+        comments = {
+            line
+            for line in starts
+            if line.startswith(("# ", "#\t")) or len(line.split(separator)) != usual
+        }
+        body = [line for line in words if line not in comments][:ROWS]
+        if body:
+            yield from _of_words(body, separator, comments, ends)
+
+
+def _of_words(
+    body: Sequence[str], separator: str | None, comments: set[str], ends: int
+) -> Iterator[dict[str, Any]]:
+    rows = [line.split(separator) for line in body]
+    width, same = Counter(map(len, rows)).most_common(1)[0]
+    extra = same < 0.95 * len(rows)
+    # After the tag, CoNLL-2012 has as many columns as the sentence has verbs.
+    width = min(map(len, rows)) if extra else width
+    if width < (_FEWEST_BEFORE_EXTRA if extra else 2):
+        return
+    columns = [*zip(*(row[:width] for row in rows if extra or len(row) == width), strict=True)]
+    number = next((n for n, cells in enumerate(columns[:3]) if _running(cells)), None)
+    if separator and number == 0 and width == 10:
+        yield {"kind": "conllu"}
+        return
+    word = 0 if number is None else number + 1
+    if word >= width or fmean(cell.count(" ") for cell in columns[word]) > 0.1:
+        return
+    # WebAnno's first columns are places, such as 1-2 and 4-9.
+    if not any(character.isalpha() for cell in columns[word] for character in cell):
+        return
+    marks = [n for n, each in enumerate(columns) if n > word and _marks(each)]
+    tag = width - 1
+    if marks:
+        tag = marks[-1] if number is None else marks[0]
+    elif _marks(columns[word]):
+        word, tag, marks = width - 1, word, [word]
+    form: dict[str, Any] = {"kind": "conll"}
+    form |= {"word": word} if word else {}
+    form |= {"tag": tag} if extra or tag != width - 1 else {}
+    form |= {"extra_columns": True} if extra else {}
+    form |= {"separator": "tab"} if separator else {}
+    form |= {"comment": _comment(comments, body)} if comments else {}
+    glued = [cell for cell in columns[word] if re.fullmatch(r"\D\d", cell)]
+    form |= {"glued_digit": True} if len(glued) > 0.5 * len(rows) else {}
+    apart = 2 < ends < len(body) / 2 and not extra
+    if marks or (apart and len({*columns[tag]}) < max(60, len(rows) / 4)):
+        yield form
+
+
+def _comment(comments: set[str], body: Sequence[str]) -> str:
+    """Return what comments begin with and words do not."""
+    hash_is_a_word = any(line.startswith("#") for line in body)
+    if not hash_is_a_word:
+        return "#"
+    first, last = min(comments), max(comments)  # what these share, all do
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(character for character, _ in same).rstrip()
+
+
+def _running(cells: Sequence[str]) -> bool:
+    """Whether a column numbers the words of each sentence, from 0 or 1."""
+    if cells[0] not in ("0", "1"):
+        return False
+    # CoNLL-U also numbers what is between words.
+    numbers = [int(cell) for cell in cells if cell.isdecimal()]
+    steps = [b - a == 1 or b == numbers[0] for a, b in itertools.pairwise(numbers)]
+    runs = len(cells) == 1 or {*numbers} != {numbers[0]}
+    return len(numbers) > 0.5 * len(cells) and all(steps) and runs
+
+
+def _marks(tags: Sequence[str]) -> bool:
+    different = {*tags}
+    if brackets(different):
+        return True
+    bare = BARE.issuperset(different) and not {"B", "S"}.isdisjoint(different)
+    return bare or (different != {"O"} and all(map(SPANS.fullmatch, different)))

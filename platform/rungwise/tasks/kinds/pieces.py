@@ -1,0 +1,53 @@
+"""Encode texts as token ids, and cut those that do not fit in a row or read them in windows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+
+from rungwise.tasks.kinds.items import Cut
+from rungwise.tokens.segmenters import HAN
+
+WORD = re.compile(rf"[{HAN}]|[^\s{HAN}]+")
+
+
+def ids_of(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of each text, without special tokens."""
+    encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
+
+
+def cuts(*kept: tuple[str, Sequence[int], int, int]) -> tuple[Cut, ...]:
+    """Return the texts that lost something, from (text, ids, first token kept, end)."""
+    return tuple(Cut(text, begin, end) for text, ids, begin, end in kept if end - begin < len(ids))
+
+
+def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """Return [begin, end) of each window of at most `room` tokens; together they cover all."""
+    step = max(1, min(stride, room // 2))
+    spans = [(0, min(tokens, room))]
+    while spans[-1][1] < tokens:
+        begin = spans[-1][0] + step
+        spans.append((begin, min(tokens, begin + room)))
+    return spans
+
+
+def longest_first(
+    first: Sequence[int], second: Sequence[int], room: int
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Cut both texts at their ends to at most `room` tokens together.
+
+    The longer one loses tokens until they fit, the second if they are equally long, as in BERT's
+    released code.
+    """
+    fair = room // 2
+    shorter_first, shorter_second = len(first) <= fair, len(second) <= fair
+    if len(first) + len(second) <= room:
+        return first, second
+    if shorter_first:
+        return first, second[: room - len(first)]
+    if shorter_second:
+        return first[: room - len(second)], second
+    return first[: room - fair], second[:fair]

@@ -1,0 +1,95 @@
+"""Score answers by the rules of SQuAD's official script, and of CMRC 2018's for Chinese.
+
+SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250; evaluate-v2.0.py, 2018) ignores case, ASCII
+punctuation, the articles a, an, the and extra white space. Exact match compares the rest, F1 its
+words as bags; the best of several gold answers counts. A question without an answer, or whose gold
+answers are all empty by these rules, is right only if nothing is answered.
+
+CMRC 2018 (Cui et al. 2019, arXiv:1810.07366; cmrc2018_evaluate.py) ignores case and a list of
+signs, each Han character is a word, and F1 uses the longest common substring instead of bags. For
+other scripts the official code uses NLTK's words; here a word is a run between blanks, dashes and
+ASCII punctuation, with points and commas inside, and each such sign is a word. These rules apply to
+a context with more Han characters than words of other scripts.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+from rungwise.tasks.kinds.examples import Question
+from rungwise.tokens.segmenters import HAN
+
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_HAN = re.compile(f"[{HAN}]")
+_OTHER_WORD = re.compile(rf"[^\W{HAN}]+")
+_WITHOUT_SIGNS = str.maketrans(
+    "",
+    "",
+    "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』",  # noqa: RUF001
+)
+_OTHER = rf"[^\s{HAN}{re.escape(string.punctuation)}\u2013\u2014]+"  # en and em dash end a word
+_CHINESE_WORD = re.compile(rf"[{HAN}]|{_OTHER}(?:[.,]{_OTHER})*|\S")
+
+
+def of_example(predicted: str, example: Question) -> tuple[float, float]:
+    """Return (exact match, F1) of a text, "" for no answer. The example must have answers."""
+    assert example.answers is not None, "an example without known answers has no score"
+    chinese = is_chinese(example.context)
+    bare = chinese_normalised if chinese else normalised
+    golds = [answer.text for answer in example.answers if bare(answer.text)] or [""]
+    f1 = chinese_f1 if chinese else word_f1
+    return (
+        max(float(bare(gold) == bare(predicted)) for gold in golds),
+        max(f1(gold, predicted) for gold in golds),
+    )
+
+
+def normalised(text: str) -> str:
+    """Normalise as SQuAD does: lower case, no punctuation, no articles, single blanks."""
+    text = text.lower().translate(_WITHOUT_PUNCTUATION)
+    return " ".join(_ARTICLE.sub(" ", text).split())
+
+
+def word_f1(gold: str, predicted: str) -> float:
+    """SQuAD's F1 of two texts. If one has no words: 1 if the other has none either, else 0."""
+    wanted, given = normalised(gold).split(), normalised(predicted).split()
+    shared = sum((Counter(wanted) & Counter(given)).values())
+    return _f1(shared, wanted, given)
+
+
+def chinese_normalised(text: str) -> str:
+    """Normalise as CMRC does: lower case, without blanks at both ends and its list of signs."""
+    return text.lower().strip().translate(_WITHOUT_SIGNS)
+
+
+def chinese_f1(gold: str, predicted: str) -> float:
+    """CMRC's F1 of two texts. If one has no words: 1 if the other has none either, else 0."""
+    wanted = _CHINESE_WORD.findall(chinese_normalised(gold))
+    given = _CHINESE_WORD.findall(chinese_normalised(predicted))
+    return _f1(_longest_common_stretch(wanted, given), wanted, given)
+
+
+def is_chinese(text: str) -> bool:
+    """Whether a text has more Han characters than words of other scripts."""
+    return len(_HAN.findall(text)) > len(_OTHER_WORD.findall(text))
+
+
+def _f1(shared: int, wanted: Sequence[str], given: Sequence[str]) -> float:
+    if not wanted or not given:
+        return float(list(wanted) == list(given))
+    return 2 * shared / (len(wanted) + len(given))
+
+
+def _longest_common_stretch(first: Sequence[str], second: Sequence[str]) -> int:
+    longest = 0
+    lengths = [0] * (len(second) + 1)  # of the common substring that ends before each position
+    for word in first:
+        lengths = [0] + [
+            lengths[place] + 1 if word == other else 0 for place, other in enumerate(second)
+        ]
+        longest = max(longest, *lengths)
+    return longest
