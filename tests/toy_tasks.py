@@ -1,7 +1,8 @@
 """Tiny tasks of every kind as hand-built items, and a stand-in for what reads their answers.
 
-In each, one of two tokens says the answer. The stand-in takes the place of `rungwise.tasks.interface`
-where a test is about training alone: its metric is the share of right answers, and it has no text.
+In each, one of two tokens says the answer. The stand-in takes the place of
+`rungwise.tasks.interface` where a test is about training alone: its metric is the share of right
+answers, and it has no text.
 """
 
 from __future__ import annotations

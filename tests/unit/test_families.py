@@ -62,7 +62,7 @@ def test_nothing_above_models_knows_which_families_or_objectives_there_are(path:
 def test_the_walk_would_see_a_family_and_an_objective(tmp_path: Path) -> None:
     for code in (
         "from rungwise.models.families.gpt import GptConfig",
-        "from rungwise.models import bert",
+        "from rungwise.models.families import bert",
         "from rungwise.models.losses.objectives import CAUSAL",
         "masks = kind in ('mlm', 'mlm_nsp')",
     ):

@@ -39,8 +39,9 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
 def leave_behind(folder: Folder, **changes: object) -> None:
     """The lease of a driver that was killed."""
     code = (
-        "import os, sys; from rungwise.core.stages.lease import Lease; from rungwise.core.storage.folder import "
-        "Folder; assert Lease(Folder.at(sys.argv[1]), 'f').take(); os.kill(os.getpid(), 9)"
+        "import os, sys; from rungwise.core.stages.lease import Lease; "
+        "from rungwise.core.storage.folder import Folder; "
+        "assert Lease(Folder.at(sys.argv[1]), 'f').take(); os.kill(os.getpid(), 9)"
     )
     killed = subprocess.run([sys.executable, "-c", code, folder.uri], check=False)
     assert killed.returncode == -9

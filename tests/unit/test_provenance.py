@@ -16,9 +16,8 @@ import pytest
 def test_a_module_is_named_as_it_was_started_and_not_by_its_place(
     tmp_path: Path, started: list[str], expected: str
 ) -> None:
-    asks = (
-        "from rungwise.core.stages.provenance import provenance\nprint(provenance()['command'])\n"
-    )
+    place = "rungwise.core.stages.provenance"
+    asks = f"from {place} import provenance\nprint(provenance()['command'])\n"
     (tmp_path / "asks.py").write_text(asks)
     command = [sys.executable, *started, "a b", "--c"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -5,9 +5,9 @@
 
 The driver works through the graph in one loop. It starts every stage whose inputs are finished, up
 to `compute.max_concurrent_stages`, as a Ray task that begins when the cluster has room. Only the
-driver writes records, the terminal and MLflow. A stage is built under a lease (core/stages/lease.py), so
-that concurrent drivers build each artifact once. If nothing is missing, neither Ray nor MLflow is
-started.
+driver writes records, the terminal and MLflow. A stage is built under a lease
+(core/stages/lease.py), so that concurrent drivers build each artifact once. If nothing is missing,
+neither Ray nor MLflow is started.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sweep stage: try settings of one variant, scored on the validation split only.
 
-The winner's score is a maximum over trials and so too high; evaluation/comparison/compare.py gives an unbiased
-one, with new seeds on the test split.
+The winner's score is a maximum over trials and so too high; evaluation/comparison/compare.py gives
+an unbiased one, with new seeds on the test split.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Variants compared on the test split of tasks: seeds, intervals, errors, ensembles, claims, tables.
+"""Variants compared on the test split of tasks: seeds, intervals, errors, ensembles, claims.
 
 Selection uses other seeds than the scores reported here.
 """

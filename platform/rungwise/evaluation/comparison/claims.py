@@ -66,7 +66,7 @@ class Claims(Config):
 
 @cache
 def registered() -> Claims:
-    text = (resources.files("rungwise.evaluation") / "claims.yaml").read_text("utf-8")
+    text = (resources.files("rungwise.evaluation.comparison") / "claims.yaml").read_text("utf-8")
     return validate(Claims, yaml.safe_load(text), source="claims.yaml")
 
 

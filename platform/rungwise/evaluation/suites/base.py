@@ -1,8 +1,8 @@
 """Suites: evaluations of any rung that offers the capability they need.
 
 A suite is a config with `measure(rung)`, in a file of its own and listed in the union of config.py.
-It needs one capability of the model (models/trained/capabilities.py); rungs without it are skipped, and the
-page says so.
+It needs one capability of the model (models/trained/capabilities.py); rungs without it are
+skipped, and the page says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a trained model can be asked: protocols in `capabilities.py`, and the wrappers that offer them.
+"""What a trained model can do: the protocols of `capabilities.py`, and wrappers that offer them.
 
 Code above `models` uses the protocols, never a family.
 """

@@ -12,8 +12,8 @@
 The heads on top (finetune/heads.py) do not know the family. Parameters keep their names from
 pretraining, so the weights of a run load unchanged; its heads are left out.
 
-Rows are framed by three marks (tasks/kinds/items.py). A model pretrained on packed blocks has not seen
-[CLS] and [SEP] in that role, if it has them at all. It gets three new tokens instead, start,
+Rows are framed by three marks (tasks/kinds/items.py). A model pretrained on packed blocks has not
+seen [CLS] and [SEP] in that role, if it has them at all. It gets three new tokens instead, start,
 delimiter and extract, as in Radford et al. 2018 ("Improving Language Understanding by Generative
 Pre-Training", section 3.3): three new, randomly initialised rows of the token embedding.
 
