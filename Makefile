@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install quickstart test test-all check check-infra format bench bench-instances bench-training screens reference dashboards clean
+.PHONY: help install quickstart test test-all docs check check-infra format bench bench-instances bench-training screens reference dashboards clean
 help: ## print this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -23,6 +23,9 @@ test: $(VENV)/.dev ## run the tests, without the slow ones
 test-all: $(VENV)/.dev ## run every test; the slow ones one by one, since some measure memory
 	$(PYTEST) -m "not slow" -n 2 --dist loadfile
 	$(PYTEST) -m slow
+
+docs: $(VENV)/.dev ## build the documentation as a site in dist/docs; a dead link is an error
+	$(BIN)/mkdocs build --quiet
 
 check: $(VENV)/.dev ## check format, lint and types
 	$(BIN)/ruff format --check .
