@@ -13,7 +13,7 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, Labels, name_of, names_of, shown, words
 from rungwise.tasks.formats.records import RecordsFormat, TextColumn
-from rungwise.tasks.formats.rows import Column
+from rungwise.tasks.formats.rows import Column, plain
 from rungwise.tasks.kinds.examples import Kind, Text
 
 
@@ -60,7 +60,8 @@ class TableFormat(RecordsFormat):
     label_separator: str = Field(default=",", min_length=1)  # separates several labels in one text
     # cut a label off here, such as at the colon of `coarse:fine`; null: take all of it
     label_until: str | None = Field(default=None, min_length=1)
-    skip_labels: tuple[str, ...] = ()  # leave out rows with these labels, such as SNLI's "-"
+    # leave out rows with these labels or scores, such as SNLI's "-", or "" for none
+    skip_labels: tuple[str, ...] = ()
     score_range: tuple[float, float] | None = None  # lowest and highest score allowed; null: any
 
     @property
@@ -90,7 +91,8 @@ class TableFormat(RecordsFormat):
                 values = self._values_of_labels(row, where)
                 if self.label_until is not None:
                     values = [value.partition(self.label_until)[0] for value in values]
-                if not {*self.skip_labels}.isdisjoint(values):
+                score = [plain(row["columns.score"])] if "columns.score" in row else []
+                if not {*self.skip_labels}.isdisjoint([*values, *score]):
                     counts["rows_dropped_for_their_label"] += 1
                     continue
                 names = [name_of(each, self.labels, where, "data.format.labels") for each in values]
