@@ -7,6 +7,8 @@ Two conventions differ: ours has queries, keys and values in one matrix, and our
 Shapes: B batch, T sequence, V vocabulary, M masked positions.
 """
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
@@ -16,7 +18,7 @@ from rungwise.models.losses.objectives import MLM_NSP, PretrainingBatch
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.models.transformer.block import parameter_count
 
-TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 VOCAB_SIZE = 97
 CONFIG = BertConfig(
     num_layers=3, num_heads=4, hidden_size=48, intermediate_size=96, max_position_embeddings=20

@@ -6,6 +6,8 @@ Weights go over by rungwise.serving.hugging_face, whose own tests are beside thi
 Shapes: B batch, T sequence, V vocabulary.
 """
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
@@ -15,7 +17,7 @@ from rungwise.models.losses.objectives import CAUSAL, CausalBatch
 from rungwise.models.transformer.block import parameter_count
 from rungwise.serving.hugging_face import load
 
-TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 VOCAB_SIZE = 97
 
 
@@ -24,9 +26,15 @@ def pair(request, tmp_path_factory):
     """Theirs and ours, of the same weights."""
     torch.set_num_threads(1)
     torch.manual_seed(26)
-    sizes = {"vocab_size": VOCAB_SIZE, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 20}
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCAB_SIZE,
+        "n_embd": 48,
+        "n_layer": 3,
+        "n_head": 4,
+        "n_positions": 20,
+    }
     no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    ends: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
     if request.param == "gpt2":
         config = transformers.GPT2Config(**sizes, **no_dropout, **ends)
         theirs = transformers.GPT2LMHeadModel(config)

@@ -5,6 +5,7 @@ saved and read, the last layer is copied. Shapes: B batch, T sequence, V vocabul
 """
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from rungwise.finetune.scoring import loss_sums
 from rungwise.serving.hugging_face import load
 from tests.small_models import shaken
 
-TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 V, PAD, D, T = 61, 60, 32, 14
 LENGTHS = torch.tensor([14, 9, 3, 11])
 BERT = {
@@ -80,7 +81,7 @@ def batch(segments=True):
     ids_BT = torch.randint(PAD, (len(LENGTHS), T))
     real_BT = torch.arange(T) < LENGTHS[:, None]
     ids_BT[~real_BT] = PAD
-    inputs = {"input_ids": ids_BT, "attention_mask": real_BT.long()}
+    inputs: dict[str, Any] = {"input_ids": ids_BT, "attention_mask": real_BT.long()}
     segments_BT = (torch.arange(T) > 5).long().expand_as(ids_BT) if segments else None
     if segments:
         inputs["token_type_ids"] = segments_BT

@@ -4,6 +4,7 @@ Random small models, nothing is downloaded. Shapes: B batch, T sequence, V vocab
 """
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -34,10 +35,10 @@ from rungwise.serving.hugging_face import export, load
 from rungwise.serving.hugging_face.tensors import headed_names
 from tests.small_models import shaken, small_model
 
-TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXT = ["The cat sat on the mat.", "Strawberries are red; is that so?", "naïve café"]
-SIZES = {
+SIZES: dict[str, Any] = {
     "num_layers": 2,
     "num_heads": 4,
     "hidden_size": 32,
@@ -231,7 +232,7 @@ def test_spans_and_choices_go_out(wordpiece, tmp_path):
     export(model, config, wordpiece, tmp_path / "choice")
     theirs = loaded(transformers.AutoModelForMultipleChoice, tmp_path / "choice")
     rows = Rows(lengths_B, torch.tensor([0, 0, 1, 1]), 2)
-    pairs = {name: tensor.view(2, 2, 18) for name, tensor in inputs.items()}
+    pairs: dict[str, Any] = {name: tensor.view(2, 2, 18) for name, tensor in inputs.items()}
     torch.testing.assert_close(
         theirs(**pairs).logits, model(ids_BT, segments_BT, rows), **TOLERANCE
     )
@@ -278,7 +279,7 @@ def test_what_went_out_comes_back_bit_by_bit(kind, wordpiece, tmp_path):
         config = BertConfig(**SIZES)
         model = headed(config, V, SequenceHead(32, 3, "cls", 0.1, pooler=True))
     else:
-        norm = {"norm": "pre"} if kind.startswith("pre-norm ") else {}
+        norm: dict[str, Any] = {"norm": "pre"} if kind.startswith("pre-norm ") else {}
         kind = kind.removeprefix("pre-norm ")
         model = small_model(kind, V, initializer_range=0.05, dropout=0.1, **norm)
         config = model.gpt.config if kind == "causal" else model.bert.config

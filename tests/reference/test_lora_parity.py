@@ -2,6 +2,8 @@
 too, with the same weights, the same first matrices and the same steps.
 """
 
+from typing import Any
+
 import torch
 import transformers
 
@@ -10,7 +12,7 @@ from rungwise.finetune.lora import adapt, merge
 from rungwise.serving.hugging_face import load
 
 STEPS = 8
-TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def test_eight_steps_and_the_merged_model_are_those_of_peft(tmp_path):

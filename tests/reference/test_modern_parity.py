@@ -6,6 +6,7 @@ V vocabulary.
 """
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -22,9 +23,9 @@ from rungwise.serving.hugging_face import export, load
 from rungwise.serving.hugging_face.tensors import entries
 from tests.small_models import shaken
 
-TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 V, T = 97, 40
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": V,
     "hidden_size": 48,
     "num_attention_heads": 4,
@@ -139,7 +140,7 @@ def test_what_goes_out_again_is_what_came_in(theirs, tmp_path):
 def test_the_published_shapes_have_the_published_numbers_of_parameters():
     """Warner et al. 2024, table 3 (149 M and 395 M); Llama 7B and Qwen3-0.6B as transformers counts
     them."""
-    wide = {"num_heads": 16, "hidden_size": 1024}
+    wide: dict[str, Any] = {"num_heads": 16, "hidden_size": 1024}
     llama = LlamaConfig(
         num_layers=32, num_heads=32, hidden_size=4096, intermediate_size=11008, tied=False
     )

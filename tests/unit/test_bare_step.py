@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,12 @@ from rungwise.models.transformer.block import parameter_count
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CPU = training_step.Setting("cpu", "float32", compile=False, threads=1)
-SIZES = {"num_layers": 1, "num_heads": 2, "hidden_size": 16, "intermediate_size": 64}
+SIZES: dict[str, Any] = {
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_size": 16,
+    "intermediate_size": 64,
+}
 BERT = Case("bert", BertConfig(**SIZES, max_position_embeddings=32), 40, 32, 6, 5)
 RAGGED = Case(
     "ragged",

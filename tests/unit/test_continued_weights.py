@@ -37,7 +37,7 @@ from tests.training_runs import (
 
 HEADS = {"bert.pooler.weight", "bert.pooler.bias", "nsp.weight", "nsp.bias"}
 # A step that changes no weight: float32 has no room for what it would add.
-STANDING = {"pretrain.steps": 1, "pretrain.optimizer.learning_rate": 1e-30}
+STANDING: dict[str, Any] = {"pretrain.steps": 1, "pretrain.optimizer.learning_rate": 1e-30}
 MLM = {"pretrain.objective": "mlm"}
 
 

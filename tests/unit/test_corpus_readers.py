@@ -168,7 +168,7 @@ def test_encodings(tmp_path: Path, encoding: str, documents: str, detected: bool
     if encoding == "utf-16-le":
         data = b"\xff\xfe" + data
     path = written(tmp_path / "a.txt", data)
-    keys = {"kind": "text", "documents": documents, "lines": "paragraph"}
+    keys: dict[str, Any] = {"kind": "text", "documents": documents, "lines": "paragraph"}
     drafts = read(path, **keys, encoding="detect" if detected else encoding)
     text = "\n".join(paragraph for draft in drafts for paragraph in draft.paragraphs)
     assert text.removeprefix("\ufeff") == ("Plain words first.\n" + GERMAN).rstrip()
@@ -306,7 +306,7 @@ def test_the_encoding_of_a_cut_off_file_is_guessed_from_what_is_intact(tmp_path:
 
 def test_a_chunk_of_less_than_a_byte_is_one_line(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", "one\ntwo\n")
-    keys = {"documents": "chunk", "chunk_kilobytes": 0.0001, "lines": "paragraph"}
+    keys: dict[str, Any] = {"documents": "chunk", "chunk_kilobytes": 0.0001, "lines": "paragraph"}
     drafts = read(path, kind="text", **keys)
     assert [draft.paragraphs for draft in drafts] == [["one"], ["two"]]
 

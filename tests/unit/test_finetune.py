@@ -85,7 +85,13 @@ def weights_after(data: TaskData, seed: int = 0, **keys: Any) -> dict[str, torch
 def test_a_task_that_can_be_learned_is_learned_and_scored_on_each_split(
     kind: Kind, pairs: Pairs
 ) -> None:
-    keys = {"epochs": 12, "dropout": 0, "pooling": "mean", "learning_rate": 0.02, "pairs": pairs}
+    keys: dict[str, Any] = {
+        "epochs": 12,
+        "dropout": 0,
+        "pooling": "mean",
+        "learning_rate": 0.02,
+        "pairs": pairs,
+    }
     data = toy_data(kind, examples=48, pairs=pairs)
     seen: dict[int, dict[str, float]] = {}
     model = finetune(config_of(**keys), data, 0, lambda epoch, told, _: seen.update({epoch: told}))
@@ -105,7 +111,7 @@ def test_a_task_that_can_be_learned_is_learned_and_scored_on_each_split(
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:
     data = toy_data("classification")
-    keys = {"top": {"kind": "bilstm", "hidden_size": 4}, "pooling": "mean"}
+    keys: dict[str, Any] = {"top": {"kind": "bilstm", "hidden_size": 4}, "pooling": "mean"}
     one, again, other = (weights_after(data, seed, **keys) for seed in (1, 1, 2))
     assert all(torch.equal(one[name], again[name]) for name in one)
     assert not torch.equal(one["head.linear.weight"], other["head.linear.weight"])

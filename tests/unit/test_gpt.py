@@ -5,6 +5,7 @@ right as well. Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -277,7 +278,7 @@ def test_one_document_as_long_as_the_row_is_the_same_with_and_without_a_mask(kin
 @pytest.mark.parametrize("family", [BertConfig, ModernBertConfig])
 def test_both_directions_stay_within_a_document_too(family):
     """An encoder over packed blocks: padding is a document of its own."""
-    sizes = {"num_layers": 2, "num_heads": 2, "hidden_size": 16}
+    sizes: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "hidden_size": 16}
     if family is ModernBertConfig:
         sizes["local_window"] = 4  # the second layer sees two on either side
     config = family(**sizes)

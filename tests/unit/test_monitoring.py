@@ -73,7 +73,7 @@ def test_steps_done_again_after_a_crash_are_counted_once(gauges: Gauges) -> None
 def test_a_sweep_has_its_trials_by_state_and_its_best_score(gauges: Gauges) -> None:
     monitor = Monitor("bert", ComputeConfig())
     for number, score in enumerate((0.5, 0.8, 0.6)):
-        nested = {"kind": "nested", "run": f"trial-{number}", "params": {}}
+        nested: dict[str, Any] = {"kind": "nested", "run": f"trial-{number}", "params": {}}
         monitor.handle("sweep", nested | {"status": "RUNNING"})
         monitor.handle("sweep", nested | {"status": "FINISHED"})
         shown = {"trial": f"trial-{number}", "accuracy": score}
@@ -142,7 +142,12 @@ def test_no_series_grows_with_steps_files_or_trials(gauges: Gauges) -> None:
     def feed(number: int) -> None:
         monitor.handle("pretrain", metrics(number, train__loss=1.0, validation__mlm_accuracy=0.5))
         monitor.handle("corpus", metrics(number, read__documents=number, contract__mask_share=0.8))
-        nested = {"kind": "nested", "run": f"trial-{number}", "params": {}, "status": "RUNNING"}
+        nested: dict[str, Any] = {
+            "kind": "nested",
+            "run": f"trial-{number}",
+            "params": {},
+            "status": "RUNNING",
+        }
         monitor.handle("sweep", nested)
         monitor.handle("sweep", metrics(number, run=f"trial-{number}", validation__accuracy=0.5))
         shown = {"trial": f"trial-{number}", "accuracy": 0.1 * number}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from benchmarks.simulated_step import count
@@ -12,7 +14,12 @@ from rungwise.models.families.gpt import GptConfig
 from rungwise.models.transformer.body import NextTokenModel
 
 D, INNER, LAYERS, V, B, T, M = 64, 256, 2, 1000, 8, 32, 5
-SIZES = {"num_layers": LAYERS, "num_heads": 2, "hidden_size": D, "intermediate_size": INNER}
+SIZES: dict[str, Any] = {
+    "num_layers": LAYERS,
+    "num_heads": 2,
+    "hidden_size": D,
+    "intermediate_size": INNER,
+}
 BLOCK = 4 * D * D + 2 * D * INNER  # weights of its matrices
 GPT = Case("GPT", GptConfig(**SIZES, max_position_embeddings=T), V, T, B)
 BERT = Case("BERT", BertConfig(**SIZES, max_position_embeddings=T), V, T, B, M)

@@ -137,7 +137,7 @@ def test_a_label_names_folders_but_rebuilds_nothing(tmp_path: Path) -> None:
 
 def test_identity_and_outside_enter_and_what_they_leave_out_does_not() -> None:
     def stage(place: str, digest: str) -> Stage:
-        reads = {"identity": lambda config: {"value": config.value}}
+        reads: dict[str, Any] = {"identity": lambda config: {"value": config.value}}
         reads["outside"] = lambda config: {"text": digest}
         return stage_type("a", **reads).stage(Settings(place=place))
 

@@ -105,7 +105,11 @@ def test_shares_of_one_file_leave_no_text_in_two_splits(tmp_path: Path) -> None:
 def test_a_budget_and_maxima_cap_the_splits_and_baselines_know_the_whole_one(
     tmp_path: Path, baselines: list[tuple[TaskInfo, int, int]]
 ) -> None:
-    keys = {"train": rows(90, "aab"), "validation": rows(50, name="v"), "test": rows(50, name="t")}
+    keys: dict[str, Any] = {
+        "train": rows(90, "aab"),
+        "validation": rows(50, name="v"),
+        "test": rows(50, name="t"),
+    }
     summary, task = made(
         tmp_path, **keys, train_examples=20, max_validation_examples=7, max_test_examples=99
     )
@@ -138,7 +142,11 @@ def test_a_text_in_train_and_test_is_counted_and_noted(tmp_path: Path) -> None:
     ]
 
 
-UNSEEN = {"train": rows(20), "validation": rows(4, name="v"), "test": "one\ta\ntwo\tbb\n"}
+UNSEEN: dict[str, Any] = {
+    "train": rows(20),
+    "validation": rows(4, name="v"),
+    "test": "one\ta\ntwo\tbb\n",
+}
 
 
 def test_a_label_that_training_never_has_is_refused_with_its_place(tmp_path: Path) -> None:
@@ -187,7 +195,11 @@ def test_a_split_may_have_a_format_of_its_own(tmp_path: Path) -> None:
 
 def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) -> None:
     train = "EU B-ORG\nin O\nBonn B-LOC\n\n" * 9
-    keys = {"format": {"kind": "conll"}, "train": train + "Rio BLOC\n", "test": train}
+    keys: dict[str, Any] = {
+        "format": {"kind": "conll"},
+        "train": train + "Rio BLOC\n",
+        "test": train,
+    }
     with pytest.raises(DataError) as error:
         made(tmp_path, validation=train, **keys)
     assert str(error.value) == (

@@ -51,7 +51,7 @@ def test_a_killed_run_ends_with_the_bits_of_an_undisturbed_one(
 
 
 def test_it_learns_what_can_be_learned(instances: Artifact, tmp_path: Path) -> None:
-    changes = {
+    changes: dict[str, Any] = {
         "pretrain.steps": 400,
         "model.num_layers": 1,
         "model.hidden_size": 32,

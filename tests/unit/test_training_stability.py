@@ -151,7 +151,7 @@ def test_a_plateau_by_hand(losses: list[float], stalled: bool) -> None:
 def test_a_run_ends_on_a_plateau_and_a_resumed_one_knows_it(
     instances: Artifact, tmp_path: Path
 ) -> None:
-    changes = {"pretrain.early_stop": {"patience": 1, "minimum_improvement": 10.0}}
+    changes: dict[str, Any] = {"pretrain.early_stop": {"patience": 1, "minimum_improvement": 10.0}}
     settings = config(**changes, **{"pretrain.validation_every_steps": 4})
     progress = run(settings, instances, tmp_path)
     assert progress.step == 4

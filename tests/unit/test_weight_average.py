@@ -150,7 +150,7 @@ def test_an_outlier_changes_nothing_is_counted_and_survives_a_kill(
         monkeypatch.setattr(training_step, "clip_gradients", enlarge)
         return run(settings, instances, output, checkpoint_every_steps=1, **keys)
 
-    changes = {"pretrain.steps": 40, "pretrain.skip_outliers": {}}
+    changes: dict[str, Any] = {"pretrain.steps": 40, "pretrain.skip_outliers": {}}
     settings = config(**changes, **{"pretrain.optimizer.learning_rate": 1e-3})
     notes = Notes()
     whole = run_with_large_gradients(tmp_path / "whole", report=notes, keep_checkpoints=50)
