@@ -28,10 +28,7 @@ _PLACES = {
     "ControllerCallback": "ray.train.v2._internal.execution.callback:ControllerCallback",
     "ResizingState": "ray.train.v2._internal.execution.controller.state:ResizingState",
     # Lists the files that Ray would pack of a working folder, before anything is uploaded.
-    "DASHBOARD_CLIENT_MAX_SIZE": "ray._private.ray_constants:DASHBOARD_CLIENT_MAX_SIZE",
-    "IGNORE_GITIGNORE": "ray._private.ray_constants:RAY_RUNTIME_ENV_IGNORE_GITIGNORE",
     "default_excludes": "ray._private.ray_constants:get_runtime_env_default_excludes",
-    "GCS_STORAGE_MAX_SIZE": "ray._private.runtime_env.packaging:GCS_STORAGE_MAX_SIZE",
     "walk_folder": "ray._private.runtime_env.packaging:_dir_travel",
     "folder_excludes": "ray._private.runtime_env.packaging:_get_excludes",
     "uri_of_folder": "ray._private.runtime_env.packaging:get_uri_for_directory",

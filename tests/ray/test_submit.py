@@ -26,7 +26,7 @@ from rungwise.__main__ import main
 from rungwise.cluster import ray_start
 from rungwise.cluster.expected_nodes import MACHINE_VARIABLE
 from rungwise.submission import jobs
-from rungwise.submission.connection import Client, connect, server
+from rungwise.submission.connection import Client, connect, find_server
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 TOKEN = "planted-token-" + "5e1d" * 8
@@ -202,7 +202,7 @@ def client(head: Head, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
     for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS", "RUNGWISE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(project)
-    return connect(server(None, None))
+    return connect(find_server(None, None))
 
 
 def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
@@ -242,7 +242,7 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
     assert "4 of 4 stages built" in text
     logs = [path for path in head.folder.rglob("*.*") if path.suffix in (".log", ".out", ".err")]
     assert any(job in path.name for path in logs)
-    for shown in (text, errors.read_text(), str(client.details(job)), *map(str, running)):
+    for shown in (text, errors.read_text(), str(client.get_details(job)), *map(str, running)):
         assert TOKEN not in shown
     assert not [path for path in logs if TOKEN in path.read_text(errors="replace")]
     (corpus,) = (project.parent / "root").glob("corpus/*/artifact.json")
@@ -273,7 +273,7 @@ def test_a_job_is_stopped_in_peace_and_resumed_and_its_end_is_the_command_s(
     assert main(["submit", "slow.py", "small.yaml", "name=slow", "--no-wait"]) == 0
     (job,) = re.findall(r"^submitted (\S+)$", capfd.readouterr().out, re.MULTILINE)
     while "\nready" not in client.get_job_logs(job):
-        assert not client.details(job).status.is_terminal(), client.get_job_logs(job)
+        assert not client.get_details(job).status.is_terminal(), client.get_job_logs(job)
         time.sleep(0.1)
     assert main(["resume", "slow"]) == 2
     assert main(["stop", "slow"]) == 0
@@ -367,7 +367,7 @@ def test_a_training_that_is_stopped_goes_on_from_its_checkpoint(
     (job,) = re.findall(r"^submitted (\S+)$", capfd.readouterr().out, re.MULTILINE)
     root = project.parent / "root"
     while not list(root.glob("pretrain/long-*/checkpoints/*")):
-        assert not client.details(job).status.is_terminal(), client.get_job_logs(job)
+        assert not client.get_details(job).status.is_terminal(), client.get_job_logs(job)
         time.sleep(0.5)
     assert main(["stop", job]) == 0
     assert not list(root.glob("pretrain/long-*/artifact.json"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import tempfile
 import time
 import zipfile
@@ -26,9 +27,8 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary
 from rungwise.submission import follow, jobs, local, resources
-from rungwise.submission.connection import Server, connect, server
-from rungwise.submission.packing import MOST_BYTES, package_bytes, package_uri, packed
-from rungwise.submission.upload import examine
+from rungwise.submission.connection import Server, connect, find_server
+from rungwise.submission.packing import MOST_BYTES, check_upload, list_files, package_uri
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.job_server import TOKEN, JobServer, job_server
 
@@ -80,9 +80,7 @@ def test_what_is_listed_is_what_ray_packs_to_the_byte(
         )
         with zipfile.ZipFile(package) as made:
             expected = {row.filename: row.file_size for row in made.infolist()}
-        listed = packed(top)
-        assert {each.path: each.size_bytes for each in listed} == expected
-        assert package_bytes(listed) == package.stat().st_size
+        assert list_files(top).sizes == expected
 
 
 def _try(make: Any, path: Path) -> None:
@@ -100,22 +98,22 @@ def test_a_file_too_large_is_refused_by_its_size_alone(project: Path) -> None:
             # The first is so large that reading it would take longer than a test may.
             file.truncate((1 << 40) >> (10 * index if index < 2 else 20 + index))
     with pytest.raises(UserError, match=r"data0\.bin 1\.1 TB, data1\.bin 1\.1 GB") as caught:
-        examine(project)
+        check_upload(project)
     assert str(project / ".rayignore") in str(caught.value)
     assert str(caught.value).count(".bin") == 5
     (project / ".rayignore").write_text("*.bin\n")
-    assert examine(project).size_bytes < MOST_BYTES
+    assert check_upload(project).size_bytes < MOST_BYTES
 
 
 def test_a_package_is_refused_at_the_limit_and_not_below(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = examine(project).size_bytes
-    monkeypatch.setattr("rungwise.submission.upload.MOST_BYTES", size)
+    size = check_upload(project).size_bytes
+    monkeypatch.setattr("rungwise.submission.packing.MOST_BYTES", size)
     with pytest.raises(UserError, match="a cluster takes less than"):
-        examine(project)
-    monkeypatch.setattr("rungwise.submission.upload.MOST_BYTES", size + 1)
-    examine(project)
+        check_upload(project)
+    monkeypatch.setattr("rungwise.submission.packing.MOST_BYTES", size + 1)
+    check_upload(project)
 
 
 def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(
@@ -123,12 +121,12 @@ def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(
 ) -> None:
     (tmp_path / "elsewhere.txt").write_text("x")
     (project / "within.txt").symlink_to(next(project.glob("*/*.py")))
-    examine(project)
+    check_upload(project)
     (project / "out.txt").symlink_to(tmp_path / "elsewhere.txt")
     with pytest.raises(UserError, match=r"out.txt is a link to .*elsewhere.txt, outside"):
-        examine(project)
+        check_upload(project)
     (project / ".rayignore").write_text("out.txt\n")
-    examine(project)
+    check_upload(project)
 
 
 SECRETS = (
@@ -163,13 +161,13 @@ def test_what_looks_secret_stays_here(project: Path, name: str, text: str, secre
     (project / name).parent.mkdir(parents=True, exist_ok=True)
     (project / name).write_text(text)
     if not secret:
-        assert examine(project).holds(name)
+        assert name in check_upload(project).sizes
         return
     with pytest.raises(UserError, match="looks like a secret") as caught:
-        examine(project)
+        check_upload(project)
     assert name in str(caught.value)
     (project / ".rayignore").write_text(f"{name}\n")
-    assert not examine(project).holds(name)
+    assert name not in check_upload(project).sizes
 
 
 @pytest.fixture
@@ -217,6 +215,27 @@ def test_short_names_are_found_in_the_folder(cluster: JobServer, project: Path) 
     assert sent["entrypoint"] == "python workflows/pretrain.py workflows/configs/small.yaml"
 
 
+def test_names_in_the_installed_package_take_it_along(
+    cluster: JobServer, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = project.parent / "site-packages" / "rungwise"
+    shutil.move(project / "workflows", package / "workflows")
+    for module in (local, jobs):
+        monkeypatch.setattr(module, "PACKAGE", package)
+    assert main(["submit", "pretrain", "small.yaml", "--no-wait"]) == 0
+    (job,) = cluster.submitted
+    assert job["entrypoint"] == "python -m rungwise run pretrain small.yaml"
+    environment = job["runtime_env"]
+    assert environment["py_modules"] == [package_uri(package)]
+    assert environment["working_dir"] == package_uri(project)
+    assert len(cluster.packages) == 2
+    cluster.packages.clear()
+    cluster.job("small-1", "STOPPED", runtime_env=environment, entrypoint=job["entrypoint"])
+    assert main(["resume", "small-1"]) == 0
+    assert len(cluster.packages) == 2
+    assert cluster.submitted[-1]["runtime_env"]["py_modules"] == environment["py_modules"]
+
+
 def test_an_archive_that_is_not_uploaded_is_named(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,11 +244,11 @@ def test_an_archive_that_is_not_uploaded_is_named(
         archive.writestr("en/words.txt", "sea\n")
     (project / ".rayignore").write_text("*.zip\n")
     override = "measure={a: {kind: similarity, path: words.zip/en/words.txt}}"
-    job = local.read(str(project), "pretrain", "small.yaml", [override])
+    job = local.load_job(str(project), "pretrain", "small.yaml", [override])
     with pytest.raises(ConfigError, match=r"words\.zip, which the recipe reads, is not uploaded"):
-        local.check_paths(job, examine(project))
+        local.check_paths(job, check_upload(project))
     (project / ".rayignore").unlink()
-    assert local.check_paths(job, examine(project)) == []
+    assert local.check_paths(job, check_upload(project)) == []
 
 
 def test_a_job_takes_the_folder_along_and_no_secret(
@@ -289,7 +308,9 @@ def test_a_cluster_that_does_not_fit_is_refused_before_anything_is_sent(
 ) -> None:
     from rungwise.submission import probe
 
-    monkeypatch.setattr(probe, "ask", lambda client: probe.Head(_groups(cpu=(4, 0)), "s3://b"))
+    monkeypatch.setattr(
+        probe, "query_head", lambda client: probe.Head(_groups(cpu=(4, 0)), "s3://b")
+    )
     for name, value in changes.items():
         setattr(cluster, name, value)
     status = _submit(*arguments)
@@ -330,7 +351,7 @@ def test_something_else_at_the_address_is_told_from_a_job_server(
     # A version without the fields of Ray's, as any other server with JSON would answer.
     monkeypatch.setattr(cluster, "ray_version", None)
     with pytest.raises(UserError, match="is not the job server of a Ray cluster"):
-        connect(server(cluster.address, None))
+        connect(find_server(cluster.address, None))
 
 
 def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
@@ -344,17 +365,17 @@ def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
             "local", "http://127.0.0.1:1", "127.0.0.2:6379", str(token), "", None, "/r", ()
         )
     )
-    assert server(None, None).address == cluster.address  # the environment's
-    assert server("127.0.0.1:1", None).token == "of-the-other"
-    assert server(None, "local").address == "http://127.0.0.1:1"
-    assert connect(server(f"{cluster.address}/", None)).server.option == (
+    assert find_server(None, None).address == cluster.address  # the environment's
+    assert find_server("127.0.0.1:1", None).token == "of-the-other"
+    assert find_server(None, "local").address == "http://127.0.0.1:1"
+    assert connect(find_server(f"{cluster.address}/", None)).server.option == (
         f" --address {cluster.address}"
     )
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # a driver's, no job server
-    assert server(None, None).token_from == "of the cluster local"
+    assert find_server(None, None).token_from == "of the cluster local"
     assert os.environ["RAY_ADDRESS"] == "10.0.0.1:6379"
-    assert "of-the-other" not in repr(server(None, "local"))
+    assert "of-the-other" not in repr(find_server(None, "local"))
 
 
 @pytest.mark.parametrize(
@@ -381,7 +402,7 @@ def test_what_cannot_run_is_refused_here(
 ) -> None:
     from rungwise.submission import probe
 
-    monkeypatch.setattr(probe, "ask", lambda client: probe.Head(None, None))
+    monkeypatch.setattr(probe, "query_head", lambda client: probe.Head(None, None))
     for folder in (project / "hidden", project.parent / "elsewhere"):
         folder.mkdir()
         (folder / "text.txt").write_text("A text that is not uploaded.")
@@ -464,17 +485,17 @@ def test_room_is_counted_machine_by_machine(
     now: int,
     at_most: int,
 ) -> None:
-    (demand,) = resources.demands(ComputeConfig(**compute), {"corpus": 1, "pretrain": 1})
-    there = resources.machines(nodes, _groups(**scaling) if scaling else None)
-    assert resources.room(demand, there) == resources.Room(now, at_most)
+    (demand,) = resources.list_demands(ComputeConfig(**compute), {"corpus": 1, "pretrain": 1})
+    there = resources.list_machines(nodes, _groups(**scaling) if scaling else None)
+    assert resources.count_room(demand, there) == resources.Room(now, at_most)
 
 
 def test_more_than_can_ever_be_there_names_what_to_lower() -> None:
-    there = resources.machines([_node(CPU=2)], _groups(gpu=(2, 4)))
+    there = resources.list_machines([_node(CPU=2)], _groups(gpu=(2, 4)))
 
     def check(**compute: Any) -> resources.Room:
-        (demand,) = resources.demands(ComputeConfig(**compute), {"pretrain": 1})
-        return resources.check(demand, there)
+        (demand,) = resources.list_demands(ComputeConfig(**compute), {"pretrain": 1})
+        return resources.check_room(demand, there)
 
     with pytest.raises(UserError, match=r"room for 8 once all that may come \(2\) are there"):
         check(num_workers=9, gpus_per_worker=1)
@@ -484,40 +505,44 @@ def test_more_than_can_ever_be_there_names_what_to_lower() -> None:
 
 
 def test_the_price_is_of_the_machines_that_a_group_needs() -> None:
-    there = resources.machines([_node(CPU=2)], _groups(gpu=(3, 4)))
-    (demand,) = resources.demands(ComputeConfig(num_workers=5, gpus_per_worker=1), {"pretrain": 1})
-    assert resources.prices(demand, there) == [("gpu", 2, 20.0)]
-    (demand,) = resources.demands(ComputeConfig(num_workers=50, gpus_per_worker=1), {"pretrain": 1})
-    assert resources.prices(demand, there) == []
+    there = resources.list_machines([_node(CPU=2)], _groups(gpu=(3, 4)))
+    (demand,) = resources.list_demands(
+        ComputeConfig(num_workers=5, gpus_per_worker=1), {"pretrain": 1}
+    )
+    assert resources.list_prices(demand, there) == [("gpu", 2, 20.0)]
+    (demand,) = resources.list_demands(
+        ComputeConfig(num_workers=50, gpus_per_worker=1), {"pretrain": 1}
+    )
+    assert resources.list_prices(demand, there) == []
 
 
 def test_what_each_workflow_asks_for_follows_from_its_stages() -> None:
     compute = ComputeConfig(num_workers=3, gpus_per_trial=0.5, max_concurrent_trials=4)
     stages = {"corpus": 1, "pretrain": 1, "sweep": 1, "evaluate": 1}
-    training, trial = resources.demands(compute, stages)
-    assert (training.wanted, dict(training.resources)) == (3, {"CPU": 1.0})
-    assert (trial.wanted, trial.fewest, dict(trial.resources)) == (4, 1, {"CPU": 1.0, "GPU": 0.5})
-    (task,) = resources.demands(compute, {"corpus": 1, "instances": 1})
-    assert (task.wanted, dict(task.resources)) == (1, {"CPU": 1.0})
+    training, trial = resources.list_demands(compute, stages)
+    assert (training.count, dict(training.resources)) == (3, {"CPU": 1.0})
+    assert (trial.count, trial.fewest, dict(trial.resources)) == (4, 1, {"CPU": 1.0, "GPU": 0.5})
+    (task,) = resources.list_demands(compute, {"corpus": 1, "instances": 1})
+    assert (task.count, dict(task.resources)) == (1, {"CPU": 1.0})
 
 
 @pytest.mark.parametrize(("at_once", "workers", "trials"), [(1, 3, 4), (2, 6, 8), (9, 6, 12)])
 def test_stages_side_by_side_want_room_for_each(at_once: int, workers: int, trials: int) -> None:
     compute = ComputeConfig(num_workers=3, max_concurrent_trials=4, max_concurrent_stages=at_once)
     stages = {"pretrain": 2, "sweep": 3, "evaluate": 1}
-    training, trial = resources.demands(compute, stages)
-    assert (training.wanted, trial.wanted) == (workers, trials)
+    training, trial = resources.list_demands(compute, stages)
+    assert (training.count, trial.count) == (workers, trials)
     assert (training.fewest, trial.fewest) == (3, 1)  # with room for one, they take turns
-    (evaluation,) = resources.demands(compute, {"evaluate": 2})
-    assert evaluation.wanted == min(at_once, 2)
+    (evaluation,) = resources.list_demands(compute, {"evaluate": 2})
+    assert evaluation.count == min(at_once, 2)
 
 
 def test_only_stages_that_do_not_need_each_other_are_counted_side_by_side() -> None:
     pretrain = StageType("pretrain", 1, lambda *_: Summary(headline=""), Summary)
     first, second = (pretrain.stage(ComputeConfig(num_workers=number)) for number in (1, 2))
     continued = pretrain.stage(ComputeConfig(), {"initial": first})
-    assert resources.side_by_side([first, continued]) == {"pretrain": 1}
-    assert resources.side_by_side([first, second, continued]) == {"pretrain": 2}
+    assert resources.count_parallel([first, continued]) == {"pretrain": 1}
+    assert resources.count_parallel([first, second, continued]) == {"pretrain": 2}
 
 
 @given(cuts=st.lists(st.integers(0, 200), max_size=4), length=st.integers(0, 200))
@@ -548,11 +573,11 @@ def test_a_log_is_written_once_however_often_the_line_breaks(cuts: list[int], le
 def test_a_server_that_comes_back_is_followed_on(
     cluster: JobServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = connect(server(None, None))
+    client = connect(find_server(None, None))
     cluster.output = "all of it\n"
     cluster.job("small-1", "SUCCEEDED")
     monkeypatch.setattr(follow, "_FIRST_WAIT_SECONDS", 0.0)
-    real, said, written = client.details, list[str](), list[str]()
+    real, said, written = client.get_details, list[str](), list[str]()
     away = iter([True, True, False])
 
     def details(job: str) -> Any:
@@ -560,7 +585,7 @@ def test_a_server_that_comes_back_is_followed_on(
             raise follow.UnreachableError("away")
         return real(job)
 
-    monkeypatch.setattr(client, "details", details)
+    monkeypatch.setattr(client, "get_details", details)
     follow.Follower(client, "small-1", written.append, said.append).follow()
     assert "".join(written) == "all of it\n"
     lost = "the connection is lost, the job goes on; trying again"
@@ -575,7 +600,7 @@ def test_a_job_is_found_by_how_its_id_begins(cluster: JobServer) -> None:
     for name in ("small-1a", "small-2b", "large-3c"):
         cluster.job(name, "RUNNING")
     cluster.job("raysubmit_probe", "RUNNING", metadata={"rungwise_probe": "1"})
-    client = connect(server(None, None))
+    client = connect(find_server(None, None))
     assert jobs._find(client, "l").submission_id == "large-3c"
     assert jobs._find(client, "small-2b").submission_id == "small-2b"
     with pytest.raises(UserError, match="several jobs begin with small: small-2b, small-1a"):
@@ -608,7 +633,7 @@ def test_resuming_brings_the_same_package_or_says_why_not(
     command = ["workflows/pretrain.py", "small.yaml", "corpus={sources: ['$HOME/a b*', \"it's\"]}"]
     cluster.job("small-3", "STOPPED", runtime_env=env, entrypoint=shlex.join(["python", *command]))
     address = f"{cluster.address}/a&b"
-    assert server(address, None).option == f" --address '{address}'"
+    assert find_server(address, None).option == f" --address '{address}'"
     assert main(["resume", "small-3", "--working-dir", str(project)]) == 2
     typed = shlex.split(capfd.readouterr().err.partition("submit what is there now: ")[2])
     assert typed == ["rungwise", "submit", *command, "--working-dir", str(project)]
@@ -620,13 +645,13 @@ def test_resuming_brings_the_same_package_or_says_why_not(
 def test_a_job_that_is_unknown_or_a_server_that_breaks_is_one_line(
     cluster: JobServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    client = connect(server(None, None))
+    client = connect(find_server(None, None))
     with pytest.raises(UserError, match="does not know the job gone-1"):
-        client.details("gone-1")
+        client.get_details("gone-1")
     cluster.job("small-1", "RUNNING")
     cluster.broken = True
     with pytest.raises(follow.UnreachableError, match="answered 500"):
-        client.details("small-1")
+        client.get_details("small-1")
     for command in (["jobs"], ["logs", "small-1"], ["stop", "small-1"]):
         assert main(command) == 2
         message = capfd.readouterr().err
@@ -639,13 +664,13 @@ def test_a_head_that_does_not_answer_the_probe_is_said_with_the_place_of_its_log
 ) -> None:
     from rungwise.submission import probe
 
-    client = connect(server(None, None))
+    client = connect(find_server(None, None))
     cluster.job("raysubmit_1", "RUNNING")
     monkeypatch.setattr(client, "submit_job", lambda **_: "raysubmit_1")
     monkeypatch.setattr(client, "stop_job", lambda _: True)
     monkeypatch.setattr(probe, "_PATIENCE_SECONDS", 0.0)
     with pytest.raises(UserError, match=rf"dashboard at {cluster.address} shows .*raysubmit_1"):
-        probe.ask(client)
+        probe.query_head(client)
 
 
 def test_a_probe_deletes_those_that_ended_a_while_ago_alone(
@@ -653,7 +678,7 @@ def test_a_probe_deletes_those_that_ended_a_while_ago_alone(
 ) -> None:
     from rungwise.submission import probe
 
-    client = connect(server(None, None))
+    client = connect(find_server(None, None))
     asked = {"metadata": {"rungwise_probe": "1"}}
     cluster.job("long-ago", "SUCCEEDED", **asked)
     cluster.job("just-now", "SUCCEEDED", **asked, end_time=int(time.time() * 1000))
@@ -664,7 +689,7 @@ def test_a_probe_deletes_those_that_ended_a_while_ago_alone(
     deleted: list[str] = []
     monkeypatch.setattr(client, "delete_job", deleted.append)
     cluster.output = 'rungwise-head:{"scaling": null, "root": "s3://bucket"}\n'
-    assert probe.ask(client) == probe.Head(None, "s3://bucket")
+    assert probe.query_head(client) == probe.Head(None, "s3://bucket")
     assert deleted == ["long-ago"]
 
 

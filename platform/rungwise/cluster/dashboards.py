@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from rungwise.core.package_data import data_parent
+
 _DCGM_PORT = 9400  # of NVIDIA's exporter, one per machine with GPUs
 _GRAFANA = (Path("/usr/share/grafana/bin/grafana"), Path("/usr/sbin/grafana"))
 PAGE = "consoles/rungwise.html"
@@ -20,9 +22,7 @@ PAGE = "consoles/rungwise.html"
 
 def folder() -> Path:
     """The folder dashboards/ of the package or the checkout."""
-    package = Path(__file__).resolve().parents[1]
-    carried = package / "dashboards"
-    return carried if carried.is_dir() else package.parents[1] / "dashboards"
+    return data_parent("dashboards") / "dashboards"
 
 
 def configuration(

@@ -112,11 +112,11 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
 
 
-def chosen_server(options: argparse.Namespace) -> Server:
-    """Return the job server of the cluster. Raises UserError if nothing names one."""
-    from rungwise.submission.connection import server
+def find_server(options: argparse.Namespace) -> Server:
+    """The job server of the cluster. Raises UserError if nothing names one."""
+    from rungwise.submission import connection
 
-    return server(options.address, options.name)
+    return connection.find_server(options.address, options.name)
 
 
 def add_submission(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from rungwise.cluster.environment import set_environment
 from rungwise.cluster.ray_start import ROOT_VARIABLE
 from rungwise.core.configuration.config import load
 from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.package_data import data_parent
 from rungwise.core.stages import stage
 from rungwise.core.stages.stage import Planned, Stage
 from rungwise.core.storage.folder import Folder, local_path
@@ -28,8 +29,8 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.runner import Outcome
 
 Workflow = str | Path | Callable[[Recipe], list[Stage]]
-# Where to look for workflows/: in this folder, then in the checkout that contains the package.
-_PLACES = (Path(), Path(__file__).resolve().parents[3])
+# Where to look for workflows/: in this folder, then in the package of a wheel or the checkout.
+_PLACES = (Path(), data_parent("workflows"))
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -121,7 +122,7 @@ def spool_folder(root: Folder) -> Path:
 
 
 def _place(folder: str, name: str | Path, suffix: str) -> Path:
-    """The file with a short name, in this folder or else in the checkout of the package."""
+    """The file with a short name, in this folder, else in the package or its checkout."""
     if Path(name).suffix:
         return Path(name)
     files = [place / folder / f"{name}{suffix}" for place in _PLACES]

@@ -37,7 +37,7 @@ _LOGGERS = (
 _TIMEOUT_SECONDS = (10.0, 60.0)
 _NOT_YET = "No available agent"
 _START_SECONDS = 60.0
-_WHERE_TOKENS_COME_FROM = (
+_TOKEN_HELP = (
     "put the cluster's token in a file and name the file in RAY_AUTH_TOKEN_PATH (the output "
     "`connect` of infra/terraform has the command that fetches it)"
 )
@@ -55,17 +55,19 @@ class Server:
     token: str | None = field(repr=False)
     token_from: str
     option: str = ""
-    known: registry.RegisteredCluster | None = None
+    cluster: registry.RegisteredCluster | None = None  # one that `rungwise up` started here
 
     @property
     def headers(self) -> dict[str, str]:
         return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
     @property
-    def in_the_clear(self) -> bool:
+    def exposes_token(self) -> bool:
         """Whether the token leaves this machine unencrypted."""
         parts = urlsplit(self.address)
-        return self.token is not None and parts.scheme == "http" and not _loopback(parts.hostname)
+        return (
+            self.token is not None and parts.scheme == "http" and not _is_loopback(parts.hostname)
+        )
 
 
 class Client(JobSubmissionClient):
@@ -76,16 +78,16 @@ class Client(JobSubmissionClient):
         # Silences messages on uploads, which the pre-flight check has shown already.
         for name in _LOGGERS:
             logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)
-        with _variables({**dict.fromkeys(_ADDRESS_VARIABLES), ADDRESS_VARIABLE: server.address}):
+        with _environment({**dict.fromkeys(_ADDRESS_VARIABLES), ADDRESS_VARIABLE: server.address}):
             super().__init__(server.address, headers=dict(server.headers))
 
     def _do_request(self, method: str, endpoint: str, **options: Any) -> requests.Response:
         try:
             return super()._do_request(method, endpoint, timeout=_TIMEOUT_SECONDS, **options)
         except AuthenticationError:
-            raise UserError(_refused_token(self.server)) from None
+            raise UserError(_token_refusal(self.server)) from None
         except (requests.ConnectionError, requests.Timeout) as error:
-            raise UnreachableError(_unreachable(self.server)) from error
+            raise UnreachableError(_silence(self.server)) from error
 
     def _raise_error(self, r: requests.Response) -> NoReturn:
         last = (r.text.strip().splitlines() or ["nothing"])[-1]
@@ -106,53 +108,52 @@ class Client(JobSubmissionClient):
 
     def get(self, route: str) -> dict[str, Any]:
         """The `data` of a dashboard route. Raises UserError if there is no such route."""
-        answer = self._do_request("GET", route)
+        response = self._do_request("GET", route)
         try:
-            return answer.json()["data"]
+            return response.json()["data"]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{self.server.address}{route} answered {answer.status_code} and no data; is the "
+                f"{self.server.address}{route} answered {response.status_code} and no data; is the "
                 "dashboard of this cluster whole (ray[default])?"
             ) from error
 
-    def details(self, job: str) -> JobDetails:
+    def get_details(self, job: str) -> JobDetails:
         """The details of one job. Raises UserError if the cluster does not know the id,
         UnreachableError if it cannot answer."""
-        answer = self._do_request("GET", f"/api/jobs/{job}")
-        if answer.status_code == 404:
+        response = self._do_request("GET", f"/api/jobs/{job}")
+        if response.status_code == 404:
             raise UserError(
                 f"the cluster at {self.server.address} does not know the job {job}; a head that "
                 "starts anew forgets its jobs: submit it again, and it goes on from its checkpoints"
             )
-        if answer.status_code != 200:
+        if response.status_code != 200:
             raise UnreachableError(
-                f"{self.server.address} answered {answer.status_code}; the head's logs say more"
+                f"{self.server.address} answered {response.status_code}; the head's logs say more"
             )
-        return JobDetails(**answer.json())
+        return JobDetails(**response.json())
 
     def has_package(self, uri: str) -> bool:
-        """Whether the cluster still holds an uploaded folder. Asking makes it keep it longer."""
+        """Whether the cluster still holds an uploaded folder. The query makes it keep it longer."""
         return self._package_exists(uri)
 
 
-def server(address: str | None, name: str | None) -> Server:
-    """Choose the server: `address`, a cluster started here, or the one in the environment. Raises
-    UserError if none is given anywhere, or its token cannot be read."""
+def find_server(address: str | None, name: str | None) -> Server:
+    """The server at `address`, of a cluster started here, or in the environment. Raises UserError
+    if nothing names one, or its token cannot be read."""
     if address:
-        url = _http(address, "--address")
-        return _server(url, _known_at(url), f" --address {shlex.quote(url)}")
+        url = _url(address, "--address")
+        return _server(url, f" --address {shlex.quote(url)}")
     if name:
         cluster = registry.find(name)
-        assert cluster is not None, "a name is found or refused"
-        return _server(cluster.job_address, cluster, f" --name {name}")
+        assert cluster is not None, "an unknown name is refused"
+        return _server(cluster.job_address, f" --name {name}", cluster)
     for variable in _ADDRESS_VARIABLES:
         value = os.environ.get(variable, "")
         # Drivers have a RAY_ADDRESS too, but theirs is not a job server.
         if value and (variable == ADDRESS_VARIABLE or value.startswith(("http://", "https://"))):
-            url = _http(value, variable)
-            return _server(url, _known_at(url))
+            return _server(_url(value, variable))
     if cluster := registry.find(None):
-        return _server(cluster.job_address, cluster)
+        return _server(cluster.job_address, cluster=cluster)
     raise UserError(
         "which cluster? give --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS (the output "
         "`connect` of infra/terraform has both), or start one here with: rungwise up"
@@ -173,56 +174,54 @@ def connect(server: Server) -> Client:
         ) from error
 
 
-def _server(address: str, cluster: registry.RegisteredCluster | None, option: str = "") -> Server:
-    token, token_from = _token(cluster)
-    return Server(address, token, token_from, option, cluster)
+def _server(
+    address: str, option: str = "", cluster: registry.RegisteredCluster | None = None
+) -> Server:
+    clusters = (each for each in registry.all_clusters() if each.job_address == address)
+    cluster = cluster or next(clusters, None)
+    return Server(address, *_find_token(cluster), option, cluster)
 
 
-def _token(cluster: registry.RegisteredCluster | None) -> tuple[str | None, str]:
+def _find_token(cluster: registry.RegisteredCluster | None) -> tuple[str | None, str]:
     """The token and its source: that of a cluster started here, else where Ray looks."""
     if cluster is not None:
-        return _read(Path(cluster.token_path)), f"of the cluster {cluster.name}"
+        return _read_token(Path(cluster.token_path)), f"of the cluster {cluster.name}"
     value, path = (os.environ.get(variable) for variable in _TOKEN_VARIABLES)
     if value:
         return value.strip(), "RAY_AUTH_TOKEN"
     if path:
-        return _read(local_path(path)), f"RAY_AUTH_TOKEN_PATH ({path})"
+        return _read_token(local_path(path)), f"RAY_AUTH_TOKEN_PATH ({path})"
     default = Path.home() / _DEFAULT_TOKEN
-    return (_read(default), str(default)) if default.is_file() else (None, "")
+    return (_read_token(default), str(default)) if default.is_file() else (None, "")
 
 
-def _read(path: Path) -> str:
+def _read_token(path: Path) -> str:
     try:
         token = path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UserError(
-            f"cannot read the token at {path} ({why}); {_WHERE_TOKENS_COME_FROM}"
-        ) from (error)
+        raise UserError(f"cannot read the token at {path} ({why}); {_TOKEN_HELP}") from error
     if not token:
-        raise UserError(f"the token at {path} is empty; {_WHERE_TOKENS_COME_FROM}")
+        raise UserError(f"the token at {path} is empty; {_TOKEN_HELP}")
     return token
 
 
-def _refused_token(server: Server) -> str:
+def _token_refusal(server: Server) -> str:
     if server.token is None:
-        return (
-            f"the cluster at {server.address} wants a token and none is set; "
-            f"{_WHERE_TOKENS_COME_FROM}"
-        )
+        return f"the cluster at {server.address} wants a token and none is set; {_TOKEN_HELP}"
     return (
         f"the cluster at {server.address} refuses the token from {server.token_from}: it is of "
-        f"another cluster, or the cluster was made anew; {_WHERE_TOKENS_COME_FROM}"
+        f"another cluster, or the cluster was made anew; {_TOKEN_HELP}"
     )
 
 
-def _unreachable(server: Server) -> str:
-    if server.known is not None:
+def _silence(server: Server) -> str:
+    if server.cluster is not None:
         return (
-            f"the cluster {server.known.name} does not answer at {server.address}; start it again "
-            "with: rungwise up"
+            f"the cluster {server.cluster.name} does not answer at {server.address}; start it "
+            "again with: rungwise up"
         )
-    if _loopback(urlsplit(server.address).hostname):
+    if _is_loopback(urlsplit(server.address).hostname):
         return (
             f"nothing answers at {server.address}; start the port forwarding to the head and leave "
             "it open (the output `connect` of infra/terraform has the command), or a cluster here "
@@ -235,25 +234,19 @@ def _unreachable(server: Server) -> str:
     )
 
 
-def _http(address: str, source: str) -> str:
+def _url(address: str, source: str) -> str:
     url = address if "://" in address else f"http://{address}"
     try:
         parts = urlsplit(url)
-        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        whole = False
-    if not whole:
+        is_whole = False
+    if not is_whole:
         raise UserError(f"{source}: expected an address like http://HOST:8265, found {address!r}")
     return url.rstrip("/")
 
 
-def _known_at(address: str) -> registry.RegisteredCluster | None:
-    return next(
-        (cluster for cluster in registry.all_clusters() if cluster.job_address == address), None
-    )
-
-
-def _loopback(host: str | None) -> bool:
+def _is_loopback(host: str | None) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
     except ValueError:
@@ -261,7 +254,7 @@ def _loopback(host: str | None) -> bool:
 
 
 @contextlib.contextmanager
-def _variables(values: dict[str, str | None]) -> Iterator[None]:
+def _environment(values: dict[str, str | None]) -> Iterator[None]:
     """Set environment variables for the duration of the block; None unsets one."""
     before = {name: os.environ.pop(name, None) for name in values}
     os.environ.update({name: value for name, value in values.items() if value is not None})

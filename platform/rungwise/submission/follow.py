@@ -42,20 +42,20 @@ class Follower:
         """Return when the job has ended and all of its output is written. Raises UnreachableError
         after PATIENCE_SECONDS without an answer, UserError if the cluster no longer knows the job
         or refuses the token. KeyboardInterrupt does not stop the job."""
-        wait, heard = _FIRST_WAIT_SECONDS, time.monotonic()
+        wait, last_answer = _FIRST_WAIT_SECONDS, time.monotonic()
         while True:
             before = self._printed
             with contextlib.suppress(aiohttp.ClientError, OSError):
                 asyncio.run(self._stream())
             try:
-                details = self._client.details(self._job)
-                self._found_again()
+                details = self._client.get_details(self._job)
+                self._report_reconnection()
                 if details.status.is_terminal():
                     self._finish()
                     return details
-                heard = time.monotonic()
+                last_answer = time.monotonic()
             except UnreachableError:
-                if time.monotonic() - heard > PATIENCE_SECONDS:
+                if time.monotonic() - last_answer > PATIENCE_SECONDS:
                     raise
                 if not self._lost:
                     self._say("the connection is lost, the job goes on; trying again")
@@ -66,21 +66,21 @@ class Follower:
 
     async def _stream(self) -> None:
         """Write what one connection delivers until it closes."""
-        server, seen = self._client.server, 0
+        server, position = self._client.server, 0
         url = f"{server.address}/api/jobs/{self._job}/logs/tail"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_HEARTBEAT_SECONDS)
         async with (
             aiohttp.ClientSession(headers=server.headers, timeout=timeout) as session,
             session.ws_connect(url, heartbeat=_HEARTBEAT_SECONDS, max_msg_size=0) as socket,
         ):
-            self._found_again()
+            self._report_reconnection()
             async for message in socket:
                 if message.type != aiohttp.WSMsgType.TEXT:
                     return
-                self._take(message.data, seen)
-                seen += len(message.data)
+                self._write_rest(message.data, position)
+                position += len(message.data)
 
-    def _found_again(self) -> None:
+    def _report_reconnection(self) -> None:
         if self._lost:
             self._say("connected again")
         self._lost = False
@@ -94,11 +94,11 @@ class Follower:
         except UserError:
             self._say("the rest of the output cannot be read")
             return
-        self._take(text, 0)
+        self._write_rest(text, 0)
 
-    def _take(self, text: str, position: int) -> None:
+    def _write_rest(self, text: str, position: int) -> None:
         """Write the new part of `text`, which begins at `position` in the output."""
-        fresh = text[max(0, self._printed - position) :]
-        if fresh:
-            self._write(fresh)
-            self._printed += len(fresh)
+        rest = text[max(0, self._printed - position) :]
+        if rest:
+            self._write(rest)
+            self._printed += len(rest)

@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ray.job_submission import JobDetails, JobStatus, JobType
@@ -19,6 +20,7 @@ from rich.text import Text
 
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK
+from rungwise.core.package_data import PACKAGE
 from rungwise.core.stages.provenance import COMMIT_VARIABLE, commit
 from rungwise.core.storage.folder import local_path
 from rungwise.submission.connection import Client, Server, UnreachableError, connect
@@ -45,7 +47,7 @@ def submit_command(
     workflow: str,
     config: str,
     overrides: Sequence[str],
-    at: Server,
+    server: Server,
     folder: str,
     *,
     wait: bool,
@@ -57,18 +59,17 @@ def submit_command(
     from rungwise.submission import local, preflight
 
     console = Console()
-    job = local.read(folder, workflow, config, overrides)
-    client, report = preflight.examine(job, at, any_version)
+    job = local.load_job(folder, workflow, config, overrides)
+    client, report = preflight.check_job(job, server, any_version)
     report.show(console)
     metadata = {
         "job_name": job.recipe.name,  # shown in Ray's dashboard
         "commit": commit(job.folder) or "",
     }
-    job_id = _submit(client, job.entrypoint, {"working_dir": str(job.folder)}, metadata)
-    return _after(client, job_id, console, wait)
+    return _submit(client, job.entrypoint, job.environment, metadata, wait)
 
 
-def jobs_command(at: Server) -> None:
+def jobs_command(server: Server) -> None:
     """Print the jobs of a cluster, newest first."""
     table = Table(box=None, pad_edge=False, expand=True)
     for heading in ("id", "name", "status"):
@@ -77,26 +78,22 @@ def jobs_command(at: Server) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("command", overflow="ellipsis", no_wrap=True, ratio=1)
     now = time.time() * 1000
-    rows = _jobs(connect(at))
-    for job in rows:
-        started = job.start_time or now
-        ended = job.end_time or now
+    jobs = _list_jobs(connect(server))
+    for job in jobs:
+        start, end = job.start_time or now, job.end_time or now
         table.add_row(
             Text(_id(job)),
             Text((job.metadata or {}).get("job_name", "")),
             Text(job.status.value.lower(), _STYLES[job.status]),
-            _duration(now - started),
-            _duration(ended - started),
+            _duration(now - start),
+            _duration(end - start),
             Text(job.entrypoint),
         )
     console = Console()
-    if rows:
-        console.print(table)
-    else:
-        console.print(f"no jobs at {at.address}", highlight=False)
+    console.print(table if jobs else f"no jobs at {server.address}", highlight=False)
 
 
-def jobs_of(at: Server) -> list[dict[str, Any]]:
+def describe_jobs(server: Server) -> list[dict[str, Any]]:
     """The jobs of a cluster as plain data, newest first; times are in ms since 1970."""
     return [
         {
@@ -108,13 +105,13 @@ def jobs_of(at: Server) -> list[dict[str, Any]]:
             "ended_ms": job.end_time,
             "command": job.entrypoint,
         }
-        for job in _jobs(connect(at))
+        for job in _list_jobs(connect(server))
     ]
 
 
-def logs_command(job: str, at: Server, follow: bool) -> int:
+def logs_command(job: str, server: Server, follow: bool) -> int:
     """Print a job's output so far, or follow it to its end and return the job's status."""
-    client = connect(at)
+    client = connect(server)
     details = _find(client, job)
     if follow:
         return _follow(client, _id(details), Console())
@@ -122,9 +119,9 @@ def logs_command(job: str, at: Server, follow: bool) -> int:
     return OK
 
 
-def stop_command(job: str, at: Server) -> None:
+def stop_command(job: str, server: Server) -> None:
     """Stop a job as Ctrl-C stops a run, and wait until it has ended."""
-    client, console = connect(at), Console()
+    client, console = connect(server), Console()
     details = _find(client, job)
     job_id = _id(details)
     if details.status.is_terminal():
@@ -132,61 +129,70 @@ def stop_command(job: str, at: Server) -> None:
         return
     client.stop_job(job_id)
     with console.status(f"{escape(job_id)} closes its runs (at most {_STOP_SECONDS} s)"):
-        while not (details := client.details(job_id)).status.is_terminal():
+        while not (details := client.get_details(job_id)).status.is_terminal():
             time.sleep(_POLL_SECONDS)
     _say(console, f"{job_id} has {_ended(details.status)}")
     if details.status is JobStatus.STOPPED:
-        _say(console, f"go on from its checkpoints: rungwise resume {job_id}{at.option}")
+        _say(console, f"go on from its checkpoints: rungwise resume {job_id}{server.option}")
 
 
-def resume_command(job: str, at: Server, folder: str, *, wait: bool) -> int:
+def resume_command(job: str, server: Server, folder: str, *, wait: bool) -> int:
     """Resubmit an ended job with the same package and command; it continues from its checkpoints.
     Raises UserError if it is still running or has succeeded, or if the cluster no longer has its
     package and the folder no longer holds the same files."""
-    client = connect(at)
+    client = connect(server)
     details = _find(client, job)
-    before = _id(details)
+    job_id, option = _id(details), server.option
     if not details.status.is_terminal():
         raise UserError(
-            f"{before} is {details.status.value.lower()}; follow it with: rungwise logs --follow "
-            f"{before}{at.option}, or end it first: rungwise stop {before}{at.option}"
+            f"{job_id} is {details.status.value.lower()}; follow it with: rungwise logs --follow "
+            f"{job_id}{option}, or end it first: rungwise stop {job_id}{option}"
         )
     if details.status is JobStatus.SUCCEEDED:
-        raise UserError(f"{before} has succeeded: there is nothing left to go on with")
-    metadata = {**(details.metadata or {}), "resumes": before}
-    environment = details.runtime_env or {}
-    package = str(environment.get("working_dir", ""))
-    if not package:
-        raise UserError(f"{before} brought no folder along, so it cannot be brought again")
-    if package.startswith("gcs://") and not client.has_package(package):
-        top = local_path(folder).resolve()
-        if package_uri(top) != package:
-            again = details.entrypoint.removeprefix("python ")  # as Job.entrypoint quotes it
-            raise UserError(
-                f"the cluster no longer has the package of {before}, and {top} holds other "
-                f"files; submit what is there now: rungwise submit {again} --working-dir "
-                f"{shlex.quote(folder)}{at.option}"
-            )
-        environment = {**environment, "working_dir": str(top)}
-    job_id = _submit(client, details.entrypoint, environment, metadata)
-    return _after(client, job_id, Console(), wait)
+        raise UserError(f"{job_id} has succeeded: there is nothing left to go on with")
+    metadata = {**(details.metadata or {}), "resumes": job_id}
+    environment = dict(details.runtime_env or {})
+    if not environment.get("working_dir"):
+        raise UserError(f"{job_id} was submitted without a folder, so there is none to send again")
+
+    def renew(uri: str, source: Path) -> str:
+        """The folder that Ray has to upload again, or the URI if the cluster still has it."""
+        if not uri.startswith("gcs://") or client.has_package(uri):
+            return uri
+        if package_uri(source) == uri:
+            return str(source)
+        # As Job.entrypoint quotes it.
+        command = details.entrypoint.removeprefix("python ").removeprefix("-m rungwise run ")
+        raise UserError(
+            f"the cluster no longer has the package of {job_id}, and {source} holds other "
+            f"files; submit what is there now: rungwise submit {command} --working-dir "
+            f"{shlex.quote(folder)}{option}"
+        )
+
+    environment["working_dir"] = renew(environment["working_dir"], local_path(folder).resolve())
+    if modules := environment.get("py_modules"):
+        environment["py_modules"] = [renew(uri, PACKAGE) for uri in modules]
+    return _submit(client, details.entrypoint, environment, metadata, wait)
 
 
 def _submit(
-    client: Client, entrypoint: str, environment: dict[str, Any], metadata: dict[str, str]
-) -> str:
-    given = environment.get("env_vars") or {}
-    variables = {**given, **_VARIABLES, COMMIT_VARIABLE: metadata.get("commit", "")}
+    client: Client,
+    entrypoint: str,
+    environment: dict[str, Any],
+    metadata: dict[str, str],
+    wait: bool,
+) -> int:
+    """Submit a job, and follow it if `wait`; return the exit status."""
+    variables = {**(environment.get("env_vars") or {}), **_VARIABLES}
+    variables[COMMIT_VARIABLE] = metadata.get("commit", "")
     name = metadata.get("job_name", "job")
-    return client.submit_job(
+    job_id = client.submit_job(
         entrypoint=entrypoint,
         submission_id=f"{name[:_LONGEST_NAME]}-{secrets.token_hex(3)}",
         runtime_env={**environment, "env_vars": variables},
         metadata=metadata,
     )
-
-
-def _after(client: Client, job_id: str, console: Console, wait: bool) -> int:
+    console = Console()
     console.print(f"\n[green]submitted[/] [bold]{escape(job_id)}[/]", highlight=False)
     option = client.server.option
     if not wait:
@@ -199,22 +205,22 @@ def _after(client: Client, job_id: str, console: Console, wait: bool) -> int:
 
 def _follow(client: Client, job_id: str, console: Console) -> int:
     option = client.server.option
-    aside = Console(stderr=True)
-    follower = Follower(client, job_id, _write, lambda text: _say(aside, text))
+    errors = Console(stderr=True)
+    follower = Follower(client, job_id, _write, lambda text: _say(errors, text))
     try:
         details = follower.follow()
     except KeyboardInterrupt:
-        _say(aside, f"\n{job_id} goes on without you:")
+        _say(errors, f"\n{job_id} goes on without you:")
         for command in ("logs --follow", "stop"):
-            _say(aside, f"  rungwise {command} {job_id}{option}")
+            _say(errors, f"  rungwise {command} {job_id}{option}")
         return INTERRUPTED
     except UnreachableError as error:
-        _say(aside, f"{error}\n{job_id} may go on; then: rungwise logs --follow {job_id}{option}")
+        _say(errors, f"{error}\n{job_id} may go on; then: rungwise logs --follow {job_id}{option}")
         return FAILED
-    took = _duration((details.end_time or 0) - (details.start_time or 0))
+    duration = _duration((details.end_time or 0) - (details.start_time or 0))
     style = _STYLES[details.status]
     console.print(
-        f"\n[bold]{escape(job_id)}[/] has [{style}]{_ended(details.status)}[/] after {took}",
+        f"\n[bold]{escape(job_id)}[/] has [{style}]{_ended(details.status)}[/] after {duration}",
         highlight=False,
     )
     if details.status is JobStatus.SUCCEEDED:
@@ -225,7 +231,7 @@ def _follow(client: Client, job_id: str, console: Console) -> int:
     return FAILED
 
 
-def _jobs(client: Client) -> list[JobDetails]:
+def _list_jobs(client: Client) -> list[JobDetails]:
     """Submitted jobs, newest first, without the probes of pre-flight checks."""
     jobs = [
         job
@@ -237,7 +243,7 @@ def _jobs(client: Client) -> list[JobDetails]:
 
 def _find(client: Client, job: str) -> JobDetails:
     """The job with this id or with a unique id that starts with it. Raises UserError if none."""
-    jobs = {_id(details): details for details in _jobs(client)}
+    jobs = {_id(details): details for details in _list_jobs(client)}
     if job in jobs:
         return jobs[job]
     matches = [name for name in jobs if name.startswith(job)]
@@ -251,7 +257,7 @@ def _find(client: Client, job: str) -> JobDetails:
 
 
 def _id(job: JobDetails) -> str:
-    assert job.submission_id is not None, "only submitted jobs are looked at"
+    assert job.submission_id is not None, "_list_jobs leaves out other jobs"
     return job.submission_id
 
 

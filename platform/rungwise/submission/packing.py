@@ -1,52 +1,88 @@
-"""List what Ray would pack of a folder, by Ray's own rules.
-
-Ray stores files in its package uncompressed, so their sizes give the package's size;
-tests/unit/test_submission.py compares with packages made by Ray.
-"""
+"""The files uploaded with a job, by Ray's own rules; refused if they are too large or look like
+secrets. tests/unit/test_submission.py compares with packages made by Ray."""
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rungwise.core.errors import UserError
-from rungwise.ray_private import (
-    DASHBOARD_CLIENT_MAX_SIZE,
-    GCS_STORAGE_MAX_SIZE,
-    IGNORE_GITIGNORE,
-    default_excludes,
-    folder_excludes,
-    uri_of_folder,
-    walk_folder,
-)
+from rich.filesize import decimal
 
-# Upper limits of the job server's requests and of the head's store.
-MOST_BYTES = min(DASHBOARD_CLIENT_MAX_SIZE, GCS_STORAGE_MAX_SIZE)
+from rungwise.core.errors import UserError
+from rungwise.ray_private import default_excludes, folder_excludes, uri_of_folder, walk_folder
+
+# The job server takes smaller requests only, and Ray does not compress.
+MOST_BYTES = 100 << 20
 _MOST_FILES = 100_000
-# Zip format specification, section 4.3: two headers per entry, each with the entry's name.
-_ENTRY_BYTES = 30 + 46
-_END_BYTES = 22
+_MOST_NAMES = 5
 _SILENT = logging.Logger("packing", logging.CRITICAL + 1)
+# Names that tools give to files with secrets; see _EXAMPLES for exceptions.
+_SECRET_NAMES = (
+    *(".env", ".env.*", "*.env", ".netrc", "_netrc", ".pypirc", ".npmrc", ".git-credentials"),
+    *(".pgpass", "pgpass", ".my.cnf", ".boto", ".s3cfg", ".htpasswd", ".dockercfg"),
+    *("credentials", "credentials.*", "*credentials.json", "service-account*.json"),
+    *("auth_token", ".*token", "token", "token.txt", "*.token", "*_token", "kubeconfig*"),
+    *("secrets.*", ".secrets", "*.tfvars", "*.tfvars.json", "*.tfstate", "*.tfstate.*"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.p12", "*.pfx", "*.jks", "*.keystore"),
+    *("*.ppk", "*.kdbx"),
+)
+# Places where tools keep secrets under inconspicuous names.
+_SECRET_PLACES = (".kube/config", ".docker/config.json", ".aws/*", ".ssh/*", ".gnupg/*", ".azure/*")
+_EXAMPLES = ("*.example", "*.sample", "*.template")
+# Certificates have these endings too, so their contents decide.
+_KEY_NAMES = ("*.pem", "*.key")
+_KEY_MARK = b"PRIVATE KEY-----"
+_KEY_HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A file or an empty folder in the package."""
+class Upload:
+    """The bytes of each file, by its path relative to the folder. Paths of empty folders end with
+    a slash."""
 
-    path: str  # relative to the folder; ends with a slash for an empty folder
-    size_bytes: int
+    sizes: Mapping[str, int]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.sizes.values())
+
+    @property
+    def largest(self) -> list[str]:
+        names = sorted(self.sizes, key=lambda name: -self.sizes[name])[:_MOST_NAMES]
+        return [f"{name} {decimal(self.sizes[name])}" for name in names]
 
 
-def packed(folder: Path) -> list[Packed]:
-    """List the contents of the package by name, without reading any file. Raises UserError if a
-    part cannot be read or is a link to outside, or if the folder holds far more files than a
-    project."""
-    entries: list[Packed] = []
+def check_upload(folder: Path) -> Upload:
+    """List the files of `folder` to upload. Raises UserError if they are too large for a cluster
+    or one looks like a secret; only files with names of keys are read."""
+    upload = list_files(folder)
+    if upload.size_bytes >= MOST_BYTES:
+        raise UserError(
+            f"{folder} would be {decimal(upload.size_bytes)} to upload, and a cluster takes less "
+            f"than {decimal(MOST_BYTES)}; the largest: {', '.join(upload.largest)}. Name what "
+            f"the job does not need in {folder / '.rayignore'} (the syntax is .gitignore's), and "
+            "put data where every machine reads it, such as s3://"
+        )
+    if secrets := [path for path in upload.sizes if _is_secret(folder, path)]:
+        more = f" and {len(secrets) - _MOST_NAMES} more" if len(secrets) > _MOST_NAMES else ""
+        raise UserError(
+            f"{', '.join(secrets[:_MOST_NAMES])}{more} would be uploaded and looks like a secret; "
+            f"name it in {folder / '.rayignore'}, and give machines rights by their role instead"
+        )
+    return upload
+
+
+def list_files(folder: Path) -> Upload:
+    """List what Ray would pack, without reading any file. Raises UserError if a part cannot be read
+    or is a link to outside, or if the folder holds far more files than a project."""
+    sizes: dict[str, int] = {}
     folder, real = folder.absolute(), folder.resolve()
 
-    def take(path: Path) -> None:
+    def add(path: Path) -> None:
         is_folder = path.is_dir()
         if is_folder and next(path.iterdir(), None) is not None:
             return
@@ -59,9 +95,8 @@ def packed(folder: Path) -> list[Packed]:
                     f"{name} is a link to {path.resolve()}, outside of {folder}, and what is there "
                     "would be uploaded; exclude it in .rayignore, or copy it here"
                 )
-            packed_as = Packed(f"{name}/", 0) if is_folder else Packed(name, path.stat().st_size)
-            entries.append(packed_as)
-            if len(entries) > _MOST_FILES:
+            sizes[f"{name}/" if is_folder else name] = 0 if is_folder else path.stat().st_size
+            if len(sizes) > _MOST_FILES:
                 raise UserError(
                     f"{folder} holds more than {_MOST_FILES:,} files; choose the project's own "
                     "folder with --working-dir, or exclude what a job does not need in .rayignore"
@@ -69,24 +104,37 @@ def packed(folder: Path) -> list[Packed]:
 
     excludes = [folder_excludes(folder, default_excludes())]
     try:
-        walk_folder(folder, excludes, take, include_gitignore=_gitignore_counts(), logger=_SILENT)
+        walk_folder(folder, excludes, add, include_gitignore=_obeys_gitignore(), logger=_SILENT)
     except OSError as error:
         raise UserError(
             f"cannot read {error.filename} ({error.strerror}), which would be uploaded; exclude it "
             "in .rayignore, or make it readable"
         ) from error
-    return sorted(entries, key=lambda entry: entry.path)
-
-
-def package_bytes(files: list[Packed]) -> int:
-    names = sum(2 * len(file.path.encode()) + _ENTRY_BYTES for file in files)
-    return sum(file.size_bytes for file in files) + names + _END_BYTES
+    return Upload(dict(sorted(sizes.items())))
 
 
 def package_uri(folder: Path) -> str:
     """The URI of the folder's package on a cluster, made from a digest of its content."""
-    return uri_of_folder(str(folder), _gitignore_counts(), excludes=default_excludes())
+    return uri_of_folder(str(folder), _obeys_gitignore(), excludes=default_excludes())
 
 
-def _gitignore_counts() -> bool:
-    return os.environ.get(IGNORE_GITIGNORE, "0") != "1"
+def _obeys_gitignore() -> bool:
+    return os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
+
+
+def _is_secret(folder: Path, path: str) -> bool:
+    name = path.rpartition("/")[2].lower()
+
+    def matches(patterns: tuple[str, ...]) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+    if matches(_EXAMPLES):
+        return False
+    if matches(_SECRET_NAMES):
+        return True
+    if any(fnmatch.fnmatchcase(f"/{path}", f"*/{place}") for place in _SECRET_PLACES):
+        return True
+    if not matches(_KEY_NAMES):
+        return False
+    with (folder / path).open("rb") as file:
+        return _KEY_MARK in file.read(_KEY_HEAD_BYTES)

@@ -1,10 +1,10 @@
-"""Ask the head what only it knows, with a short job that prints it.
+"""Query the head, with a short job that prints what only the head knows.
 
 The job server lists existing machines over HTTP, but not which ones the autoscaler may add, what
 they cost, or where a relative root is. The head knows from its description
 (cluster/description.py) and its environment.
 
-The job is deleted by the next question. Ray watches a job for some seconds after its end, and would
+The job is deleted by the next query. Ray watches a job for some seconds after its end, and would
 list one deleted in that time as failed.
 """
 
@@ -42,18 +42,18 @@ print({_MARK!r} + json.dumps(head))
 
 @dataclass(frozen=True)
 class Head:
-    """The head's answer: which machines may be added (None if unknown), and the root."""
+    """Which machines may be added (None if unknown), and the root of artifacts."""
 
     scaling: Scaling | None
     root: str | None
 
 
-def ask(client: Client) -> Head:
-    """Ask the head. Raises UserError if the job does not end or prints something unexpected."""
+def query_head(client: Client) -> Head:
+    """Query the head. Raises UserError if the job does not end or prints something unexpected."""
     _delete_earlier(client)
     job = client.submit_job(entrypoint=f"python -c {shlex.quote(_CODE)}", metadata={METADATA: "1"})
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not client.details(job).status.is_terminal():
+    while not client.get_details(job).status.is_terminal():
         if time.monotonic() > deadline:
             client.stop_job(job)
             raise UserError(
@@ -62,25 +62,25 @@ def ask(client: Client) -> Head:
                 f"its log: {job}"
             )
         time.sleep(_POLL_SECONDS)
-    return _understood(client.get_job_logs(job))
+    return _parse_output(client.get_job_logs(job))
 
 
 def _delete_earlier(client: Client) -> None:
     for job in client.list_jobs():
-        asked = job.submission_id if METADATA in (job.metadata or {}) else None
-        if asked and job.end_time and time.time() - job.end_time / 1000 > _WATCHED_SECONDS:
+        probe = job.submission_id if METADATA in (job.metadata or {}) else None
+        if probe and job.end_time and time.time() - job.end_time / 1000 > _WATCHED_SECONDS:
             with contextlib.suppress(UserError):  # another client may have been first
-                client.delete_job(asked)
+                client.delete_job(probe)
 
 
-def _understood(printed: str) -> Head:
-    lines = [line for line in printed.splitlines() if line.startswith(_MARK)]
+def _parse_output(output: str) -> Head:
+    lines = [line for line in output.splitlines() if line.startswith(_MARK)]
     try:
         answer: dict[str, Any] = json.loads(lines[-1].removeprefix(_MARK))
         scaling = answer["scaling"]
         return Head(None if scaling is None else Scaling.model_validate(scaling), answer["root"])
     except (IndexError, ValueError, KeyError, ValidationError) as error:
-        last = (printed.strip().splitlines() or ["nothing"])[-1]
+        last = (output.strip().splitlines() or ["nothing"])[-1]
         raise UserError(
             f"the head does not say what it may start; it printed: {last}. Compare {MACHINE_FILE} "
             "on the head with what this version of rungwise reads"

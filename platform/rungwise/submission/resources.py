@@ -2,9 +2,8 @@
 
 A worker runs on one machine, so this counts how many workers fit on each machine; sums do not
 matter. It ignores the tasks of stages, which take a tenth of a CPU and lend it back while they
-wait, and Train and Tune themselves, which take none. It also ignores other jobs, which will end.
-Stages that run side by side (compute.max_concurrent_stages) want room for each, and wait for one
-another if there is none.
+wait, Train and Tune themselves, which take none, and other jobs, which will end. Stages that run
+side by side (compute.max_concurrent_stages) need room for each, or wait for one another.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _GROUP_LABEL = "ray.io/node-group"
 
 @dataclass(frozen=True)
 class Demand:
-    """`wanted` workers with these resources; with fewer than `fewest` the job would never start."""
+    """`count` workers with these resources; with fewer than `fewest` the job would never start."""
 
     what: str  # a worker of the training
-    wanted: int
+    count: int
     fewest: int
     resources: Mapping[str, float]  # {"CPU": 1.0, "GPU": 8.0}
     count_keys: str  # recipe keys to change
@@ -54,12 +53,12 @@ class Room:
     at_most: int
 
 
-def side_by_side(stages: Sequence[Stage]) -> dict[str, int]:
+def count_parallel(stages: Sequence[Stage]) -> dict[str, int]:
     """How many stages of each name may run at once: the most at one depth of the graph."""
     depths: dict[str, int] = {}
     for stage in stages:  # inputs come first
-        above = [depths[source.fingerprint] for source in stage.inputs.values()]
-        depths[stage.fingerprint] = 1 + max(above, default=0)
+        inputs = [depths[source.fingerprint] for source in stage.inputs.values()]
+        depths[stage.fingerprint] = 1 + max(inputs, default=0)
     counts = Counter((stage.name, depths[stage.fingerprint]) for stage in stages)
     return {
         stage.name: max(count for (name, _), count in counts.items() if name == stage.name)
@@ -67,31 +66,31 @@ def side_by_side(stages: Sequence[Stage]) -> dict[str, int]:
     }
 
 
-def demands(compute: ComputeConfig, stages: Mapping[str, int]) -> list[Demand]:
+def list_demands(compute: ComputeConfig, stages: Mapping[str, int]) -> list[Demand]:
     """The resources that stages need; `stages` says how many of a name can run side by side."""
 
-    def together(name: str) -> int:
+    def parallel(name: str) -> int:
         return min(compute.max_concurrent_stages, stages.get(name, 0))
 
     demands = []
-    if training := together("pretrain"):
+    if training := parallel("pretrain"):
         demands.append(
             Demand(
                 "a worker of the training",
                 training * compute.num_workers,
                 compute.min_workers or compute.num_workers,
-                _of(compute.cpus_per_worker, compute.gpus_per_worker),
+                _resources(compute.cpus_per_worker, compute.gpus_per_worker),
                 "compute.num_workers",
                 "compute.cpus_per_worker or compute.gpus_per_worker",
             )
         )
-    if trials := together("sweep") * compute.max_concurrent_trials or together("evaluate"):
+    if trials := parallel("sweep") * compute.max_concurrent_trials or parallel("evaluate"):
         demands.append(
             Demand(
                 "a trial",
                 trials,
                 1,
-                _of(compute.cpus_per_trial, compute.gpus_per_trial),
+                _resources(compute.cpus_per_trial, compute.gpus_per_trial),
                 "compute.max_concurrent_trials",
                 "compute.cpus_per_trial or compute.gpus_per_trial",
             )
@@ -100,7 +99,9 @@ def demands(compute: ComputeConfig, stages: Mapping[str, int]) -> list[Demand]:
     return demands or [Demand("a task", 1, 1, {"CPU": 1.0}, "", "")]
 
 
-def machines(nodes: Sequence[Mapping[str, Any]], scaling: Scaling | None) -> list[MachineGroup]:
+def list_machines(
+    nodes: Sequence[Mapping[str, Any]], scaling: Scaling | None
+) -> list[MachineGroup]:
     """The machines in the rows of /api/v0/nodes, and those that the autoscaler may start."""
     alive = [node for node in nodes if node["state"] == "ALIVE"]
     labels = [(node.get("labels") or {}).get(_GROUP_LABEL, "") for node in alive]
@@ -120,40 +121,40 @@ def machines(nodes: Sequence[Mapping[str, Any]], scaling: Scaling | None) -> lis
     return machines
 
 
-def room(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
+def count_room(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
     """How many workers of `demand` fit on the machines, each worker on one machine."""
     now = sum(group.present * _fit(group, demand) for group in machines)
     return Room(now, now + sum(group.more * _fit(group, demand) for group in machines))
 
 
-def check(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
+def check_room(demand: Demand, machines: Sequence[MachineGroup]) -> Room:
     """The room for `demand`. Raises UserError if its fewest workers will never fit."""
-    fitting = room(demand, machines)
-    if fitting.at_most >= demand.fewest:
-        return fitting
-    if fitting.at_most == 0:
+    room = count_room(demand, machines)
+    if room.at_most >= demand.fewest:
+        return room
+    if room.at_most == 0:
         raise UserError(
-            f"{demand.what} asks for {shown(demand.resources)} on one machine, and no machine has "
-            f"or will have so many: {_kinds(machines)}"
+            f"{demand.what} asks for {in_words(demand.resources)} on one machine, and no machine "
+            f"has or will have so many: {_kinds(machines)}"
             + (f"; lower {demand.size_keys}" if demand.size_keys else "")
             + ", or add larger machines"
         )
-    in_all = {name: value * demand.fewest for name, value in demand.resources.items()}
-    grown = sum(group.more for group in machines)
+    sums = {name: value * demand.fewest for name, value in demand.resources.items()}
+    more = sum(group.more for group in machines)
     later = (
-        f"room for {fitting.at_most} once all that may come ({grown}) are there"
-        if grown
+        f"room for {room.at_most} once all that may come ({more}) are there"
+        if more
         else "no machine may be added"
     )
     raise UserError(
-        f"the job asks for {demand.fewest} times {shown(demand.resources)} ({shown(in_all)} in "
-        f"all); there is room for {fitting.now}, and {later} ({_kinds(machines)}); "
-        f"lower {demand.count_keys} to {fitting.at_most}, or "
-        + ("raise the maximum of a group" if grown else "add machines")
+        f"the job asks for {demand.fewest} times {in_words(demand.resources)} ({in_words(sums)} in "
+        f"all); there is room for {room.now}, and {later} ({_kinds(machines)}); "
+        f"lower {demand.count_keys} to {room.at_most}, or "
+        + ("raise the maximum of a group" if more else "add machines")
     )
 
 
-def prices(demand: Demand, machines: Sequence[MachineGroup]) -> list[tuple[str, int, float]]:
+def list_prices(demand: Demand, machines: Sequence[MachineGroup]) -> list[tuple[str, int, float]]:
     """(group, machines, US dollars per hour) for each group that could hold `demand` alone."""
     offers = []
     for name in dict.fromkeys(machine.group for machine in machines):
@@ -161,13 +162,13 @@ def prices(demand: Demand, machines: Sequence[MachineGroup]) -> list[tuple[str, 
         fit = max((_fit(machine, demand) for machine in group), default=0)
         price = next((machine.price_per_hour for machine in group if machine.price_per_hour), None)
         if fit and price is not None:
-            count = math.ceil(demand.wanted / fit)
+            count = math.ceil(demand.count / fit)
             if count <= sum(machine.present + machine.more for machine in group):
                 offers.append((name, count, count * price))
     return offers
 
 
-def shown(resources: Mapping[str, float]) -> str:
+def in_words(resources: Mapping[str, float]) -> str:
     """Resources in words, such as `8 GPUs and 4 CPUs`."""
     order = ["GPU", "CPU", *sorted(set(resources) - {"GPU", "CPU"})]
     parts = [_count(resources[name], name) for name in order if resources.get(name)]
@@ -181,10 +182,10 @@ def total(machines: Sequence[MachineGroup]) -> str:
         name: sum(group.present * group.resources.get(name, 0.0) for group in machines)
         for name in ("GPU", "CPU")
     }
-    return f"{count} {'machine' if count == 1 else 'machines'}: {shown(sums)}"
+    return f"{count} {'machine' if count == 1 else 'machines'}: {in_words(sums)}"
 
 
-def _of(cpus: float, gpus: float) -> dict[str, float]:
+def _resources(cpus: float, gpus: float) -> dict[str, float]:
     return {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
 
 
@@ -201,8 +202,9 @@ def _kinds(machines: Sequence[MachineGroup]) -> str:
     for kind in machines:
         if kind.present or kind.more:
             usable = {name: kind.resources.get(name, 0.0) for name in ("GPU", "CPU")}
-            now, more = rows.get((kind.group, shown(usable)), (0, 0))
-            rows[kind.group, shown(usable)] = (now + kind.present, more + kind.more)
+            key = (kind.group, in_words(usable))
+            now, more = rows.get(key, (0, 0))
+            rows[key] = (now + kind.present, more + kind.more)
     texts = [
         f"{group} has {now} of {usable}" + (f", {more} more may come" if more else "")
         for (group, usable), (now, more) in rows.items()

@@ -9,7 +9,7 @@ from rungwise.commands.arguments import (
     add_cluster,
     add_json,
     add_verb,
-    chosen_server,
+    find_server,
     print_json,
 )
 
@@ -21,9 +21,9 @@ def add(commands: Commands) -> None:
 
 
 def jobs(options: argparse.Namespace) -> None:
-    from rungwise.submission.jobs import jobs_command, jobs_of
+    from rungwise.submission.jobs import describe_jobs, jobs_command
 
     if options.json:
-        print_json(jobs_of(chosen_server(options)))
+        print_json(describe_jobs(find_server(options)))
     else:
-        jobs_command(chosen_server(options))
+        jobs_command(find_server(options))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_job, add_verb, chosen_server
+from rungwise.commands.arguments import Commands, add_job, add_verb, find_server
 
 
 def add(commands: Commands) -> None:
@@ -15,4 +15,4 @@ def add(commands: Commands) -> None:
 def logs(options: argparse.Namespace) -> int:
     from rungwise.submission.jobs import logs_command
 
-    return logs_command(options.job, chosen_server(options), options.follow)
+    return logs_command(options.job, find_server(options), options.follow)

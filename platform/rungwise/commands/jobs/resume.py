@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_job, add_submission, add_verb, chosen_server
+from rungwise.commands.arguments import Commands, add_job, add_submission, add_verb, find_server
 
 
 def add(commands: Commands) -> None:
@@ -15,5 +15,5 @@ def add(commands: Commands) -> None:
 def resume(options: argparse.Namespace) -> int:
     from rungwise.submission.jobs import resume_command
 
-    server = chosen_server(options)
+    server = find_server(options)
     return resume_command(options.job, server, options.working_dir, wait=not options.no_wait)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_job, add_verb, chosen_server
+from rungwise.commands.arguments import Commands, add_job, add_verb, find_server
 
 
 def add(commands: Commands) -> None:
@@ -14,4 +14,4 @@ def add(commands: Commands) -> None:
 def stop(options: argparse.Namespace) -> None:
     from rungwise.submission.jobs import stop_command
 
-    stop_command(options.job, chosen_server(options))
+    stop_command(options.job, find_server(options))

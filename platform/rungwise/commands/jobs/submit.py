@@ -10,7 +10,7 @@ from rungwise.commands.arguments import (
     add_submission,
     add_verb,
     add_workflow,
-    chosen_server,
+    find_server,
 )
 
 
@@ -34,7 +34,7 @@ def submit(options: argparse.Namespace) -> int:
         options.workflow,
         options.config,
         options.overrides,
-        chosen_server(options),
+        find_server(options),
         options.working_dir,
         wait=not options.no_wait,
         any_version=options.ignore_versions,
