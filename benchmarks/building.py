@@ -37,11 +37,14 @@ from rungwise.cluster import tasks
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus import CorpusConfig, duplicates, ranges, sources
+from rungwise.corpus import CorpusConfig, outside
+from rungwise.corpus import files as files_module
 from rungwise.corpus import stage as corpus_stage
-from rungwise.corpus.range_task import LOST, RangeTask, write_places
-from rungwise.corpus.ranges import Range
-from rungwise.corpus.summary import CorpusSummary, summary_of
+from rungwise.corpus.building import ranges
+from rungwise.corpus.building.range_task import LOST, RangeTask, write_places
+from rungwise.corpus.building.ranges import Range
+from rungwise.corpus.deduplication import documents as duplicates
+from rungwise.corpus.summary import CorpusSummary, summarise_reports
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.stage import orders_of
 from rungwise.tokens.summary import TokensRow
@@ -68,7 +71,7 @@ def real_range(folder: Path) -> dict[str, Any]:
     write_source(folder / "in.jsonl", 0.008)
     config = _config(str(folder / "in.jsonl"), 256.0)
     task = RangeTask(config, Folder.at(folder / "out"))
-    [one] = ranges.ranges_of(config)
+    [one] = ranges.list_ranges(config)
     read = task.read(one)
     written = task.write(one, _NONE, _NONE, 2**64 // 100)
     return {"read": read, "written": written, "bytes": one.num_bytes}
@@ -90,14 +93,14 @@ def planning(terabytes: float, shard_megabytes: float) -> tuple[dict[str, Any], 
         for n in range(count)
     ]
     with (
-        mock.patch.object(ranges, "files_of", return_value=files),
-        mock.patch.object(sources, "files_of", return_value=files),
+        mock.patch.object(ranges, "list_source_files", return_value=files),
+        mock.patch.object(files_module, "list_source_files", return_value=files),
         mock.patch.object(tasks.ray, "cluster_resources", return_value={"CPU": CPUS}),
     ):
         with _measured(result, "digest"):
-            sources.outside(config)
+            outside(config)
         with _measured(result, "ranges"):
-            cut = ranges.ranges_of(config)
+            cut = ranges.list_ranges(config)
         with _measured(result, "packing"):
             packs = tasks.packed(cut, [one.num_bytes for one in cut])
     sizes = [sum(one.num_bytes for one in pack) for pack in packs]
@@ -123,7 +126,7 @@ def reporting(packs: list[list[Range]], real: dict[str, Any]) -> tuple[dict[str,
             json.loads(written.replace("-00000.parquet", f"-{n:05d}.parquet")) for n in range(count)
         ]
     with _measured(result, "summary"):
-        summary = summary_of(staged, reports)
+        summary = summarise_reports(staged, reports)
     result["record_bytes"] = len(summary.model_dump_json())
     return result, summary
 
@@ -168,10 +171,10 @@ def shuffling(packs: list[list[Range]], documents_per_byte: float) -> dict[str, 
     for rows in PART_ROWS:
         part = _part(rng, rows // 2)
         with _measured(result, f"decide_{rows}"):
-            duplicates.verdict(part, True)
+            duplicates.decide(part, True)
         result[f"part_{rows}_bytes"] = part.nbytes
         del part
-    group_of = corpus_stage.groups_of(packs)
+    group_of = corpus_stage.group_ranges(packs)
     lost = round(documents * LOST_SHARE / parts)
     sample = np.column_stack(
         [
@@ -209,7 +212,7 @@ def _part(rng: np.random.Generator, documents: int) -> pa.Table:
     keys = pa.table(
         {"digest": digest, "name": name, "split": words[:, :8].copy().view("<u8")[:, 0]}
     )
-    return duplicates.rows_of(keys, 0, 1)
+    return duplicates.key_rows(keys, 0, 1)
 
 
 def case_of(

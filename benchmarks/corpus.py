@@ -28,11 +28,11 @@ from benchmarks import texts
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
-from rungwise.corpus.build import RangeBuilder
-from rungwise.corpus.clean import clean_all
-from rungwise.corpus.range_task import RangeTask
-from rungwise.corpus.ranges import ranges_of, read_range
-from rungwise.corpus.segment import segment
+from rungwise.corpus.building.range_builder import RangeBuilder
+from rungwise.corpus.building.range_task import RangeTask
+from rungwise.corpus.building.ranges import list_ranges, read_range
+from rungwise.corpus.cleaning.characters import clean_all
+from rungwise.corpus.cleaning.sentences import segment
 
 DATATROVE = """
 import sys, time
@@ -73,7 +73,7 @@ def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str
     block = {"kind": "jsonl", "paths": [str(source)]}
     config = validate(CorpusConfig, {"sources": [block]})
     signed = validate(CorpusConfig, {"sources": [block], "near_duplicates": {}})
-    ranges = ranges_of(config)
+    ranges = list_ranges(config)
     raw = [list(read_range(each, config)) for each in ranges]
     cleaned = [
         clean_all([document.paragraphs for document in some[at : at + 100]]).text

@@ -56,9 +56,11 @@ def rust(setup: Setup) -> dict[str, Any]:
 
     `unit` is document or sentence.
     """
-    from rungwise.tokenizer import load
+    from rungwise.tokenizer import load_tokenizer
 
-    tokenizer = load(Folder(getattr(setup, setup.arguments.get("vocabulary", "wordpiece"))))
+    tokenizer = load_tokenizer(
+        Folder(getattr(setup, setup.arguments.get("vocabulary", "wordpiece")))
+    )
     texts = texts_of(setup, setup.arguments["unit"]).to_pylist()
     pieces: list[list[int]] = []
     result: dict[str, Any] = {}
@@ -72,12 +74,12 @@ def rust(setup: Setup) -> dict[str, Any]:
 
 def encoder(setup: Setup) -> dict[str, Any]:
     """Our encoder on the unseen text: `backend`, `unit`; with `warm` after the seen text."""
-    from rungwise.tokenizer import encoder_of, load
+    from rungwise.tokenizer import load_tokenizer, make_encoder
 
     arguments = setup.arguments
-    tokenizer = load(Folder(getattr(setup, arguments.get("vocabulary", "wordpiece"))))
+    tokenizer = load_tokenizer(Folder(getattr(setup, arguments.get("vocabulary", "wordpiece"))))
     texts = texts_of(setup, arguments["unit"])
-    ours = encoder_of(tokenizer, arguments["backend"])
+    ours = make_encoder(tokenizer, arguments["backend"])
     if arguments["warm"]:
         ours.encode(texts_of(setup, arguments["unit"], split="train"))
     result: dict[str, Any] = {}

@@ -129,14 +129,14 @@ class Stages:
 
     def encode(self, files: Sequence[CorpusFile]) -> TokensSummary:
         """Encode files of the corpus, one after the other."""
-        from rungwise.tokens.stage import FileOrder, summary_of, take_counts
+        from rungwise.tokens.stage import FileOrder, add_counts, summarise_files
 
         rows = [self.tokens(FileOrder(row)) for row in files]
         task = self.instances
         held_out = np.zeros(task.vocab_size, np.int64)
         for row in rows:
-            take_counts(row, held_out)
-        return summary_of(rows, tokenizer_summary(task.vocab_size, task.special), held_out)
+            add_counts(row, held_out)
+        return summarise_files(rows, tokenizer_summary(task.vocab_size, task.special), held_out)
 
     def build(self, tokens: TokensSummary) -> list[dict[str, Any]]:
         """Build the shards of encoded files; their rows of the manifest."""
@@ -162,13 +162,13 @@ def stages_of(
     from rungwise.instances.kinds import tokens_config
     from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.shard_task import ShardTask
-    from rungwise.tokenizer import EncoderChoice, load, special_ids
+    from rungwise.tokenizer import EncoderChoice, load_tokenizer, special_ids
     from rungwise.tokens.stage import EncodeTask
 
     masked = {"sequence_length": 128, "masking": {"unit": unit}}
     config = CausalConfig() if kind == "causal" else MaskedPairsConfig.model_validate(masked)
     folder = Folder(setup.bpe if kind == "causal" else setup.wordpiece)
-    tokenizer = load(folder)
+    tokenizer = load_tokenizer(folder)
     vocab_size = tokenizer.get_vocab_size()
     choice = EncoderChoice(backend)  # pyright: ignore[reportArgumentType]
     tokens, instances = output / "tokens", output / "instances"

@@ -45,9 +45,9 @@ def masks(setup: Setup) -> dict[str, Any]:
 
 def _full_rows(setup: Setup) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
     """64 rows `[CLS] A [SEP]` of 512 tokens, and the characters of each token."""
-    from rungwise.tokenizer import load, special_ids
+    from rungwise.tokenizer import load_tokenizer, special_ids
 
-    tokenizer = load(Folder(setup.wordpiece))
+    tokenizer = load_tokenizer(Folder(setup.wordpiece))
     special = special_ids(tokenizer)
     text = " ".join(texts_of(setup, "document")[:400].to_pylist())
     encoding = tokenizer.encode(text, add_special_tokens=False)
@@ -62,9 +62,9 @@ def _full_rows(setup: Setup) -> tuple[list[list[int]], list[list[tuple[int, int]
 def _our_masks(setup: Setup, whole_words: bool) -> Callable[[int], Any]:
     from rungwise.instances.masked_batch import vocabulary_of
     from rungwise.instances.masking import MaskingConfig, mask
-    from rungwise.tokenizer import load, special_ids
+    from rungwise.tokenizer import load_tokenizer, special_ids
 
-    tokenizer = load(Folder(setup.wordpiece))
+    tokenizer = load_tokenizer(Folder(setup.wordpiece))
     vocabulary = vocabulary_of(tokenizer.get_vocab_size(), special_ids(tokenizer))
     rows, offsets = _full_rows(setup)
     ids = np.array(rows, dtype=np.int64)

@@ -28,13 +28,14 @@ import pyarrow.parquet as pq
 from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import in_memory, pydocs
-from rungwise.corpus.build import RangeBuilder
+from rungwise.corpus.building import in_memory
+from rungwise.corpus.building.range_builder import RangeBuilder
+from rungwise.corpus.building.ranges import list_ranges, read_range
+from rungwise.corpus.building.shards import write_range
+from rungwise.corpus.config import CorpusConfig, FileSource, Rules, TextSource, WikiTextSource
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.corpus.ranges import ranges_of, read_range
-from rungwise.corpus.shards import write_range
-from rungwise.corpus.sources import CorpusConfig, FileSource, Rules, TextSource, WikiTextSource
-from rungwise.corpus.summary import CorpusSummary, summary_of
+from rungwise.corpus.readers import pydocs
+from rungwise.corpus.summary import CorpusSummary, summarise_reports
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HELD_OUT = 1 / 3
@@ -55,7 +56,11 @@ def english(limit_bytes: int) -> Iterator[RawDocument]:
     data = real_data()
     if data is None:
         print("no real data (set RUNGWISE_DATA): the text is the documentation of Python packages")
-        streams = [pydocs.read(pydocs.modules(pydocs.DEFAULT_PACKAGES, "packages"), "packages")]
+        streams = [
+            pydocs.read_modules(
+                pydocs.list_modules(pydocs.DEFAULT_PACKAGES, "packages"), "packages"
+            )
+        ]
     else:
         streams = [_raw_documents(source) for source in _sources(data)]
     # A document of each source in turn, so that a short text is mixed too.
@@ -92,7 +97,7 @@ def _sources(data: Path) -> list[FileSource]:
 
 def _raw_documents(source: FileSource) -> Iterator[RawDocument]:
     config = CorpusConfig(sources=(source,))
-    for each in ranges_of(config):
+    for each in list_ranges(config):
         yield from read_range(each, config)
 
 
@@ -158,7 +163,7 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
     while True:
         for row in CorpusSummary.of(base).files:
             if written >= megabytes * 1e6:
-                return _finish(target, summary_of(read, reports))
+                return _finish(target, summarise_reports(read, reports))
             builder = RangeBuilder(rules, "benchmark")
             report = write_range(
                 builder.tables(changed(base, row.file, copy)),

@@ -22,7 +22,7 @@ from rungwise.tokenizer import (
     ByteBpeConfig,
     TokenizerFileConfig,
     WordPieceConfig,
-    read,
+    read_tokenizer,
     train,
 )
 
@@ -152,7 +152,7 @@ def prepare(folder: Path, quick: bool, rounds: int) -> Bench:
         ("bpe", "gpt2", ByteBpeConfig(vocab_size=50_257, lowercase=False)),
     ):
         if data is not None:
-            learned = read(TokenizerFileConfig(path=str(data / "vocab" / source)))
+            learned = read_tokenizer(TokenizerFileConfig(path=str(data / "vocab" / source)))
         else:
             learned = train(config, list(sentences))
         (folder / name).mkdir()

@@ -53,9 +53,9 @@ def tokens_of(
     rows = [task(tokens_stage.FileOrder(row)) for row in files if row.documents]
     held_out = np.zeros(pieces.vocab_size, np.int64)
     for row in rows:
-        tokens_stage.take_counts(row, held_out)
+        tokens_stage.add_counts(row, held_out)
     inputs = made_of(corpus=corpus, tokenizer=tokenizer)
-    summary = tokens_stage.summary_of(rows, pieces, held_out).model_dump(mode="json")
+    summary = tokens_stage.summarise_files(rows, pieces, held_out).model_dump(mode="json")
     record = {"stage": "tokens", "fingerprint": "t" * 12, "inputs": inputs, "summary": summary}
     return artifacts.finish(place, record | {"label": "made", "finished": ""}, {})
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo
 from rungwise.tasks.kinds.items import Item
-from rungwise.tokenizer import TokenizerFileConfig, read
+from rungwise.tokenizer import TokenizerFileConfig, read_tokenizer
 
 SPAN = TaskInfo("span", (), False, "f1")
 
@@ -22,7 +22,7 @@ SPAN = TaskInfo("span", (), False, "f1")
 def vocabulary(data: Path, name: str) -> Tokenizer:
     """A published vocabulary, as the tokenizer stage reads it."""
     path = str(data / "vocab" / name)
-    return read(TokenizerFileConfig(path=path, lowercase=not name.endswith("-cased")))
+    return read_tokenizer(TokenizerFileConfig(path=path, lowercase=not name.endswith("-cased")))
 
 
 def questions(path: Path) -> list[Question]:

@@ -26,8 +26,8 @@ from rungwise.core.storage import object_store
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus import CorpusConfig, outside
+from rungwise.corpus.building.ranges import list_ranges, read_range
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.ranges import ranges_of, read_range
 from tests.conftest import REPOSITORY
 from tests.faults.s3_faults import OF_BODIES, OF_EVERY_REQUEST, OF_UPLOADS, FaultyS3, faulty_moto
 
@@ -242,7 +242,7 @@ def test_of_a_large_object_each_range_fetches_its_own_bytes(
     for where in (str(tmp_path / "x"), place.path("x")):
         source = block | {"paths": [where], "name": "one"}
         config = validate(CorpusConfig, {"sources": [source], "shard_megabytes": 2.0})
-        ranges = ranges_of(config)
+        ranges = list_ranges(config)
         assert len(ranges) > 1
         assert not fetched
         documents = []

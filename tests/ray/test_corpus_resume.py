@@ -19,9 +19,11 @@ import pytest
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig, duplicates, near_duplicates
-from rungwise.corpus.range_task import STAGING, RangeTask
-from rungwise.corpus.ranges import ranges_of
+from rungwise.corpus import CorpusConfig
+from rungwise.corpus.building.range_task import STAGING, RangeTask
+from rungwise.corpus.building.ranges import list_ranges
+from rungwise.corpus.deduplication import documents as duplicates
+from rungwise.corpus.deduplication import near_duplicates
 from tests.conftest import REPOSITORY, made_up_sentences
 
 RANGES = 120
@@ -105,7 +107,7 @@ def test_killed_while_it_reads_it_reads_no_finished_range_again(
     read = kill_at(start(tmp_path, output, source, cpus=2), output, "*.keys.arrow")
     assert len(read) < RANGES
     # What was read is gone from the source: a second reading would be seen.
-    ranges = ranges_of(validate(CorpusConfig, config_of(source)))
+    ranges = list_ranges(validate(CorpusConfig, config_of(source)))
     damaged = bytearray(lines)
     for range_ in ranges:
         if range_.number in read:
@@ -148,17 +150,19 @@ def test_one_process_without_a_cluster_writes_the_same(
     source.write_bytes(lines)
     config = validate(CorpusConfig, config_of(source))
     assert config.near_duplicates is not None
-    task, ranges = RangeTask(config, Folder.at(tmp_path / "out")), ranges_of(config)
+    task, ranges = RangeTask(config, Folder.at(tmp_path / "out")), list_ranges(config)
     for range_ in (*ranges[::2], *ranges):
         task.read(range_)
-    rows = [duplicates.rows_of(task.keys(one.number), one.number, 1) for one in ranges]
+    rows = [duplicates.key_rows(task.keys(one.number), one.number, 1) for one in ranges]
     bands = [near_duplicates.band_rows(task.keys(one.number), 1) for one in ranges]
-    marks = near_duplicates.marks(pa.concat_tables(bands), config.near_duplicates.similarity)
-    verdict = duplicates.verdict(
+    marks = near_duplicates.mark_duplicates(
+        pa.concat_tables(bands), config.near_duplicates.similarity
+    )
+    verdict = duplicates.decide(
         pa.concat_tables([*rows, duplicates.mark_rows(marks, 1)]), deduplicate=True
     )
     assert len(verdict.lost) > 300
-    last = duplicates.last_held_out(0.2, verdict.documents, verdict.held_out)
+    last = duplicates.held_out_threshold(0.2, verdict.documents, verdict.held_out)
     nothing = np.empty((0, 3), np.int64)
     reports = [task.write(one, verdict.lost, nothing, last) for one in ranges]
     written = {file["file"]: file["sha256"] for one in reports for file in one["files"]}

@@ -155,8 +155,8 @@ import numpy as np
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
-from rungwise.corpus.range_task import RangeTask
-from rungwise.corpus.ranges import ranges_of
+from rungwise.corpus.building.range_task import RangeTask
+from rungwise.corpus.building.ranges import list_ranges
 def megabytes(name):
     # What getrusage says starts with the peak of the process that this one was forked from.
     (line,) = (line for line in open("/proc/self/status") if line.startswith(name))
@@ -169,7 +169,7 @@ config = validate(CorpusConfig, {
 task = RangeTask(config, Folder.at(sys.argv[1] + ".out"))
 before = megabytes("VmRSS")
 counts = {"": 0}
-for range in ranges_of(config):
+for range in list_ranges(config):
     report = task.read(range)
     none = np.empty((0, 3), np.int64)
     task.write(range, none, none, 0)

@@ -16,7 +16,7 @@ from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, read_documents, stage
-from rungwise.corpus import digests as digests_of_files
+from rungwise.corpus import files as digests_of_files
 from rungwise.corpus.summary import CorpusSummary
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -173,7 +173,7 @@ def test_many_bytes_are_hashed_by_tasks(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(SourceFile, "block_digest", refuse)
     monkeypatch.setattr(digests_of_files, "_BY_TASKS_BYTES", SourceFile.BLOCK_BYTES)
     monkeypatch.setattr(digests_of_files, "_TASK_BYTES", 10)
-    assert digests_of_files.digests_of(files, "key") == expected
+    assert digests_of_files.hash_files(files, "key") == expected
 
 
 def test_two_sources_may_have_files_of_one_name(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def tokens(folder: Path, pieces: int) -> Artifact:
         open_ended = [row[:-1] for row in rows_of_file]
         lengths = [len(row) for row in open_ended]
         ids = np.array([token for row in open_ended for token in row], dtype=np.uint16)
-        texts.write(
+        texts.write_tokens(
             texts.TokenisedText(
                 ids,
                 np.cumsum([0, *lengths]),

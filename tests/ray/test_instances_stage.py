@@ -21,9 +21,9 @@ from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.corpus.in_memory import write_corpus
-from rungwise.corpus.sources import Rules
 from rungwise.instances import pairs, stage
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader

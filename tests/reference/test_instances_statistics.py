@@ -26,7 +26,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from rungwise.corpus.segment import segment
+from rungwise.corpus.cleaning.sentences import segment
 from rungwise.instances import pairs, sentence_order
 from rungwise.instances.masking import MaskingConfig, Vocabulary, mask
 from rungwise.instances.shards import Shard

@@ -17,7 +17,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import Document, read_documents
-from rungwise.corpus.summary import CorpusSummary, sources_of
+from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, chained_stages, pretrain_stages
 from rungwise.pipeline.workflow import plan
@@ -193,7 +193,7 @@ def test_pages_cards_and_questions_name_the_files_of_a_tasks_text(
 
     task = finished("task", {"kind": "files", "train": ["reviews.tsv"]}, {"headline": "a task"})
     text = finished("task_text", {}, summary.model_dump(mode="json"), task)
-    assert sources_of(text) == ["text of a task, without its labels: reviews.tsv"]
+    assert describe_sources(text) == ["text of a task, without its labels: reviews.tsv"]
     assert what_text(text).endswith(" of the text of a task, without its labels")
     assert main(["which-models", "--source", "reviews.tsv", "--root", root.uri]) == 0
     told = f"task_text {text.fingerprint} (x): the source reviews.tsv"

@@ -13,10 +13,10 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
-from rungwise.corpus.boilerplate import gutenberg_text
-from rungwise.corpus.in_memory import write_corpus
-from rungwise.corpus.ranges import ranges_of, read_range
-from rungwise.corpus.sources import CorpusConfig, Rules
+from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.building.ranges import list_ranges, read_range
+from rungwise.corpus.config import CorpusConfig, Rules
+from rungwise.corpus.readers.boilerplate import gutenberg_text
 
 TODAY = (
     "The Project Gutenberg eBook of Emma\n\nThis eBook is for anyone.\n\n"
@@ -53,7 +53,7 @@ def test_what_is_cut_is_counted(tmp_path: Path) -> None:
     (tmp_path / "plain.txt").write_text(BOOK + "Another one.")
     source = {"kind": "text", "paths": [str(tmp_path)], "boilerplate": "gutenberg"}
     config = validate(CorpusConfig, {"sources": [source]})
-    (only,) = ranges_of(config)
+    (only,) = list_ranges(config)
     documents = read_range(only, config)
     summary = write_corpus([documents], Rules(minimum_characters=1), "x", Folder.at(tmp_path / "o"))
     (cut,) = summary.cut

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.corpus.clean import DOCUMENT, PARAGRAPH, Cleaned, clean, clean_all
+from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, Cleaned, clean, clean_all
 
 ANY_TEXT = st.text(alphabet=st.characters())
 MESSY_TEXT = st.text(

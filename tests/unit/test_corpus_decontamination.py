@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import decontamination
-from rungwise.corpus.build import RangeBuilder
-from rungwise.corpus.decontamination import NgramsOfTests, ngrams_of_tests
+from rungwise.corpus.building.range_builder import RangeBuilder
+from rungwise.corpus.building.range_task import RangeTask
+from rungwise.corpus.building.ranges import list_ranges
+from rungwise.corpus.cleaning import decontamination
+from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_test_texts
+from rungwise.corpus.config import CorpusConfig, Rules, identity
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.range_task import RangeTask
-from rungwise.corpus.ranges import ranges_of
-from rungwise.corpus.sources import CorpusConfig, Rules, files_of_tests, identity, outside
+from rungwise.corpus.files import list_test_files, outside
 
 
 def config_of(folder: Path, ngram: int) -> CorpusConfig:
@@ -32,17 +33,17 @@ def config_of(folder: Path, ngram: int) -> CorpusConfig:
     return validate(CorpusConfig, {"sources": [source], "decontaminate": block})
 
 
-def hashed(folder: Path, ngram: int, files: dict[str, bytes]) -> NgramsOfTests:
+def hashed(folder: Path, ngram: int, files: dict[str, bytes]) -> NgramHashes:
     folder.mkdir(exist_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
     config = config_of(folder, ngram).decontaminate
     assert config is not None
-    return ngrams_of_tests(files_of_tests(config), ngram)
+    return hash_test_texts(list_test_files(config), ngram)
 
 
 def paragraphs_left(
-    documents: list[list[str]], tests: NgramsOfTests, **rules: int
+    documents: list[list[str]], tests: NgramHashes, **rules: int
 ) -> tuple[dict[str, list[str]], RangeBuilder]:
     builder = RangeBuilder(validate(Rules, {"minimum_characters": 1} | rules), "x", tests)
     raw = [RawDocument(str(at), "", paragraphs) for at, paragraphs in enumerate(documents)]
@@ -142,7 +143,7 @@ def test_as_found_in_strings(documents: list[list[str]], test: str, ngram: int) 
     runs = {" ".join(words[at : at + ngram]) for at in range(len(words) - ngram + 1)}
     if not runs:
         return
-    tests = NgramsOfTests(_hashes([test], ngram), ngram)
+    tests = NgramHashes(_hashes([test], ngram), ngram)
     left, _ = paragraphs_left(documents, tests)
     expected = {}
     for number, paragraphs in enumerate(documents):
@@ -198,7 +199,7 @@ def test_tasks_read_what_the_driver_staged(tmp_path: Path) -> None:
     )
     task = RangeTask(config, Folder.at(tmp_path / "out"))
     task.stage_tests()
-    (only,) = ranges_of(config)
+    (only,) = list_ranges(config)
     report = task.read(only)
     assert report["documents"] == 1
     assert report["dropped"] == {"test text": 1}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.corpus.docstrings import prose
+from rungwise.corpus.readers.docstrings import prose
 
 CASES = {
     "paragraphs are joined lines": (

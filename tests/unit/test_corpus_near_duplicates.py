@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.corpus.near_duplicates import band_rows, marks
-from rungwise.corpus.signatures import (
+from rungwise.corpus.deduplication.near_duplicates import band_rows, mark_duplicates
+from rungwise.corpus.deduplication.signatures import (
     Banding,
     NearDuplicateConfig,
     band_keys,
-    banding,
-    compact,
-    signatures,
-    similarity,
+    choose_banding,
+    estimate_similarity,
+    low_bytes,
+    sign_texts,
 )
 from tests.conftest import REPOSITORY
 
@@ -49,15 +49,15 @@ def found_marks(
     texts: list[str], config: NearDuplicateConfig = CONFIG, partitions: int = 1
 ) -> dict[str, str]:
     """Who is marked among `texts`, whose digests are their numbers."""
-    signed = signatures(texts, config)
-    keys = band_keys(signed, banding(config)).astype("<u8")
+    signed = sign_texts(texts, config)
+    keys = band_keys(signed, choose_banding(config)).astype("<u8")
     rows = pa.table(
         {
             "digest": pa.array(
                 [bytes.fromhex(digest(number)) for number in range(len(texts))], pa.binary(16)
             ),
             "bands": pa.array([key.tobytes() for key in keys], pa.binary()),
-            "signature": pa.array([one.tobytes() for one in compact(signed)], pa.binary()),
+            "signature": pa.array([one.tobytes() for one in low_bytes(signed)], pa.binary()),
         }
     )
     split = band_rows(rows, partitions)
@@ -65,7 +65,7 @@ def found_marks(
     for partition in range(partitions):
         part = split.filter(pa.array(split["partition"].to_numpy() == partition))
         if part.num_rows:
-            for one, kept in marks(part, config.similarity).items():
+            for one, kept in mark_duplicates(part, config.similarity).items():
                 found[one] = min(kept, found.get(one, kept))
     return found
 
@@ -88,8 +88,8 @@ def test_a_similarity_is_estimated_without_bias(permutations: int) -> None:
     errors = []
     for _ in range(300):
         one, other = pair(rng, rng.random())
-        low = compact(signatures([one, other], config))
-        errors.append(float(similarity(low[0], low[1:])[0]) - jaccard(one, other))
+        low = low_bytes(sign_texts([one, other], config))
+        errors.append(float(estimate_similarity(low[0], low[1:])[0]) - jaccard(one, other))
     assert abs(np.mean(errors)) < 3 * np.std(errors) / len(errors) ** 0.5 + 0.002
     # At most sqrt(1/4 / P) for each, as of independent draws.
     assert np.sqrt(np.mean(np.square(errors))) < 1.1 * 0.5 / permutations**0.5
@@ -100,21 +100,21 @@ def test_short_texts_fill_their_signatures_without_bias() -> None:
     errors = []
     for _ in range(600):
         one, other = pair(rng, rng.uniform(0.3, 1.0), length=70)
-        low = compact(signatures([one, other], CONFIG))
-        errors.append(float(similarity(low[0], low[1:])[0]) - jaccard(one, other))
+        low = low_bytes(sign_texts([one, other], CONFIG))
+        errors.append(float(estimate_similarity(low[0], low[1:])[0]) - jaccard(one, other))
     assert abs(np.mean(errors)) < 4 * np.std(errors) / len(errors) ** 0.5
 
 
 def test_pairs_meet_as_often_as_the_bands_say() -> None:
     rng = random.Random(2)
-    banded = banding(CONFIG)
+    banded = choose_banding(CONFIG)
     assert (banded.bands, banded.rows) == (16, 8)
     assert banded.probability(0.8) == pytest.approx(1 - (1 - 0.8**8) ** 16)
     expected, met = [], []
     for wanted in (0.4, 0.5, 0.6, 0.7, 0.8):
         for _ in range(150):
             one, other = pair(rng, wanted)
-            keys = band_keys(signatures([one, other], CONFIG), banded)
+            keys = band_keys(sign_texts([one, other], CONFIG), banded)
             expected.append(banded.probability(jaccard(one, other)))
             met.append(bool((keys[0] == keys[1]).any()))
     for start in range(0, 750, 150):
@@ -126,7 +126,7 @@ def test_pairs_meet_as_often_as_the_bands_say() -> None:
 @pytest.mark.parametrize("similarity", [0.5, 0.7, 0.8, 0.9, 1.0])
 def test_bands_follow_from_the_similarity(similarity: float) -> None:
     config = NearDuplicateConfig(similarity=similarity)
-    banded = banding(config)
+    banded = choose_banding(config)
     assert banded.bands * banded.rows <= config.permutations
     assert banded.probability(similarity) >= 0.9
     longer = Banding(config.permutations // (banded.rows + 1), banded.rows + 1)
@@ -193,9 +193,9 @@ def test_marks_are_the_same_in_any_order_and_number_of_parts(seed: int, partitio
         texts += pair(rng, rng.choice((0.7, 0.85, 0.95)), length=400)
     expected = found_marks(texts)
     assert found_marks(texts, partitions=partitions) == expected
-    signed = signatures(texts, CONFIG)
+    signed = sign_texts(texts, CONFIG)
     order = rng.sample(range(len(texts)), len(texts))
-    assert (signatures([texts[at] for at in order], CONFIG) == signed[order]).all()
+    assert (sign_texts([texts[at] for at in order], CONFIG) == signed[order]).all()
 
 
 def test_a_bucket_with_several_kinds_compares_each_with_its_own() -> None:
@@ -210,28 +210,28 @@ def test_a_bucket_with_several_kinds_compares_each_with_its_own() -> None:
             "signature": pa.array(signature, pa.binary()),
         }
     )
-    assert marks(rows, 0.8) == {digest(n): digest(n % 3) for n in range(3, 9)}
+    assert mark_duplicates(rows, 0.8) == {digest(n): digest(n % 3) for n in range(3, 9)}
 
 
 @pytest.mark.parametrize("text", ["", "a", "12345678", "123456789", "\ud800 lone"])
 def test_any_text_has_a_signature(text: str) -> None:
-    (one,) = signatures([text], CONFIG)
-    assert (one == signatures(["another text", text], CONFIG)[1]).all()
+    (one,) = sign_texts([text], CONFIG)
+    assert (one == sign_texts(["another text", text], CONFIG)[1]).all()
     assert (one != 0xFFFFFFFF).all()
 
 
 def test_long_texts_are_cut_nowhere() -> None:
     rng = random.Random(5)
     text = "".join(rng.choices("abcdefgh ", k=600_000))
-    (whole,) = signatures([text], CONFIG)
+    (whole,) = sign_texts([text], CONFIG)
     overlapping = [text[start : start + 100_008] for start in range(0, 600_000, 100_000)]
-    assert (whole == signatures(overlapping, CONFIG).min(axis=0)).all()
+    assert (whole == sign_texts(overlapping, CONFIG).min(axis=0)).all()
 
 
 def test_signatures_are_the_same_in_every_process_and_for_good() -> None:
     code = (
-        "from rungwise.corpus.signatures import *\n"
-        "print(signatures(['The quick brown fox.', '\\u4f60\\u597d' * 9], NearDuplicateConfig())"
+        "from rungwise.corpus.deduplication.signatures import *\n"
+        "print(sign_texts(['The quick brown fox.', '\\u4f60\\u597d' * 9], NearDuplicateConfig())"
         "[:, :3].tolist())"
     )
     done = subprocess.run(

@@ -10,10 +10,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.corpus import paragraphs
-from rungwise.corpus.build import RangeBuilder
-from rungwise.corpus.document import RawDocument, digest_of
-from rungwise.corpus.sources import Rules
+from rungwise.corpus.building.range_builder import RangeBuilder
+from rungwise.corpus.config import Rules
+from rungwise.corpus.deduplication import paragraphs
+from rungwise.corpus.document import RawDocument, text_digest
 
 Texts = list[list[list[str]]]  # ranges of documents of paragraphs
 
@@ -35,11 +35,11 @@ def cut(
 ) -> np.ndarray:
     nobody = np.empty(0, np.int64)
     rows = pa.concat_tables(
-        paragraphs.rows_of(several, nobody, number, minimum, num_partitions)
+        paragraphs.paragraph_rows(several, nobody, number, minimum, num_partitions)
         for number, several in enumerate(tables)
     )
     parts = [
-        paragraphs.repeated(rows.filter(pa.array(rows["partition"].to_numpy() == part)), most)
+        paragraphs.find_repeats(rows.filter(pa.array(rows["partition"].to_numpy() == part)), most)
         for part in range(num_partitions)
     ]
     places = np.concatenate(parts)
@@ -48,7 +48,7 @@ def cut(
 
 def left(tables: list[list[pa.Table]], places: np.ndarray) -> list[dict[str, Any]]:
     (table,) = tables[0]
-    return paragraphs.without(table, places[:, 1:], 10).table.to_pylist()
+    return paragraphs.remove_paragraphs(table, places[:, 1:], 10).table.to_pylist()
 
 
 def test_a_paragraph_stays_where_it_stands_first() -> None:
@@ -61,7 +61,7 @@ def test_a_paragraph_stays_where_it_stands_first() -> None:
     places = cut(tables, 10, 1)
     assert places.tolist() == [[0, 1, 0], [0, 2, 1], [1, 0, 0]]
     here = places[places[:, 0] == 0]
-    shortened = paragraphs.without(tables[0][0], here[:, 1:], 10)
+    shortened = paragraphs.remove_paragraphs(tables[0][0], here[:, 1:], 10)
     # The blank between two sentences is in none of them.
     assert shortened.characters == 2 * (len(licence) - 1)
     assert shortened.too_short.tolist() == [1]
@@ -72,12 +72,12 @@ def test_a_paragraph_stays_where_it_stands_first() -> None:
         ["Brief.", "Other words."],
     ]
     assert [row["paragraph_starts"] for row in rows] == [[0, 1, 3], [], [0, 1]]
-    assert rows[2]["digest"] == digest_of(["Brief.", "Other words."])
+    assert rows[2]["digest"] == text_digest(["Brief.", "Other words."])
     assert rows[2]["bytes"] == len("Brief. Other words.")
     # Three times are allowed, or the first document is lost to another.
     assert not len(cut(tables, 10, 4))
     assert len(cut(tables, 10, 3)) == 3
-    lost = paragraphs.rows_of(tables[0], np.array([0]), 0, 10, 1)
+    lost = paragraphs.paragraph_rows(tables[0], np.array([0]), 0, 10, 1)
     assert sorted(zip(*lost.select(["row", "paragraph"]).to_pydict().values(), strict=True)) == [
         (1, 0),
         (2, 1),
@@ -96,7 +96,7 @@ def test_spans_stay_with_their_sentences() -> None:
     # Also of a table that is a slice of another.
     for begin in (0, 1):
         places = np.array([[row, 0] for row in range(3 - begin)])
-        rows = paragraphs.without(table[begin:], places, 1).table.to_pylist()
+        rows = paragraphs.remove_paragraphs(table[begin:], places, 1).table.to_pylist()
         assert [row["spans"] for row in rows] == [[[4, 9], [5, 7]], [], [[], [5, 7]]][begin:]
         assert rows[-1]["sentences"] == ["See Bo Li here.", "Then Al."]
 

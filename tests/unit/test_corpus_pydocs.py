@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rungwise.core.errors import ConfigError
-from rungwise.corpus import pydocs
+from rungwise.corpus.readers import pydocs
 
 KEY = "corpus.sources.0.packages"
 
@@ -47,14 +47,14 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_documents_are_modules_in_source_order(library: str) -> None:
-    modules = pydocs.modules([library], KEY)
+    modules = pydocs.list_modules([library], KEY)
     assert [module.name for module in modules] == [
         library,
         f"{library}.broken",
         f"{library}.inner",
         f"{library}.inner.module",
     ]
-    drafts = list(pydocs.read(modules, KEY))
+    drafts = list(pydocs.read_modules(modules, KEY))
     assert library not in sys.modules
     assert {draft.label for draft in drafts} == {library}
     assert drafts[0].paragraphs == ["The example library."]
@@ -69,12 +69,12 @@ def test_documents_are_modules_in_source_order(library: str) -> None:
 
 
 def test_standard_library_and_the_language_reference() -> None:
-    modules = pydocs.modules(["stdlib"], KEY)
+    modules = pydocs.list_modules(["stdlib"], KEY)
     names = {module.name for module in modules}
     assert {"json", "json.decoder", "asyncio.tasks", "pydoc_data.topics"} <= names
     assert not [name for name in names if "site-packages" in name or name.startswith("test.")]
     chosen = [module for module in modules if module.name in ("textwrap", "pydoc_data.topics")]
-    drafts = {draft.id: draft for draft in pydocs.read(chosen, KEY)}
+    drafts = {draft.id: draft for draft in pydocs.read_modules(chosen, KEY)}
     assert {draft.label for draft in drafts.values()} == {"python"}
     assert drafts["textwrap"].paragraphs[0] == "Text wrapping and filling."
     assertion = " ".join(drafts["pydoc_data.topics.assert"].paragraphs)
@@ -83,7 +83,7 @@ def test_standard_library_and_the_language_reference() -> None:
 
 
 def test_versions_stand_for_the_texts() -> None:
-    found = pydocs.versions(["stdlib", "sklearn"], KEY)
+    found = pydocs.package_versions(["stdlib", "sklearn"], KEY)
     assert found == {
         "python": ".".join(map(str, sys.version_info[:3])),
         "packages": {"sklearn": f"scikit-learn {importlib.metadata.version('scikit-learn')}"},
@@ -91,7 +91,7 @@ def test_versions_stand_for_the_texts() -> None:
 
 
 def test_default_packages_are_all_installed_and_come_with_rungwise() -> None:
-    pydocs.versions(pydocs.DEFAULT_PACKAGES, KEY)
+    pydocs.package_versions(pydocs.DEFAULT_PACKAGES, KEY)
     assert not {"transformers", "moto", "pytest", "hypothesis"} & set(pydocs.DEFAULT_PACKAGES)
 
 
@@ -101,11 +101,11 @@ def test_default_packages_are_all_installed_and_come_with_rungwise() -> None:
 )
 def test_a_package_that_cannot_be_read_is_refused(package: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        pydocs.versions([package], KEY)
+        pydocs.package_versions([package], KEY)
     assert str(caught.value).startswith(f"{KEY}: the package '{package}'")
 
 
 def test_another_version_on_a_worker_is_named() -> None:
     gone = pydocs.Module("json", "gone.py", 1)
     with pytest.raises(ConfigError, match=r"gone\.py of json is not on every machine"):
-        list(pydocs.read([gone], KEY))
+        list(pydocs.read_modules([gone], KEY))

@@ -10,11 +10,11 @@ import pytest
 
 from rungwise.core.configuration.config import validate
 from rungwise.corpus import CorpusConfig
-from rungwise.corpus.build import RangeBuilder
+from rungwise.corpus.building.range_builder import RangeBuilder
+from rungwise.corpus.building.ranges import list_ranges, read_range
+from rungwise.corpus.cleaning.quality import QualityConfig, find_fault
+from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.quality import QualityConfig, fault
-from rungwise.corpus.ranges import ranges_of, read_range
-from rungwise.corpus.sources import Rules
 
 ENGLISH = ["The committee met on Monday.", "It decided, after some hours, to wait for the report."]
 CHINESE = [
@@ -44,7 +44,7 @@ CHINESE = [
     ],
 )
 def test_each_rule_names_what_it_is_for(sentences: list[str], expected: str) -> None:
-    assert fault(sentences, QualityConfig()) == expected
+    assert find_fault(sentences, QualityConfig()) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_a_share_may_reach_its_limit_and_not_pass_it(
         if name.endswith("share")
     }
     config = QualityConfig(**off | {field: 0.5})
-    assert fault(at_limit, config) == ""
-    assert fault(beyond, config) != ""
-    assert fault(beyond, QualityConfig(**off)) == ""
+    assert find_fault(at_limit, config) == ""
+    assert find_fault(beyond, config) != ""
+    assert find_fault(beyond, QualityConfig(**off)) == ""
 
 
 def test_a_dropped_document_shows_its_start() -> None:
@@ -96,7 +96,7 @@ def test_real_prose_passes(real_data: Path, source: dict[str, Any], most: float)
     block = {"kind": "text"} | source | {"paths": paths}
     config = validate(CorpusConfig, {"sources": [block], "quality": {}})
     kept = dropped = 0
-    for each in ranges_of(config):
+    for each in list_ranges(config):
         builder = RangeBuilder(config, "x")
         kept += sum(table.num_rows for table in builder.tables(read_range(each, config)))
         reasons = builder.report["dropped"].items()
@@ -108,7 +108,7 @@ def test_real_prose_passes(real_data: Path, source: dict[str, Any], most: float)
 def test_number_tables_of_a_news_wire_are_dropped(real_data: Path) -> None:
     path = real_data / "corpora" / "en" / "reuters21578" / "reuters-000-018.txt.gz"
     stories = gzip.decompress(path.read_bytes()).decode().split("\n\n")[:2000]
-    found = {story: fault(story.split("\n"), QualityConfig()) for story in stories}
+    found = {story: find_fault(story.split("\n"), QualityConfig()) for story in stories}
     tables_of_results = [story for story in stories if story.lstrip().startswith("Shr ")]
     caught = [story for story in tables_of_results if found[story]]
     assert len(caught) > 0.5 * len(tables_of_results)

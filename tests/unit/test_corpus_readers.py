@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.source_files import find_files
-from rungwise.corpus import streams
+from rungwise.corpus.building.ranges import Range, read_range
+from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.document import Damage, RawDocument
-from rungwise.corpus.ranges import Range, read_range
-from rungwise.corpus.sources import CorpusConfig, files_of
-from rungwise.corpus.streams import batches
+from rungwise.corpus.files import list_source_files
+from rungwise.corpus.readers import streams
+from rungwise.corpus.readers.streams import split_lines
 
 
 def read(
@@ -469,7 +470,7 @@ def test_a_dataset_saved_to_disk_is_read_without_its_other_files(tmp_path: Path)
     records_written(tmp_path / "train" / "cache-1a2b.arrow", "arrow", RECORDS)
     for name in ("dataset_dict.json", "train/state.json", "train/dataset_info.json"):
         written(tmp_path / name, "{}")
-    (file,) = files_of(config_of(tmp_path, kind="arrow").sources[0], 0)
+    (file,) = list_source_files(config_of(tmp_path, kind="arrow").sources[0], 0)
     assert file.name == "train/data-00000-of-00001.arrow"
 
 
@@ -705,7 +706,7 @@ def test_lines_are_the_same_in_any_pieces(text: str, piece: int, maximum: int) -
     ]
     cut = (data[at : at + piece] for at in range(0, len(data), piece))
     result: list[tuple[int, bytes | int]] = []
-    for offset, some, too_long in batches(cut, 0, maximum):
+    for offset, some, too_long in split_lines(cut, 0, maximum):
         ends = itertools.accumulate(map(len, some), initial=offset)
         result += zip(ends, some, strict=False) if some else [(offset, too_long)]
     assert result == expected

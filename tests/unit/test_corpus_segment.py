@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.corpus import segment as module
-from rungwise.corpus.segment import segment
+from rungwise.corpus.cleaning import sentences as module
+from rungwise.corpus.cleaning.sentences import segment
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,13 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig, Document, build, duplicates, read_documents, stage
-from rungwise.corpus.build import RangeBuilder
-from rungwise.corpus.document import Damage, RawDocument, digest_of
-from rungwise.corpus.in_memory import write_corpus
-from rungwise.corpus.sources import Rules
+from rungwise.corpus import CorpusConfig, Document, read_documents, stage
+from rungwise.corpus.building import range_builder as build
+from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.building.range_builder import RangeBuilder
+from rungwise.corpus.config import Rules
+from rungwise.corpus.deduplication import documents as duplicates
+from rungwise.corpus.document import Damage, RawDocument, text_digest
 from rungwise.corpus.summary import CorpusSummary
 
 
@@ -64,7 +66,7 @@ def test_a_row_has_sentences_paragraphs_and_counts() -> None:
     row = rows[0]
     assert row["sentences"] == ["One here.", "Two here.", "Caf\u00e9."]
     assert row["paragraph_starts"] == [0, 2]
-    assert row["digest"] == digest_of(row["sentences"])
+    assert row["digest"] == text_digest(row["sentences"])
     assert row["bytes"] == len(b"One here. Two here. Caf__.")
     assert rows[1]["sentences"] == ["Three."]
     assert report["removed"] == 3
@@ -204,17 +206,17 @@ def test_a_verdict_is_that_of_a_plain_loop(num_partitions: int, deduplicate: boo
         builder = RangeBuilder(Rules(minimum_characters=1), "x")
         list(builder.tables(RawDocument(f"{number}-{at}", "", [t]) for at, t in enumerate(some)))
         keys.append(builder.keys)
-    marks = {digest_of([str(number)]): "" for number in range(0, 60, 7)}
+    marks = {text_digest([str(number)]): "" for number in range(0, 60, 7)}
     rows = pa.concat_tables(
         [
-            *(duplicates.rows_of(each, at, num_partitions) for at, each in enumerate(keys)),
+            *(duplicates.key_rows(each, at, num_partitions) for at, each in enumerate(keys)),
             duplicates.mark_rows(marks, num_partitions),
         ]
     )
     lost, documents = [], 0
     for part in range(num_partitions):
         of_part = rows.filter(pa.array(rows["partition"].to_numpy() == part))
-        verdict = duplicates.verdict(
+        verdict = duplicates.decide(
             of_part.take(rng.sample(range(len(of_part)), len(of_part))), deduplicate
         )
         assert verdict.doubled is None
@@ -267,9 +269,11 @@ def test_spans_are_stored_with_their_sentences(tmp_path: Path) -> None:
 
 
 def held_out(count: int, fraction: float, seed: int = 0) -> set[int]:
-    numbers = [pa.array([bytes.fromhex(digest_of([str(n)]))], pa.binary(16)) for n in range(count)]
+    numbers = [
+        pa.array([bytes.fromhex(text_digest([str(n)]))], pa.binary(16)) for n in range(count)
+    ]
     keys = build.split_keys(pa.concat_arrays(numbers), seed)
-    last = duplicates.last_held_out(fraction, count, np.sort(keys)[:2].tolist())
+    last = duplicates.held_out_threshold(fraction, count, np.sort(keys)[:2].tolist())
     return set(np.nonzero(keys <= np.uint64(last))[0].tolist())
 
 

@@ -15,9 +15,9 @@ from rungwise.core.configuration.config import fingerprint, validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, PydocsSource, identity, outside
-from rungwise.corpus.digests import digests_of
-from rungwise.corpus.ranges import ranges_of
-from rungwise.corpus.sources import files_of, names_of
+from rungwise.corpus.building.ranges import list_ranges
+from rungwise.corpus.config import source_names
+from rungwise.corpus.files import hash_files, list_source_files
 
 
 def corpus(*sources: dict[str, Any], **keys: Any) -> CorpusConfig:
@@ -102,9 +102,9 @@ def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
 
 def test_sources_have_names_of_their_own(tmp_path: Path) -> None:
     alone = corpus(text(tmp_path), {"kind": "pydocs"})
-    assert names_of(alone.sources) == ["text", "pydocs"]
+    assert source_names(alone.sources) == ["text", "pydocs"]
     several = corpus(text(tmp_path), text(tmp_path, name="books"), text(tmp_path))
-    assert names_of(several.sources) == ["text-0", "books", "text-2"]
+    assert source_names(several.sources) == ["text-0", "books", "text-2"]
     with pytest.raises(ConfigError, match=r"two sources are called 'books'; give each of corpus"):
         corpus(text(tmp_path, name="books"), text(tmp_path, name="books"))
 
@@ -114,8 +114,8 @@ def test_two_files_of_one_name_in_a_source_are_refused(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "part.txt").write_text("words")
     with pytest.raises(ConfigError, match=r"part\.txt.*name a folder above both, or make them two"):
-        files_of(corpus(text(tmp_path / "a", tmp_path / "b")).sources[0], 0)
-    (one, two) = files_of(corpus(text(tmp_path)).sources[0], 0)
+        list_source_files(corpus(text(tmp_path / "a", tmp_path / "b")).sources[0], 0)
+    (one, two) = list_source_files(corpus(text(tmp_path)).sources[0], 0)
     assert (one.name, two.name) == ("a/part.txt", "b/part.txt")
 
 
@@ -129,11 +129,11 @@ def test_a_large_file_is_hashed_in_blocks(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "a.txt").write_bytes(data)
     (file,) = find_files(str(tmp_path))
     whole = hashlib.sha256(data).hexdigest()
-    assert (file.digest(), digests_of([file], "key")) == (whole, [whole])
+    assert (file.digest(), hash_files([file], "key")) == (whole, [whole])
     monkeypatch.setattr(SourceFile, "BLOCK_BYTES", 300)
     blocks = [hashlib.sha256(data[at : at + 300]).digest() for at in range(0, 1000, 300)]
     expected = hashlib.sha256(b"".join(blocks)).hexdigest()
-    assert (file.digest(), digests_of([file, file], "key")) == (expected, [expected] * 2)
+    assert (file.digest(), hash_files([file, file], "key")) == (expected, [expected] * 2)
 
 
 def test_ranges_follow_from_the_listing(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_ranges_follow_from_the_listing(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x" * size)
     (tmp_path / "b.gz").write_bytes(b"x" * 300)
     lines = corpus(text(tmp_path, documents="line"), {"kind": "pydocs"}, shard_megabytes=0.001)
-    first = [part for part in ranges_of(lines) if part.source == 0]
+    first = [part for part in list_ranges(lines) if part.source == 0]
     assert [([file.name for file in part.files], part.begin, part.end) for part in first] == [
         (["a"], 0, 1000),
         (["a"], 1000, 2000),
@@ -156,12 +156,12 @@ def test_ranges_follow_from_the_listing(tmp_path: Path) -> None:
         (["g"], 0, None),
     ]
     assert sum(part.num_bytes for part in first) == sum(sizes.values()) + 300
-    numbers = [part.number for part in ranges_of(lines)]
+    numbers = [part.number for part in list_ranges(lines)]
     assert numbers == list(range(len(numbers)))
     whole = corpus(text(tmp_path), shard_megabytes=0.001)
-    assert all(part.end is None for part in ranges_of(whole))
+    assert all(part.end is None for part in list_ranges(whole))
     wide = corpus(text(tmp_path, documents="line", encoding="utf-16"), shard_megabytes=0.001)
-    assert all(part.end is None for part in ranges_of(wide))
+    assert all(part.end is None for part in list_ranges(wide))
 
 
 def test_a_file_that_two_paths_match_is_read_once(tmp_path: Path) -> None:

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rungwise.corpus.build import RangeBuilder
-from rungwise.corpus.clean import clean
+from rungwise.corpus.building.range_builder import RangeBuilder
+from rungwise.corpus.cleaning.characters import clean
+from rungwise.corpus.cleaning.spans import LocatedSpans, locate_spans
+from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.readers import paragraphs_of
-from rungwise.corpus.sources import Rules
-from rungwise.corpus.spans import Located, located
+from rungwise.corpus.readers.text import split_paragraphs
 
 
 def sentences_of(text: str) -> list[str]:
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
-    draft = RawDocument("a", "b", paragraphs_of(plain, "paragraph"))
+    draft = RawDocument("a", "b", split_paragraphs(plain, "paragraph"))
     tables = RangeBuilder(Rules(minimum_characters=1), "x").tables([draft])
     return [sentence for table in tables for sentence in table["sentences"][0].as_py()]
 
@@ -40,7 +40,7 @@ def sentences_of(text: str) -> list[str]:
 def test_spans_hold_the_same_words(text: str, words: list[str], expected: list[list[str]]) -> None:
     spans = [(text.index(word), text.index(word) + len(word)) for word in words]
     sentences = sentences_of(text)
-    found = located(text, spans, sentences)
+    found = locate_spans(text, spans, sentences)
     read = [
         [sentence[a:b] for a, b in zip(places[::2], places[1::2], strict=True)]
         for sentence, places in zip(sentences, found.spans, strict=True)
@@ -65,14 +65,14 @@ def test_spans_hold_the_same_words(text: str, words: list[str], expected: list[l
 def test_what_cannot_be_placed_is_dropped_and_counted(
     spans: list[tuple[int, int]], kept: list[list[int]]
 ) -> None:
-    found = located("One. Two.", spans, ["One.", "Two."])
+    found = locate_spans("One. Two.", spans, ["One.", "Two."])
     assert found.spans == kept
     assert found.kept + found.dropped == len(spans)
     assert found.kept == sum(len(places) for places in kept) // 2
 
 
 def test_a_document_without_text_has_no_spans() -> None:
-    assert located(" ", [(0, 1)], []) == Located([], 0, 1)
+    assert locate_spans(" ", [(0, 1)], []) == LocatedSpans([], 0, 1)
 
 
 PIECES = st.sampled_from(
@@ -89,7 +89,7 @@ def test_a_span_that_is_kept_reads_as_the_text_it_was_of(text: str, data: st.Dat
         place = st.integers(-1, len(text) + 1)
         spans = data.draw(st.lists(st.tuples(place, place), max_size=6))
     sentences = sentences_of(text)
-    found = located(text, spans, sentences)
+    found = locate_spans(text, spans, sentences)
     assert found.kept + found.dropped == len(spans)
     assert len(found.spans) in (0, len(sentences))
     read = []
@@ -110,4 +110,4 @@ def test_in_plain_text_every_word_is_found(words: list[str]) -> None:
     for word in words:
         spans.append((text.index(word, at), text.index(word, at) + len(word)))
         at = spans[-1][1]
-    assert located(text, spans, sentences_of(text)).dropped == 0
+    assert locate_spans(text, spans, sentences_of(text)).dropped == 0

@@ -35,7 +35,7 @@ from rungwise.models.trained.capabilities import (
     WordVectors,
 )
 from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train, written_bytes
+from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, token_bytes, train
 from rungwise.training.progress import Progress
 from tests.conftest import SPECIAL_IDS, made_up_sentences
 from tests.small_models import shaken
@@ -106,11 +106,11 @@ def test_the_bytes_of_tokens_are_those_of_the_text() -> None:
     sentences = [s for seed in range(30) for s in made_up_sentences(seed, 4)]
     text = "The café\n\treads naïve 日本語 🙂 — twice."
     pieces = train(ByteBpeConfig(vocab_size=300, min_frequency=1), sentences)
-    written = written_bytes(pieces)
+    written = token_bytes(pieces)
     assert b"".join(written[index] for index in pieces.encode(text).ids) == text.encode()
     assert b"[SEP]" in written
     words = train(WordPieceConfig(vocab_size=100, min_frequency=1), sentences)
-    assert written_bytes(words) == [
+    assert token_bytes(words) == [
         (words.id_to_token(index) or "").encode() for index in range(words.get_vocab_size())
     ]
 

@@ -34,19 +34,19 @@ from rungwise.tokenizer import (
     WordConfig,
     WordPieceConfig,
     cached_encoder,
-    choose,
-    encoder_of,
-    read,
+    choose_encoder,
+    make_encoder,
+    read_tokenizer,
     special_ids,
     train,
 )
+from rungwise.tokenizer.choice import PROOF_BYTES, sample_corpus
 from rungwise.tokenizer.config import TrainedConfig
-from rungwise.tokenizer.cutting import rules_of
+from rungwise.tokenizer.cutting import find_rules
 from rungwise.tokenizer.encoder import Backend
-from rungwise.tokenizer.fast import NanoEncoder, package_for
+from rungwise.tokenizer.fast import NanoEncoder, matching_package
+from rungwise.tokenizer.hard_texts import hard_texts
 from rungwise.tokenizer.memo import MemoEncoder, MemoLimits
-from rungwise.tokenizer.nasty import nasty_texts
-from rungwise.tokenizer.proof import PROOF_BYTES, sample_of
 from rungwise.tokenizer.rust import RustEncoder
 
 SENTENCES = (
@@ -80,7 +80,9 @@ def trained(name: str) -> Tokenizer:
 
 def imported(folder: Path, name: str) -> Tokenizer:
     lowercase = name != "bert-base-cased"
-    return read(TokenizerFileConfig(path=str(folder / "vocab" / name), lowercase=lowercase))
+    return read_tokenizer(
+        TokenizerFileConfig(path=str(folder / "vocab" / name), lowercase=lowercase)
+    )
 
 
 def assert_same(encoded: Encoded, expected: Encoded, texts: pa.StringArray) -> None:
@@ -103,16 +105,16 @@ def assert_same(encoded: Encoded, expected: Encoded, texts: pa.StringArray) -> N
 
 def backends_of(tokenizer: Tokenizer) -> list[Backend]:
     """The backends that serve `tokenizer`, besides the reference."""
-    package = package_for(tokenizer)
+    package = matching_package(tokenizer)
     return ["memo"] if package is None else ["memo", package]
 
 
 def check_on_nasty_texts(tokenizer: Tokenizer) -> None:
-    rust = encoder_of(tokenizer, "rust")
-    encoders = [encoder_of(tokenizer, backend) for backend in backends_of(tokenizer)]
+    rust = make_encoder(tokenizer, "rust")
+    encoders = [make_encoder(tokenizer, backend) for backend in backends_of(tokenizer)]
     assert isinstance(encoders[0], MemoEncoder)
     for seed in SEEDS:
-        texts = nasty_texts(seed, TEXTS_A_SEED)
+        texts = hard_texts(seed, TEXTS_A_SEED)
         expected, ids_alone = rust.encode(texts, words=True), rust.encode(texts)
         for encoder in encoders:
             assert_same(encoder.encode(texts, words=True), expected, texts)
@@ -140,9 +142,9 @@ def test_encoders_give_the_ids_of_the_library_with_published_vocabularies(
 def test_encoders_give_the_ids_of_the_library_on_any_text(texts: list[str], name: str) -> None:
     tokenizer = trained(name)
     array = pa.array(texts, pa.string())
-    expected = encoder_of(tokenizer, "rust").encode(array, words=True)
+    expected = make_encoder(tokenizer, "rust").encode(array, words=True)
     for backend in backends_of(tokenizer):
-        encoder = encoder_of(tokenizer, backend)
+        encoder = make_encoder(tokenizer, backend)
         assert_same(encoder.encode(array, words=True), expected, array)
         assert_same(encoder.encode(array), replace(expected, word_starts=None), array)
 
@@ -159,7 +161,7 @@ def test_every_encoder_gives_the_golden_ids(name: str, real_data: Path) -> None:
     backends = backends_of(tokenizer)
     assert backends[1] == ("gigatoken" if name == "gpt2" else "nanotoken")
     for backend in ("rust", *backends):
-        encoded = encoder_of(tokenizer, backend).encode(texts)
+        encoded = make_encoder(tokenizer, backend).encode(texts)
         assert encoded.lengths.tolist() == [len(line["ids"]) for line in lines]
         assert encoded.ids.tolist() == [index for line in lines for index in line["ids"]]
 
@@ -172,8 +174,8 @@ def test_the_examples_of_the_bert_authors_hold(real_data: Path, tmp_path: Path) 
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(full["vocab"]) + "\n", encoding="utf-8")
     for backend in ("memo", "nanotoken", "rust"):
-        tokenizer = read(TokenizerFileConfig(path=str(path)))
-        encoder = encoder_of(tokenizer, backend)
+        tokenizer = read_tokenizer(TokenizerFileConfig(path=str(path)))
+        encoder = make_encoder(tokenizer, backend)
         assert encoder.encode(pa.array([full["text"]])).ids.tolist() == full["ids"]
         for case in facts["wordpiece"]["cases"]:
             encoded = encoder.encode(pa.array([case["text"]])).ids.tolist()
@@ -182,8 +184,8 @@ def test_the_examples_of_the_bert_authors_hold(real_data: Path, tmp_path: Path) 
         for case in facts["basic"]:
             words = ["[UNK]", *dict.fromkeys(case["tokens"])]
             path.write_text("\n".join(words) + "\n", encoding="utf-8")
-            basic = read(TokenizerFileConfig(path=str(path), lowercase=case["lower"]))
-            encoded = encoder_of(basic, backend).encode(pa.array([case["text"]]), words=True)
+            basic = read_tokenizer(TokenizerFileConfig(path=str(path), lowercase=case["lower"]))
+            encoded = make_encoder(basic, backend).encode(pa.array([case["text"]]), words=True)
             assert [basic.id_to_token(index) for index in encoded.ids.tolist()] == case["tokens"]
             assert encoded.word_starts is not None
             assert encoded.word_starts.all()
@@ -197,7 +199,7 @@ def test_a_chinese_line_gives_a_token_for_each_han_character(name: str, real_dat
         tokenizer = train(CharacterConfig(vocab_size=100), [line])
     else:
         tokenizer = imported(real_data, name)
-    encoded = encoder_of(tokenizer).encode(pa.array([line]), words=True)
+    encoded = make_encoder(tokenizer).encode(pa.array([line]), words=True)
     assert [tokenizer.id_to_token(index) for index in encoded.ids.tolist()] == list(line)
     assert encoded.word_starts is not None
     assert encoded.word_starts.all()
@@ -208,9 +210,9 @@ def test_words_as_long_as_a_book_are_right_and_not_remembered(name: str) -> None
     tokenizer = trained(name)
     long = "".join(random.Random(0).choices("abcdefghij", k=1_000_000))
     texts = pa.array(["before it", f"a {long} b", "after it"], pa.string())
-    encoder = encoder_of(tokenizer)
+    encoder = make_encoder(tokenizer)
     encoded = encoder.encode(texts)
-    assert_same(encoded, encoder_of(tokenizer, "rust").encode(texts), texts)
+    assert_same(encoded, make_encoder(tokenizer, "rust").encode(texts), texts)
     assert isinstance(encoder, MemoEncoder)
     assert encoder.tokens < 100
 
@@ -220,12 +222,12 @@ def test_words_as_long_as_a_book_are_right_and_not_remembered(name: str) -> None
 )
 def test_a_full_memo_is_emptied_and_the_ids_stay(limits: MemoLimits) -> None:
     tokenizer = trained("byte_bpe")
-    rules = rules_of(tokenizer)
+    rules = find_rules(tokenizer)
     assert rules is not None
     bounded, free = MemoEncoder(tokenizer, rules, limits), MemoEncoder(tokenizer, rules)
     emptied = 0
     for seed in range(20):
-        texts = nasty_texts(seed, 20)
+        texts = hard_texts(seed, 20)
         before = bounded.entries
         assert_same(bounded.encode(texts, True), free.encode(texts, True), texts)
         emptied += bounded.entries < before or bounded.entries == 0
@@ -241,16 +243,16 @@ def test_a_full_memo_is_emptied_and_the_ids_stay(limits: MemoLimits) -> None:
 def test_a_batch_larger_than_is_encoded_at_once_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rungwise.tokenizer.memo._TEXT_BYTES_AT_ONCE", 100)
     for name in ("wordpiece", "byte_bpe"):
-        texts = nasty_texts(0, 200)
+        texts = hard_texts(0, 200)
         tokenizer = trained(name)
-        expected = encoder_of(tokenizer, "rust").encode(texts, words=True)
-        assert_same(encoder_of(tokenizer).encode(texts, words=True), expected, texts)
+        expected = make_encoder(tokenizer, "rust").encode(texts, words=True)
+        assert_same(make_encoder(tokenizer).encode(texts, words=True), expected, texts)
 
 
 @pytest.mark.parametrize("backend", ["memo", "nanotoken", "rust"])
 def test_a_slice_of_an_array_and_no_text_at_all(backend: Backend) -> None:
     tokenizer = trained("wordpiece")
-    encoder = encoder_of(tokenizer, backend)
+    encoder = make_encoder(tokenizer, backend)
     texts = pa.array([*SENTENCES, "", SENTENCES[0]], pa.string())
     middle = encoder.encode(texts.slice(1, 4))
     alone = encoder.encode(pa.array([*SENTENCES[1:], ""], pa.string()))
@@ -269,21 +271,21 @@ def test_no_text_becomes_a_special_token(name: str) -> None:
     specials = set(special_ids(tokenizer).ids) - {special_ids(tokenizer).unk}
     texts = pa.array(["a [MASK] b", "[SEP]", " [CLS][PAD]", "x[MASK]x [UNK]"], pa.string())
     for backend in ("rust", *backends_of(tokenizer)):
-        encoded = encoder_of(tokenizer, backend).encode(texts)
+        encoded = make_encoder(tokenizer, backend).encode(texts)
         assert not specials & set(encoded.ids.tolist())
 
 
 def test_tokenizers_that_nobody_thought_through_are_not_cut() -> None:
     unknown = Tokenizer(models.WordLevel({"[UNK]": 0, "a b": 1}, unk_token="[UNK]"))
-    assert rules_of(unknown) is None
-    assert isinstance(encoder_of(unknown), RustEncoder)
+    assert find_rules(unknown) is None
+    assert isinstance(make_encoder(unknown), RustEncoder)
     sampled = Tokenizer.from_str(trained("byte_bpe").to_str())
     sampled.model.dropout = 0.5  # type: ignore[attr-defined]
-    assert rules_of(sampled) is None
+    assert find_rules(sampled) is None
     with_names = train(TRAINED["word"], SENTENCES)
     with_names.add_tokens([AddedToken("players played")])
     texts = pa.array([SENTENCES[0].lower()], pa.string())
-    encoder = encoder_of(with_names)
+    encoder = make_encoder(with_names)
     assert with_names.token_to_id("players played") in encoder.encode(texts).ids
     for change in ("normalizer", "prefix"):
         changed = train(TRAINED["byte_bpe"], SENTENCES)
@@ -292,10 +294,10 @@ def test_tokenizers_that_nobody_thought_through_are_not_cut() -> None:
             changed.normalizer = normalizers.NFKC()
         else:
             changed.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        assert rules_of(changed) is None
-        texts = nasty_texts(0, 300)
+        assert find_rules(changed) is None
+        texts = hard_texts(0, 300)
         assert_same(
-            encoder_of(changed).encode(texts), encoder_of(changed, "rust").encode(texts), texts
+            make_encoder(changed).encode(texts), make_encoder(changed, "rust").encode(texts), texts
         )
 
 
@@ -304,20 +306,20 @@ def test_truncation_and_padding_of_a_file_do_not_touch_the_ids() -> None:
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=50)
     texts = pa.array(SENTENCES, pa.string())
-    plain = encoder_of(trained("wordpiece")).encode(texts)
+    plain = make_encoder(trained("wordpiece")).encode(texts)
     for backend in ("memo", "nanotoken", "rust"):
-        assert_same(encoder_of(tokenizer, backend).encode(texts), plain, texts)
+        assert_same(make_encoder(tokenizer, backend).encode(texts), plain, texts)
     assert tokenizer.truncation is not None
 
 
 def test_ids_are_as_small_as_the_vocabulary_allows() -> None:
-    small = encoder_of(trained("wordpiece")).encode(pa.array(["play"]))
+    small = make_encoder(trained("wordpiece")).encode(pa.array(["play"]))
     assert small.ids.dtype == np.uint16
     pieces = {"[UNK]": 0, **{f"w{number}": number for number in range(1, 65_537)}}
     wide = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
     wide.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     for backend in ("memo", "nanotoken", "rust"):
-        encoded = encoder_of(wide, backend).encode(pa.array(["w65536 w1"]))
+        encoded = make_encoder(wide, backend).encode(pa.array(["w65536 w1"]))
         assert encoded.ids.dtype == np.uint32
         assert encoded.ids.tolist() == [65_536, 1]
 
@@ -342,16 +344,16 @@ def test_a_package_is_refused_where_it_cannot_serve(monkeypatch: pytest.MonkeyPa
     for name in ("byte_bpe", "unigram", "word"):
         for package in ("nanotoken", "gigatoken"):
             with pytest.raises(ConfigError, match="found another tokenizer; choose 'auto'"):
-                encoder_of(trained(name), package)
+                make_encoder(trained(name), package)
     monkeypatch.setitem(sys.modules, "gigatoken", None)
     with pytest.raises(UserError, match=r"pip install 'rungwise\[fast\]', or choose 'memo'"):
-        choose(trained("byte_bpe cased"), "gigatoken", nasty_texts(1, 9))
+        choose_encoder(trained("byte_bpe cased"), "gigatoken", hard_texts(1, 9))
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_auto_is_the_package_made_for_the_tokenizer_or_else_the_memo(name: str) -> None:
-    tokenizer, texts = trained(name), nasty_texts(1, 50)
-    choice = choose(tokenizer, "auto", texts)
+    tokenizer, texts = trained(name), hard_texts(1, 50)
+    choice = choose_encoder(tokenizer, "auto", texts)
     packages = {
         "wordpiece": "nanotoken",
         "wordpiece cased": "nanotoken",
@@ -361,7 +363,7 @@ def test_auto_is_the_package_made_for_the_tokenizer_or_else_the_memo(name: str) 
     assert choice.version == (version(choice.backend) if name in packages else "")
     assert choice.notice is None
     for backend in ("rust", "memo"):
-        assert choose(tokenizer, backend, texts) == EncoderChoice(backend)
+        assert choose_encoder(tokenizer, backend, texts) == EncoderChoice(backend)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +373,7 @@ def test_without_the_package_the_memo_encodes_and_says_so(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    assert choose(trained(name), "auto", nasty_texts(1, 9)) == EncoderChoice(
+    assert choose_encoder(trained(name), "auto", hard_texts(1, 9)) == EncoderChoice(
         notice=f"encoding with 'memo': {package}, which is several times faster, is not "
         "installed; run pip install 'rungwise[fast]'"
     )
@@ -411,14 +413,14 @@ def test_an_encoder_that_errs_on_one_text_is_not_used_and_the_text_is_said(
         "rungwise.tokenizer.encoder.NanoEncoder",
         lambda tokenizer: _Errs(tokenizer, "a strange berry", way),
     )
-    choice = choose(tokenizer, wanted, sample)
+    choice = choose_encoder(tokenizer, wanted, sample)
     assert choice == EncoderChoice(
         notice=f"encoding with 'memo': nanotoken {version('nanotoken')} and the tokenizers library "
         "disagree on the text 'a strange berry'"
     )
     # The sample is bounded: a text behind it is not tried.
-    monkeypatch.setattr("rungwise.tokenizer.proof.PROOF_BYTES", 100)
-    assert choose(tokenizer, wanted, sample).backend == "nanotoken"
+    monkeypatch.setattr("rungwise.tokenizer.choice.PROOF_BYTES", 100)
+    assert choose_encoder(tokenizer, wanted, sample).backend == "nanotoken"
 
 
 def test_a_package_that_fails_is_not_used_and_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +428,7 @@ def test_a_package_that_fails_is_not_used_and_says_how(monkeypatch: pytest.Monke
         raise TypeError("another signature")
 
     monkeypatch.setattr("rungwise.tokenizer.encoder.NanoEncoder", fail)
-    choice = choose(trained("wordpiece"), "auto", nasty_texts(1, 9))
+    choice = choose_encoder(trained("wordpiece"), "auto", hard_texts(1, 9))
     assert choice.backend == "memo"
     assert choice.notice == (
         f"encoding with 'memo': nanotoken {version('nanotoken')} fails: another signature"
@@ -436,7 +438,7 @@ def test_a_package_that_fails_is_not_used_and_says_how(monkeypatch: pytest.Monke
 def test_another_version_than_the_proved_one_is_not_used(tmp_path: Path) -> None:
     folder = Folder.at(tmp_path)
     folder.write_bytes("tokenizer.json", trained("wordpiece").to_str().encode())
-    choice = choose(trained("wordpiece"), "auto", nasty_texts(1, 9))
+    choice = choose_encoder(trained("wordpiece"), "auto", hard_texts(1, 9))
     assert isinstance(cached_encoder(folder, choice), NanoEncoder)
     assert isinstance(cached_encoder(folder, replace(choice, version="0.0.1")), MemoEncoder)
 
@@ -448,10 +450,10 @@ def test_the_sample_of_a_proof_comes_from_all_over_the_corpus(tmp_path: Path) ->
         row = {"id": name, "label": "", "sentences": [f"{number} " + "z" * 10_000] * 3}
         row |= {"digest": name, "paragraph_starts": [0], "spans": []}
         pq.write_table(pa.Table.from_pylist([row] * 2, SCHEMA), tmp_path / name)
-    sample = sample_of(folder, names).to_pylist()
+    sample = sample_corpus(folder, names).to_pylist()
     assert PROOF_BYTES <= sum(map(len, sample)) <= 2 * PROOF_BYTES
     files = sorted({int(text.split()[0]) for text in sample})
     assert files[0] == 0
     assert files[-1] >= 38
-    assert sample_of(folder, names[:1]).to_pylist() == [f"0 {'z' * 10_000}"] * 6
-    assert len(sample_of(folder, [])) == 0
+    assert sample_corpus(folder, names[:1]).to_pylist() == [f"0 {'z' * 10_000}"] * 6
+    assert len(sample_corpus(folder, [])) == 0

@@ -17,10 +17,10 @@ from tokenizers import Tokenizer
 from rungwise.__main__ import main
 from rungwise.commands.running.init import flow
 from rungwise.core.errors import DataError
-from rungwise.corpus.look import Seen, language, look
-from rungwise.corpus.ranges import ranges_of, read_range
-from rungwise.corpus.sources import files_of
-from rungwise.corpus.summary import amount
+from rungwise.corpus.building.ranges import list_ranges, read_range
+from rungwise.corpus.description import FileGroup, describe_files, language
+from rungwise.corpus.files import list_source_files
+from rungwise.corpus.summary import format_amount
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.tasks.config import FilesTaskConfig
@@ -59,13 +59,13 @@ def wrapped(seed: int, paragraphs: int) -> str:
 def train_on(recipe: Recipe) -> Tokenizer:
     """The tokenizer that the recipe asks for, of all text; a size that does not fit is an error."""
     config = recipe.corpus
-    documents = [each for cut in ranges_of(config) for each in read_range(cut, config)]
+    documents = [each for cut in list_ranges(config) for each in read_range(cut, config)]
     assert not isinstance(recipe.tokenizer, TokenizerFileConfig)
     return train(recipe.tokenizer, [line for each in documents for line in each.paragraphs])
 
 
-def only(folder: Path) -> Seen:
-    (seen,), others = look([str(folder)])
+def only(folder: Path) -> FileGroup:
+    (seen,), others = describe_files([str(folder)])
     assert not others
     return seen
 
@@ -100,7 +100,7 @@ def test_blocks_between_blank_lines(tmp_path: Path) -> None:
 def test_a_damaged_archive_beside_text_is_passed_over(tmp_path: Path) -> None:
     books(tmp_path, 30, paragraphs=3)
     (tmp_path / "note.gz").write_bytes(b"not gzip")
-    (seen,), others = look([str(tmp_path)])
+    (seen,), others = describe_files([str(tmp_path)])
     assert (seen.documents, others) == (30, ["1 without a suffix"])
 
 
@@ -148,7 +148,7 @@ def test_parquet_files_without_rows_or_packed_are_read_and_broken_ones_named(
         (tmp_path / "broken").mkdir(exist_ok=True)
         (tmp_path / "broken" / name).write_bytes(content)
         with pytest.raises(DataError, match=f"cannot read .*{name} as Parquet: .*; mend the file"):
-            look([str(tmp_path / "broken" / name)])
+            describe_files([str(tmp_path / "broken" / name)])
 
 
 def test_mixed_folders_name_what_is_text_and_what_is_not(tmp_path: Path) -> None:
@@ -156,12 +156,12 @@ def test_mixed_folders_name_what_is_text_and_what_is_not(tmp_path: Path) -> None
     (tmp_path / "a.jsonl").write_text('{"text": "The sea."}\n')
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\0\0")
     (tmp_path / "none.txt").touch()
-    seen, others = look([str(tmp_path)])
+    seen, others = describe_files([str(tmp_path)])
     assert [each.kind for each in seen] == ["text", "jsonl"]
     assert [each.files for each in seen] == [5, 1]
     assert others == ["1 .png", "1 empty"] or others == ["1 empty", "1 .png"]
     for each in seen:
-        again, _ = look(each.paths)
+        again, _ = describe_files(each.paths)
         assert sum(one.files for one in again) == each.files
 
 
@@ -196,7 +196,7 @@ def test_the_languages_of_a_folder_are_told_with_their_shares(tmp_path: Path) ->
     (tmp_path / "few.txt").write_text(CHINESE * (size // 40 // len(CHINESE)))
     seen = only(tmp_path)
     assert seen.language == "English"
-    assert amount([(seen.words, seen.characters)]).endswith(" words")
+    assert format_amount([(seen.words, seen.characters)]).endswith(" words")
     (tmp_path / "many.txt").write_text(CHINESE * (size // len(CHINESE)))
     assert only(tmp_path).language == "mixed languages (51% Chinese, 49% English)"
 
@@ -205,8 +205,8 @@ def test_chinese_is_counted_by_characters(tmp_path: Path) -> None:
     text = f"\u3000\u3000{CHINESE * 4}\n" * 300
     (tmp_path / "a.txt").write_text(text)
     seen = only(tmp_path)
-    assert amount([(seen.words, seen.characters)]) == f"{len(text):,} characters"
-    assert amount([(5, 60), (1, 13), (2, 9)]) == "7 words and 13 characters"
+    assert format_amount([(seen.words, seen.characters)]) == f"{len(text):,} characters"
+    assert format_amount([(5, 60), (1, 13), (2, 9)]) == "7 words and 13 characters"
 
 
 @pytest.mark.parametrize("kind", ["books", "chinese", "mixed", "code", "one short file", "records"])
@@ -341,7 +341,11 @@ def test_wildcards_in_names_of_folders_are_letters(
     assert main(["init", name, "--name", "recipe"]) == 0
     recipe = load_recipe("recipe.yaml")
     assert isinstance(recipe, Recipe)
-    found = [file.uri for n, each in enumerate(recipe.corpus.sources) for file in files_of(each, n)]
+    found = [
+        file.uri
+        for n, each in enumerate(recipe.corpus.sources)
+        for file in list_source_files(each, n)
+    ]
     assert sorted(Path(uri).name for uri in found) == ["0.txt", "1.txt", "a.jsonl"]
     assert {Path(uri).parent for uri in found} == {tmp_path / name / "in"}
 

@@ -31,7 +31,7 @@ from rungwise.pretraining.imported import ImportConfig
 from rungwise.pretraining.initial import began_with, check_initial, load_initial
 from rungwise.serving.hugging_face import export, load
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS, import_weights
-from rungwise.tokenizer.new_words import with_new_words
+from rungwise.tokenizer.new_words import add_new_words
 from tests.conftest import small_recipe
 from tests.summaries import made_of
 from tests.unit.test_continued_weights import instances_of, kept
@@ -99,7 +99,7 @@ def folder_of(kind: str, folder: Path) -> Path:
 def imported(kind: str, tmp_path: Path) -> tuple[Artifact, Tokenizer]:
     """The artifact of the initial stage, and the tokenizer with new words that it read."""
     folder = folder_of(kind, tmp_path / "theirs")
-    words = with_new_words(Tokenizer.from_file(str(folder / "tokenizer.json")), DOMAIN, 2, 5)
+    words = add_new_words(Tokenizer.from_file(str(folder / "tokenizer.json")), DOMAIN, 2, 5)
     (tmp_path / "tokenizer").mkdir()
     words.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
     tokenizer = Artifact("tokenizer", "t" * 12, Folder.at(tmp_path / "tokenizer"), {})
@@ -117,7 +117,7 @@ def imported(kind: str, tmp_path: Path) -> tuple[Artifact, Tokenizer]:
 @pytest.mark.parametrize("make", [wordpiece, byte_bpe])
 def test_new_words_are_one_token_and_nothing_else_changes(make: Any) -> None:
     before = make()
-    after = with_new_words(before, DOMAIN, 2, 5)
+    after = add_new_words(before, DOMAIN, 2, 5)
     size = before.get_vocab_size()
     assert after.get_vocab_size() == size + 2
     assert [after.id_to_token(index) for index in range(size)] == [
@@ -136,10 +136,10 @@ def test_new_words_are_one_token_and_nothing_else_changes(make: Any) -> None:
     assert after.decode(ids) == text
     names = [name for name in SPECIAL if before.token_to_id(name) is not None]
     assert [after.token_to_id(n) for n in names] == [before.token_to_id(n) for n in names]
-    assert with_new_words(before, DOMAIN, 2, 100).get_vocab_size() == size
+    assert add_new_words(before, DOMAIN, 2, 100).get_vocab_size() == size
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     with pytest.raises(DataError, match=r"tokenizer\.new_words: expected .* found WordLevel"):
-        with_new_words(words, DOMAIN, 2, 1)
+        add_new_words(words, DOMAIN, 2, 1)
 
 
 def trained_on(kind: str, tmp_path: Path) -> tuple[Family, Objective, Artifact, Tokenizer]:

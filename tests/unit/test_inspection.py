@@ -16,9 +16,9 @@ from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.in_memory import write_corpus
-from rungwise.corpus.sources import Rules
 from rungwise.instances import stage
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.inspection import find, inspect
@@ -28,7 +28,7 @@ from rungwise.instances.reader import MaskedReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load, train
+from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer, train
 from rungwise.tokens.summary import TokensSummary
 from tests.conftest import made_up_sentences
 from tests.report_pages import tokenizer_summary
@@ -112,7 +112,7 @@ def test_masked_tokens_stand_beside_what_they_were(tmp_path: Path) -> None:
     found = build(tmp_path, "masked_pairs")
     reader = MaskedReader(found, "validation")
     batch = reader.batch(np.array([5]), np.array([2]), seed=7)
-    tokenizer = load(Folder.at(tmp_path / "tokenizer" / "small-abc"))
+    tokenizer = load_tokenizer(Folder.at(tmp_path / "tokenizer" / "small-abc"))
     text = printed(found, split="validation", index=5, epoch=2, seed=7)
     masked = batch.masked
     for position, target, weight in zip(

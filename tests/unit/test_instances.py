@@ -20,7 +20,7 @@ from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.segment import segment
+from rungwise.corpus.cleaning.sentences import segment
 from rungwise.instances import blocks, pairs, sentence_order, shards
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.contract import Facts, Share, check_shares

@@ -20,8 +20,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.tokenizer import encoder_of
-from rungwise.tokens.mask_units import MaskUnitsConfig, encode, identity, outside
+from rungwise.tokenizer import make_encoder
+from rungwise.tokens.mask_units import MaskUnitsConfig, encode_units, identity, outside
 from rungwise.tokens.segmenters import Entries, jieba_words, word_list_words
 
 PIECES = [
@@ -83,9 +83,9 @@ def units(
     **config: Any,
 ) -> list[str]:
     """The tokens of `text`, joined by + inside units."""
-    found = encode(
+    found = encode_units(
         pa.array([text]),
-        encoder_of(tokenizer),
+        make_encoder(tokenizer),
         tokenizer,
         MaskUnitsConfig(**config),
         None if spans is None else pa.array([spans], pa.list_(pa.int32())),
@@ -268,7 +268,7 @@ def test_ids_are_the_tokenizers_and_units_are_what_a_walk_over_tokens_finds(
         path.write_text("\n".join(entries))
         config = MaskUnitsConfig(segmenter="word_list", word_list=str(path))
         config = config if segmented else MaskUnitsConfig()
-        found = encode(pa.array(texts), encoder_of(tokenizer), tokenizer, config, spans)
+        found = encode_units(pa.array(texts), make_encoder(tokenizer), tokenizer, config, spans)
     assert found.word_starts is not None
     end = 0
     for text, pairs, length in zip(texts, flat, found.lengths.tolist(), strict=True):
@@ -387,7 +387,7 @@ def test_sentences_without_a_list_of_spans_have_none() -> None:
     tokenizer = wordpiece()
     texts = pa.array(["new york", "new york", "中国"])
     spans = pa.array([None, [0, 8], []], pa.list_(pa.int32()))
-    found = encode(texts, encoder_of(tokenizer), tokenizer, MaskUnitsConfig(), spans)
+    found = encode_units(texts, make_encoder(tokenizer), tokenizer, MaskUnitsConfig(), spans)
     assert found.lengths.tolist() == [2, 2, 2]
     assert found.word_starts is not None
     assert np.flatnonzero(~found.word_starts).tolist() == [3]
@@ -397,7 +397,9 @@ def test_a_slice_of_spans_belongs_to_the_same_slice_of_texts() -> None:
     tokenizer = wordpiece()
     texts = pa.array(["a", "new york", "in new york"])
     spans = pa.array([[0, 1], [], [3, 11]], pa.list_(pa.int32()))
-    found = encode(texts[1:], encoder_of(tokenizer), tokenizer, MaskUnitsConfig(), spans[1:])
+    found = encode_units(
+        texts[1:], make_encoder(tokenizer), tokenizer, MaskUnitsConfig(), spans[1:]
+    )
     assert found.word_starts is not None
     assert found.word_starts.tolist() == [True, True, True, True, False]
 

@@ -27,7 +27,15 @@ from rungwise.pretraining.summary import BeganWith, PretrainSummary
 from rungwise.report.findings import what_was_trained
 from rungwise.report.page import ReportSummary
 from rungwise.report.specimen import specimen
-from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, WordPieceConfig, load, train
+from rungwise.tokenizer import (
+    CLS_ID,
+    MASK_ID,
+    SEP_ID,
+    ByteBpeConfig,
+    WordPieceConfig,
+    load_tokenizer,
+    train,
+)
 from rungwise.training.config import GradientConfig
 from rungwise.training.tensor_files import save_tensors
 from tests.conftest import write_shards
@@ -81,7 +89,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
         tokenizer.save(str(path))
 
     settings = MaskedPairsConfig(sequence_length=LENGTH)
-    shard = _shard(load(made.folder), 30)
+    shard = _shard(load_tokenizer(made.folder), 30)
     names = ("train-00000.arrow", "validation-00000.arrow", "validation-00001.arrow")
     shares = ("selected", "mask", "random", "kept", "is_next", "unused")
     summary = write_shards(
@@ -192,7 +200,9 @@ def written(
 @pytest.fixture(scope="module")
 def opened(inputs: dict[str, Artifact]) -> tuple[MaskedReader, Tokenizer]:
     """All held-out instances, and the tokenizer."""
-    return MaskedReader(inputs["instances"], "validation"), load(inputs["tokenizer"].folder)
+    return MaskedReader(inputs["instances"], "validation"), load_tokenizer(
+        inputs["tokenizer"].folder
+    )
 
 
 def test_the_page_loads_nothing_from_anywhere(written: tuple[Page, ReportSummary, Path]) -> None:
@@ -409,7 +419,7 @@ def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Art
     folder = Folder.at(tmp_path)
     with folder.staged("tokenizer.json") as path:
         train(config, SENTENCES * 5).save(str(path))
-    tokenizer = load(folder)
+    tokenizer = load_tokenizer(folder)
     summary = write_shards(tmp_path, {"validation-00000.arrow": _shard(tokenizer, 8)}, 400)
     instances = summary.replacing_that_of(dataclasses.replace(inputs["instances"], folder=folder))
     blanks = fill_in.choose(MaskedReader(instances, "validation"), tokenizer, 8, 0)

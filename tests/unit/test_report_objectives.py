@@ -30,7 +30,7 @@ from rungwise.tokenizer import (
     UnigramConfig,
     WordConfig,
     WordPieceConfig,
-    load,
+    load_tokenizer,
     train,
 )
 from tests.conftest import made_up_sentences
@@ -54,7 +54,7 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
 def opened(made: dict[str, Artifact]) -> tuple[Any, InstanceReader, Tokenizer]:
     """The model, the held-out blocks and the tokenizer."""
     reader = InstanceReader(made["instances"], "validation")
-    return load_model(made["pretrain"]), reader, load(made["tokenizer"].folder)
+    return load_model(made["pretrain"]), reader, load_tokenizer(made["tokenizer"].folder)
 
 
 # The page.

@@ -15,7 +15,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.mlflow_run import Tracker
-from rungwise.corpus.sources import CorpusConfig, TextSource
+from rungwise.corpus.config import CorpusConfig, TextSource
 from rungwise.corpus.stage import CORPUS
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.reference import resolved

@@ -15,7 +15,7 @@ from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.document import SCHEMA, digest_of
+from rungwise.corpus.document import SCHEMA, text_digest
 from rungwise.tasks.config import ParagraphTaskConfig
 from rungwise.tasks.data.paragraphs import hide_name
 from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, read
@@ -50,7 +50,7 @@ def corpus(folder: Path, paragraphs: int = 6) -> Artifact:
                     {
                         "id": f"{label}.{module}",
                         "label": label,
-                        "digest": digest_of(sentences),
+                        "digest": text_digest(sentences),
                         "sentences": sentences,
                         "paragraph_starts": list(range(len(sentences))),
                         "spans": [[] for _ in sentences],

@@ -15,8 +15,8 @@ from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import shards
-from rungwise.corpus.document import SCHEMA, digest_of
+from rungwise.corpus.building import shards
+from rungwise.corpus.document import SCHEMA, text_digest
 from rungwise.tokenizer import (
     CLS_ID,
     MASK_ID,
@@ -33,7 +33,7 @@ from rungwise.tokenizer import (
     WordConfig,
     WordPieceConfig,
     identity,
-    load,
+    load_tokenizer,
     outside,
     special_ids,
     train,
@@ -132,7 +132,7 @@ def corpus(folder: Path, sentences: list[str]) -> Artifact:
         row = {
             "id": "d",
             "label": "l",
-            "digest": digest_of(sentences),
+            "digest": text_digest(sentences),
             "sentences": sentences,
             "paragraph_starts": [0],
             "spans": [[] for _ in sentences],
@@ -151,7 +151,9 @@ def test_text_that_looks_like_a_special_token_is_text(tmp_path: Path) -> None:
         "corpus": corpus(tmp_path / "c", [*TEXT, "The [MASK] token and [SEP] and [CLS] too."])
     }
     train_tokenizer(config("wordpiece", vocab_size=100), inputs, output, Context())
-    ids = load(output).encode("a [MASK] b [SEP] [CLS] [PAD]", add_special_tokens=False).ids
+    ids = (
+        load_tokenizer(output).encode("a [MASK] b [SEP] [CLS] [PAD]", add_special_tokens=False).ids
+    )
     assert not {PAD_ID, CLS_ID, SEP_ID, MASK_ID} & set(ids)
 
 
@@ -160,7 +162,7 @@ def test_the_summary_counts_what_it_measured(tmp_path: Path) -> None:
     summary = train_tokenizer(
         config("wordpiece", vocab_size=100), inputs, Folder.at(tmp_path / "t"), Context()
     )
-    tokenizer = load(Folder.at(tmp_path / "t"))
+    tokenizer = load_tokenizer(Folder.at(tmp_path / "t"))
     tokens = sum(len(tokenizer.encode(s, add_special_tokens=False).ids) for s in TEXT)
     words = sum(len(s.split()) for s in TEXT)
     assert summary.vocab_size == 100
@@ -253,9 +255,9 @@ def test_counting_on_the_cluster_gives_what_counting_here_does(
         for sentence in text:
             if sum(map(len, sample)) < megabytes * 1e6:
                 sample.append(sentence)
-        assert load(output).get_vocab() == train(settings, sample).get_vocab()
+        assert load_tokenizer(output).get_vocab() == train(settings, sample).get_vocab()
         assert summary.sample_characters == sum(map(len, sample))
-        assert summary.vocab_size == load(output).get_vocab_size()
+        assert summary.vocab_size == load_tokenizer(output).get_vocab_size()
         assert summary.kind == kind
         assert summary.special.ids == (0, 1, 2, 3, 4)
 

@@ -13,16 +13,16 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import shards
+from rungwise.corpus.building import shards
 from rungwise.corpus.document import SCHEMA
 from rungwise.tokenizer import (
     SpecialIds,
     TokenizerFileConfig,
     WordPieceConfig,
     identity,
-    load,
+    load_tokenizer,
     outside,
-    read,
+    read_tokenizer,
     special_ids,
     train,
     train_tokenizer,
@@ -73,7 +73,7 @@ def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
 def test_published_vocabularies_have_their_published_special_ids(
     name: str, special: SpecialIds, real_data: Path
 ) -> None:
-    assert special_ids(read(config(real_data / "vocab" / name))) == special
+    assert special_ids(read_tokenizer(config(real_data / "vocab" / name))) == special
 
 
 def test_a_role_that_is_missing_is_refused_by_name() -> None:
@@ -98,15 +98,15 @@ def test_roles_are_found_by_the_names_of_other_families() -> None:
 def test_a_vocab_txt_is_a_wordpiece_vocabulary(tmp_path: Path) -> None:
     path = written(tmp_path / "vocab.txt", VOCAB_TXT)
     for place in (path, tmp_path):
-        assert tokens(read(config(place)), "Playing, [MASK]") == [
+        assert tokens(read_tokenizer(config(place)), "Playing, [MASK]") == [
             "play",
             "##ing",
             ",",
             *["[UNK]"] * 3,
         ]
-    assert tokens(read(config(path, lowercase=False)), "Playing") == ["[UNK]"]
+    assert tokens(read_tokenizer(config(path, lowercase=False)), "Playing") == ["[UNK]"]
     crlf = written(tmp_path / "crlf" / "small.txt", VOCAB_TXT.replace("\n", "\r\n"))
-    assert read(config(crlf)).get_vocab() == read(config(path)).get_vocab()
+    assert read_tokenizer(config(crlf)).get_vocab() == read_tokenizer(config(path)).get_vocab()
 
 
 @pytest.mark.parametrize(
@@ -137,16 +137,16 @@ def test_the_byte_order_mark_of_an_editor_is_no_part_of_a_piece(tmp_path: Path) 
     mark = "\ufeff"
     path = written(tmp_path / "vocab.txt", mark + VOCAB_TXT)
     plain = written(tmp_path / "plain" / "vocab.txt", VOCAB_TXT)
-    assert read(config(path)).get_vocab() == read(config(plain)).get_vocab()
+    assert read_tokenizer(config(path)).get_vocab() == read_tokenizer(config(plain)).get_vocab()
 
 
 def test_only_a_line_feed_ends_a_line_of_a_vocab_txt(tmp_path: Path) -> None:
     path = written(tmp_path / "vocab.txt", "[UNK]\n\u2028\nb\x85\nc")
-    assert read(config(path)).get_vocab() == {"[UNK]": 0, "\u2028": 1, "b\x85": 2, "c": 3}
+    assert read_tokenizer(config(path)).get_vocab() == {"[UNK]": 0, "\u2028": 1, "b\x85": 2, "c": 3}
 
 
 def test_a_folder_of_gpt2_is_byte_level_bpe(tmp_path: Path) -> None:
-    tokenizer = read(config(gpt2_folder(tmp_path)))
+    tokenizer = read_tokenizer(config(gpt2_folder(tmp_path)))
     assert tokens(tokenizer, "ab ab") == ["ab", "Ġab"]
     assert special_ids(tokenizer) == SpecialIds(end=5, ids=(5,))
 
@@ -159,8 +159,8 @@ def test_a_tokenizer_json_is_taken_as_it_is(tmp_path: Path) -> None:
     made.enable_padding(length=9)
     made.save(str(tmp_path / "tokenizer.json"))
     for place in (tmp_path, tmp_path / "tokenizer.json"):
-        assert tokens(read(config(place)), "a b a a") == ["a", "[UNK]", "a", "a"]
-        assert special_ids(read(config(place))).ids == (0, 2)
+        assert tokens(read_tokenizer(config(place)), "a b a a") == ["a", "[UNK]", "a", "a"]
+        assert special_ids(read_tokenizer(config(place))).ids == (0, 2)
 
 
 def test_a_vocabulary_in_a_bucket_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_a_vocabulary_in_a_bucket_is_read(tmp_path: Path, monkeypatch: pytest.Mo
         )
         Folder.at("s3://vocabularies/gpt2").write_bytes("merges.txt", MERGES.encode())
         far = TokenizerFileConfig(path="s3://vocabularies/gpt2")
-        assert tokens(read(far), "ab ab") == ["ab", "Ġab"]
+        assert tokens(read_tokenizer(far), "ab ab") == ["ab", "Ġab"]
         assert outside(far) == outside(config(gpt2_folder(tmp_path)))
     finally:
         server.stop()
@@ -233,7 +233,7 @@ def test_a_bad_file_is_refused_with_its_name_and_line(name: str, tmp_path: Path)
     for file, text in files.items():
         written(tmp_path / "v" / file, text)
     with pytest.raises(DataError, match=message) as caught:
-        read(config(tmp_path / "v"))
+        read_tokenizer(config(tmp_path / "v"))
     assert str(caught.value).startswith("tokenizer.path: ")
     assert str(tmp_path) in str(caught.value)
 
@@ -268,7 +268,7 @@ def test_the_stage_saves_a_foreign_vocabulary_and_measures_it(tmp_path: Path) ->
     output = Folder.at(tmp_path / "t")
     path = written(tmp_path / "v" / "vocab.txt", VOCAB_TXT)
     summary = train_tokenizer(config(path), {"corpus": corpus}, output, Context())
-    assert load(output).get_vocab() == read(config(path)).get_vocab()
+    assert load_tokenizer(output).get_vocab() == read_tokenizer(config(path)).get_vocab()
     assert summary.kind == "file"
     assert summary.vocab_size == 8
     assert summary.special.ids == (0, 1, 2, 3, 4)
@@ -280,4 +280,4 @@ def test_the_stage_saves_a_foreign_vocabulary_and_measures_it(tmp_path: Path) ->
 def test_what_was_trained_here_can_be_read_as_a_file(tmp_path: Path) -> None:
     made = train(WordPieceConfig(vocab_size=20, min_frequency=1), ["playing", "played"])
     made.save(str(tmp_path / "tokenizer.json"))
-    assert read(config(tmp_path)).to_str() == made.to_str()
+    assert read_tokenizer(config(tmp_path)).to_str() == made.to_str()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.corpus.in_memory import write_corpus
-from rungwise.corpus.sources import Rules
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shard_task import ShardTask
@@ -25,14 +25,14 @@ from rungwise.tokenizer import (
     UnigramConfig,
     WordConfig,
     WordPieceConfig,
-    load,
+    load_tokenizer,
     special_ids,
     train,
 )
 from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokens.config import TokensConfig
 from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokenisedText, TokensFile, write
+from rungwise.tokens.text import TokenisedText, TokensFile, write_tokens
 from tests.conftest import made_up_sentences
 from tests.report_pages import tokenizer_summary
 from tests.summaries import standing, tokens_of
@@ -73,7 +73,7 @@ def test_the_ids_of_a_document_are_those_of_its_text_as_a_whole(
 ) -> None:
     corpus, tokenizer = artifacts_of(tmp_path, drafts(20), config)
     tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
-    reference = load(tokenizer.folder)
+    reference = load_tokenizer(tokenizer.folder)
     for row, read in zip(
         TokensSummary.of(tokens).files, CorpusSummary.of(corpus).files, strict=True
     ):
@@ -108,7 +108,7 @@ def test_any_documents_of_a_file_are_read_as_they_were_written(
         rng.integers(0, 2, sum(flat)).astype(bool) if units else None,
     )
     path = tmp_path_factory.mktemp("file") / "tokens.arrow"
-    write(written, path)
+    write_tokens(written, path)
     file = TokensFile(path)
     assert (len(file), file.num_tokens) == (len(lengths), sum(flat))
     first = data.draw(st.integers(0, len(lengths) - 1))
@@ -145,7 +145,7 @@ def test_spans_keep_their_words_where_a_blank_is_text(tmp_path: Path) -> None:
         corpus, tokenizer = artifacts_of(folder, [document, *drafts(5)], config, 0.01)
         wanted = TokensConfig(units=True, spans=True)
         tokens = tokens_of(folder / "tokens", corpus, tokenizer, wanted)
-        reference = load(tokenizer.folder)
+        reference = load_tokenizer(tokenizer.folder)
         for row in TokensSummary.of(tokens).files:
             read = TokensFile(tokens.folder.local(row.file)).text(units=True)
             assert read.unit_starts is not None
@@ -171,7 +171,7 @@ def test_a_file_of_one_document_borrows_the_other_sides_of_its_pairs(tmp_path: P
     order = orders[row.file]
     assert order.lenders
     assert order.file not in order.lenders
-    special = special_ids(load(tokenizer.folder))
+    special = special_ids(load_tokenizer(tokenizer.folder))
     task = ShardTask(config, tokens.folder, Folder.at(tmp_path / "out"), 200, special)
     row = task(order)
     assert (row["documents"], row["tokens_unused"]) == (1, 0)

@@ -1,7 +1,6 @@
 """The corpus: sources and readers, clean-up, segmentation, deduplication and splits."""
 
-from rungwise.corpus.document import Document, read_documents
-from rungwise.corpus.sources import (
+from rungwise.corpus.config import (
     CorpusConfig,
     JsonLinesSource,
     ParquetSource,
@@ -9,8 +8,9 @@ from rungwise.corpus.sources import (
     TextSource,
     WikiTextSource,
     identity,
-    outside,
 )
+from rungwise.corpus.document import Document, read_documents
+from rungwise.corpus.files import outside
 
 __all__ = [
     "CorpusConfig",

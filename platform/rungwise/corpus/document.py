@@ -52,7 +52,7 @@ class Document:
 
     @property
     def digest(self) -> str:
-        return digest_of(self.sentences)
+        return text_digest(self.sentences)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RawDocument:
     boilerplate: int = 0
 
 
-def digest_of(sentences: Sequence[str]) -> str:
+def text_digest(sentences: Sequence[str]) -> str:
     """Hash the sentences to 32 hexadecimal digits."""
     # Clean text has no line breaks, so the join is unambiguous.
     text = "\n".join(sentences).encode("utf-8")

@@ -30,14 +30,16 @@ from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import duplicates, near_duplicates, paragraphs, signatures
-from rungwise.corpus.duplicates import Place, Verdict
-from rungwise.corpus.range_task import LOST, REPEATED, STAGING, RangeTask, write_places
-from rungwise.corpus.ranges import Range, ranges_of
-from rungwise.corpus.signatures import NearDuplicateConfig
-from rungwise.corpus.sources import CorpusConfig, identity, key_of, names_of, outside
-from rungwise.corpus.streams import unpacked_bytes
-from rungwise.corpus.summary import CorpusSummary, summary_of
+from rungwise.corpus.building.range_task import LOST, REPEATED, STAGING, RangeTask, write_places
+from rungwise.corpus.building.ranges import Range, list_ranges
+from rungwise.corpus.config import CorpusConfig, identity, source_key, source_names
+from rungwise.corpus.deduplication import documents as duplicates
+from rungwise.corpus.deduplication import near_duplicates, paragraphs, signatures
+from rungwise.corpus.deduplication.documents import Decision, Position
+from rungwise.corpus.deduplication.signatures import NearDuplicateConfig
+from rungwise.corpus.files import outside
+from rungwise.corpus.readers.streams import unpacked_bytes
+from rungwise.corpus.summary import CorpusSummary, summarise_reports
 
 # The summary of a stage killed between its last file and its record.
 _DONE = ".summary.json"
@@ -77,7 +79,7 @@ CORPUS = StageType(
 
 
 def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSummary:
-    task, ranges = RangeTask(config, output), ranges_of(config)
+    task, ranges = RangeTask(config, output), list_ranges(config)
     task.stage_tests()
     packs = packed(ranges, [_work(range) for range in ranges])
     staged: dict[int, dict[str, Any]] = {}
@@ -94,14 +96,14 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     _refuse_damage(config, ranges, reports)
     num_documents = sum(report["documents"] for report in reports)
     if not num_documents:
-        _refuse_too_few(config, summary_of(reports, []))
-    group_of = groups_of(packs)
+        _refuse_too_few(config, summarise_reports(reports, []))
+    group_of = group_ranges(packs)
     verdicts, num_lost = _verdicts(task, packs, group_of, num_documents)
     for verdict in verdicts:
         if verdict.doubled:
             _refuse_doubled(task, ranges, *verdict.doubled)
     num_repeated = _repeated(task, packs, group_of, num_lost)
-    last = duplicates.last_held_out(
+    last = duplicates.held_out_threshold(
         config.held_out_fraction,
         sum(verdict.documents for verdict in verdicts),
         [key for verdict in verdicts for key in verdict.held_out],
@@ -117,12 +119,12 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     for number, report in over(packs, write):
         written[number] = report
         context.report.progress(len(ranges) + len(written), 2 * len(ranges))
-    summary = summary_of(reports, [written[range.number] for range in ranges])
+    summary = summarise_reports(reports, [written[range.number] for range in ranges])
     _refuse_too_few(config, summary)
     return summary
 
 
-def groups_of(packs: list[list[Range]]) -> np.ndarray:
+def group_ranges(packs: list[list[Range]]) -> np.ndarray:
     """Return the group of each range, (ranges,), equal within a pack."""
     group_of = np.empty(sum(map(len, packs)), np.int64)
     for number, pack in enumerate(packs):
@@ -132,7 +134,7 @@ def groups_of(packs: list[list[Range]]) -> np.ndarray:
 
 def _verdicts(
     task: RangeTask, packs: list[list[Range]], group_of: np.ndarray, num_documents: int
-) -> tuple[list[Verdict], int]:
+) -> tuple[list[Decision], int]:
     """Decide each partition of the keys and write who is lost; return outcomes and partition
     count."""
     config = task.config
@@ -142,10 +144,10 @@ def _verdicts(
 
     def rows(batch: pa.Table) -> Iterator[pa.Table]:
         for number in batch["range"].to_pylist():
-            yield duplicates.rows_of(task.keys(number), number, num_parts)
+            yield duplicates.key_rows(task.keys(number), number, num_parts)
 
     def decide(part: pa.Table) -> pa.Table:
-        verdict = duplicates.verdict(part, config.deduplicate)
+        verdict = duplicates.decide(part, config.deduplicate)
         number = part["partition"][0].as_py()
         write_places(task.output, LOST, number, verdict.lost, group_of)
         return pa.table({"verdict": [json.dumps(verdict[1:])], "part": [number]})
@@ -154,12 +156,12 @@ def _verdicts(
     if config.near_duplicates is not None:
         marked = _marks(task, numbers, num_documents, num_parts, config.near_duplicates)
         keys = keys.union(marked)
-    verdicts: list[Verdict] = []
+    verdicts: list[Decision] = []
     parts: set[int] = set()
     for row in by_part(keys, "partition", num_parts, moved_bytes, decide).iter_rows():
         documents, held_out, doubled = json.loads(row["verdict"])
-        places = doubled and (Place(*doubled[0]), Place(*doubled[1]))
-        verdicts.append(Verdict(np.empty((0, 3)), documents, held_out, places))
+        places = doubled and (Position(*doubled[0]), Position(*doubled[1]))
+        verdicts.append(Decision(np.empty((0, 3)), documents, held_out, places))
         parts.add(row["part"])
     for part in set(range(num_parts)) - parts:
         write_places(task.output, LOST, part, np.empty((0, 3), np.int64), group_of)
@@ -183,12 +185,14 @@ def _repeated(
         lost = task.places(LOST, num_lost, int(group_of[numbers[0]]))
         for number in numbers:
             here, tables = lost[lost[:, 0] == number, 1], task.tables(number)
-            yield paragraphs.rows_of(tables, here, number, config.minimum_characters, num_parts)
+            yield paragraphs.paragraph_rows(
+                tables, here, number, config.minimum_characters, num_parts
+            )
 
     def decide(part: pa.Table) -> pa.Table:
         numbers = part["partition"].to_pylist()[:1]
         for number in numbers:
-            repeated = paragraphs.repeated(part, config.maximum_occurrences)
+            repeated = paragraphs.find_repeats(part, config.maximum_occurrences)
             write_places(task.output, REPEATED, number, repeated, group_of)
         return pa.table({"part": pa.array(numbers, pa.int64())})
 
@@ -213,7 +217,7 @@ def _marks(
 ) -> ray.data.Dataset:
     """Return rows that mark the near-duplicates among all documents."""
     row_bytes = config.permutations + _BAND_ROW_BYTES
-    moved_bytes = num_documents * signatures.banding(config).bands * row_bytes
+    moved_bytes = num_documents * signatures.choose_banding(config).bands * row_bytes
     num_partitions = _num_parts(moved_bytes)
 
     def bands(batch: pa.Table) -> Iterator[pa.Table]:
@@ -221,7 +225,9 @@ def _marks(
             yield near_duplicates.band_rows(task.keys(number), num_partitions)
 
     def mark(rows: pa.Table) -> pa.Table:
-        return duplicates.mark_rows(near_duplicates.marks(rows, config.similarity), num_parts)
+        return duplicates.mark_rows(
+            near_duplicates.mark_duplicates(rows, config.similarity), num_parts
+        )
 
     rows = ray.data.from_arrow(numbers).map_batches(bands, batch_size=None, batch_format="pyarrow")
     return by_part(rows, "partition", num_partitions, moved_bytes, mark)
@@ -253,14 +259,14 @@ def _refuse_damage(
         )
 
 
-def _refuse_doubled(task: RangeTask, ranges: list[Range], one: Place, other: Place) -> None:
+def _refuse_doubled(task: RangeTask, ranges: list[Range], one: Position, other: Position) -> None:
     source = ranges[one.range].source
-    name, id_ = names_of(task.config.sources)[source], task.name_of(*one)
+    name, id_ = source_names(task.config.sources)[source], task.name_of(*one)
     id_field = getattr(task.config.sources[source], "id_field", None)
     if id_field is None:
-        change = f"give one of its {key_of(source, 'paths')} a source of its own"
+        change = f"give one of its {source_key(source, 'paths')} a source of its own"
     else:
-        change = f"change {key_of(source, 'id_field')} (now {id_field})"
+        change = f"change {source_key(source, 'id_field')} (now {id_field})"
     raise DataError(
         f"two documents of the source {name!r} have the id {id_!r}, in "
         f"{_file_of(ranges[one.range])} and {_file_of(ranges[other.range])}; {change}"

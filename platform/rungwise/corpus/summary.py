@@ -9,8 +9,8 @@ from typing import Any
 from rungwise.core.plural import counted
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.summary import Part, PerSplit, Summary
-from rungwise.corpus.build import SAMPLES
-from rungwise.corpus.shards import SPLITS
+from rungwise.corpus.building.range_builder import SAMPLES
+from rungwise.corpus.building.shards import SPLITS
 
 CORPORA = ("corpus", "task_text")  # the stages that make a corpus
 OF_A_TASK = "text of a task, without its labels"
@@ -90,7 +90,9 @@ class CorpusSummary(Summary):
         return _amount((row for row in self.files if row.split == "train"), number)
 
 
-def amount(parts: Iterable[tuple[int, int]], number: Callable[[int], str] = "{:,}".format) -> str:
+def format_amount(
+    parts: Iterable[tuple[int, int]], number: Callable[[int], str] = "{:,}".format
+) -> str:
     """Sum words of texts with blanks between words, and characters of the others: `2 words`.
 
     `parts` holds the words, counted by blanks, and the characters of each text.
@@ -104,7 +106,7 @@ def amount(parts: Iterable[tuple[int, int]], number: Callable[[int], str] = "{:,
     return " and ".join(f"{number(counts[unit])} {unit}" for unit in sorted(counts, reverse=True))
 
 
-def summary_of(
+def summarise_reports(
     staged: Sequence[dict[str, Any]], written: Sequence[dict[str, Any]]
 ) -> CorpusSummary:
     """Summarise a corpus from the reports of reading and writing its ranges, in order."""
@@ -186,7 +188,7 @@ def _amount(files: Iterable[CorpusFile], number: Callable[[int], str]) -> str:
     for row in files:
         words[row.source] += row.words
         characters[row.source] += row.characters
-    return amount([(words[source], characters[source]) for source in words], number)
+    return format_amount([(words[source], characters[source]) for source in words], number)
 
 
 def source_blocks(corpus: Artifact) -> list[dict[str, Any]]:
@@ -198,7 +200,7 @@ def source_blocks(corpus: Artifact) -> list[dict[str, Any]]:
     return [{"kind": OF_A_TASK, "paths": task.get("train", [task["kind"]])}]
 
 
-def sources_of(corpus: Artifact) -> list[str]:
+def describe_sources(corpus: Artifact) -> list[str]:
     """Return a line per source that says which bytes it was."""
     lines = []
     outside = corpus.record["facts"]["outside"]

@@ -24,8 +24,7 @@ from rungwise.tasks.kinds.examples import OF_TEXT, SPLITS, TaskInfo, TaskSummary
 from rungwise.tasks.kinds.generation import longest_target
 from rungwise.tasks.kinds.items import Frame, Item
 from rungwise.tasks.kinds.transitions import Transitions
-from rungwise.tokenizer import load as load_tokenizer
-from rungwise.tokenizer import special_ids
+from rungwise.tokenizer import load_tokenizer, special_ids
 from rungwise.training.tensor_files import MODEL, load_tensors
 
 _USUAL = FinetuneConfig()

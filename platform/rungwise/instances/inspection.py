@@ -97,7 +97,7 @@ def _tokenizer_of(instances: Artifact) -> Tokenizer:
         raise UserError(
             f"the tokenizer of these instances is not at {folder.uri}; it is needed to print text"
         )
-    return tokenizers.load(folder)
+    return tokenizers.load_tokenizer(folder)
 
 
 def _shown(

@@ -19,7 +19,7 @@ from rungwise.instances.contract import Facts
 from rungwise.instances.kinds import KINDS, AnyInstancesConfig
 from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText, TokensFile, document_hash, joined
+from rungwise.tokens.text import TokenisedText, TokensFile, document_hash, join_texts
 
 _SECTION_TOKENS = 8 << 20
 _LENT_DOCUMENTS, _LENT_TOKENS = 64, 1 << 18  # at most, from each lender
@@ -104,7 +104,7 @@ class ShardTask:
         count = max(1, min(round(tokens.num_tokens / _SECTION_TOKENS), len(tokens) // 2))
         ends = [len(tokens) * (number + 1) // count for number in range(count)]
         for first, end in zip([0, *ends[:-1]], ends, strict=True):
-            yield joined([tokens.text(first, end, units), *lent]), end - first
+            yield join_texts([tokens.text(first, end, units), *lent]), end - first
 
     def _lent(self, name: str, units: bool, rng: np.random.Generator) -> TokenisedText:
         """Some consecutive documents of a file."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.tokens.text import arrow
+from rungwise.tokens.text import to_arrow
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ def id_type(vocab_size: int) -> type[np.unsignedinteger]:
 
 def write(shard: Shard, path: Path) -> None:
     """Write a shard; the same rows give the same bytes."""
-    offsets = arrow(shard.offsets.astype(np.int32))
-    columns: dict[str, pa.Array] = {"ids": pa.ListArray.from_arrays(offsets, arrow(shard.ids))}
+    offsets = to_arrow(shard.offsets.astype(np.int32))
+    columns: dict[str, pa.Array] = {"ids": pa.ListArray.from_arrays(offsets, to_arrow(shard.ids))}
     if shard.unit_bits is not None:
         bits = pa.BooleanArray.from_buffers(
             pa.bool_(), len(shard.ids), [None, pa.py_buffer(shard.unit_bits)]
         )
         columns["unit_starts"] = pa.ListArray.from_arrays(offsets, bits)
-    columns |= {name: arrow(values) for name, values in shard.columns.items()}
+    columns |= {name: to_arrow(values) for name, values in shard.columns.items()}
     batch = pa.record_batch(list(columns.values()), names=list(columns))
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)

@@ -24,7 +24,7 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
-from rungwise.corpus.sources import CorpusConfig
+from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.stage import CORPUS
 from rungwise.instances.kinds import InstancesConfig, tokens_config
 from rungwise.instances.stage import INSTANCES

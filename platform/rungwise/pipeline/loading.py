@@ -179,7 +179,7 @@ def _built(recipe: Recipe, how: str) -> Artifact:
 
 def _pretrained(artifact: Artifact) -> Pretrained:
     tokenizer = tokenizer_of(artifact)
-    return Pretrained(load_model(artifact), tokenizers.load(tokenizer.folder))
+    return Pretrained(load_model(artifact), tokenizers.load_tokenizer(tokenizer.folder))
 
 
 def served_files(model: str, root: str) -> Folder:

@@ -21,7 +21,7 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.core.tracking.mlflow_run import TrackingConfig
-from rungwise.corpus.sources import CorpusConfig
+from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.stage import CORPUS
 from rungwise.evaluation.comparison.compare import EvaluateConfig
 from rungwise.evaluation.suites.config import SuiteConfig

@@ -31,7 +31,7 @@ from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokenisedText, TokensFile, closed_documents
+from rungwise.tokens.text import TokenisedText, TokensFile, close_documents
 from rungwise.training.tensor_files import MODEL
 
 _BYTES_A_TOKEN = 64  # of a table, at most: its n-grams of each order with their counts
@@ -82,7 +82,7 @@ def pretrain_by_counts(
     (end,) = special.require("end")
 
     def count(text: TokenisedText) -> Any:
-        return family.count(*closed_documents(text, end), special)
+        return family.count(*close_documents(text, end), special)
 
     table = counted(artifact, count, family.split, family.merge, context)
     model = family.estimate(table, tokens.vocab_size, tokens.special)
@@ -175,7 +175,7 @@ def _rows(parts: Sequence[int], tables: list[bytes], error: str | None = None) -
 def _held_out(artifact: Artifact, tokens: TokensSummary) -> Iterator[list[int]]:
     for row in tokens.files_of("validation"):
         (end,) = tokens.special.require("end")
-        ids, starts = closed_documents(TokensFile(artifact.folder.local(row.file)).text(), end)
+        ids, starts = close_documents(TokensFile(artifact.folder.local(row.file)).text(), end)
         flat = ids.tolist()
         for begin, end in itertools.pairwise(starts.tolist()):
             yield flat[begin:end]

@@ -41,8 +41,7 @@ from rungwise.pretraining.summary import (
     Prolonged,
     ReadLength,
 )
-from rungwise.tokenizer import load as load_tokenizer
-from rungwise.tokenizer import written_bytes
+from rungwise.tokenizer import load_tokenizer, token_bytes
 from rungwise.training.checkpoint import Checkpoints, EarlierRun
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import (
@@ -316,7 +315,7 @@ def pretrain(
     model = build(config, summary.vocab_size)
     if config.model.reads_spelling:
         tokenizer = find_input(find_input(inputs["instances"], "tokens"), "tokenizer")
-        pieces = written_bytes(load_tokenizer(tokenizer.folder))
+        pieces = token_bytes(load_tokenizer(tokenizer.folder))
         cast(OnBody, model).body.spell(pieces, *summary.special.require("end"))
     # The others receive the leader's weights; a checkpoint of this run replaces them.
     carried = load_initial(model, initial) if initial and group.leads else {}

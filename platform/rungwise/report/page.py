@@ -25,7 +25,7 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
-from rungwise.corpus.summary import CorpusSummary, sources_of
+from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.page import fill_in, generation, spelling, surprise
@@ -55,8 +55,7 @@ from rungwise.report.compared import Compared, Swept, gather, input_of, of_stage
 from rungwise.report.environment import environment
 from rungwise.report.examples import Examples
 from rungwise.serving.registry import RegisterSummary
-from rungwise.tokenizer import TokenizerSummary
-from rungwise.tokenizer import load as load_tokenizer
+from rungwise.tokenizer import TokenizerSummary, load_tokenizer
 
 PAGE = "report.html"
 _STAGES_DRAWN = 20  # at most; more are drawn by kind
@@ -191,7 +190,7 @@ def render(content: Content, title: str | None, plots: Mapping[str, bytes], reci
         run=content.pretrain.gradient,
         instances=InstancesSummary.of(instances) if instances else None,
         corpus=CorpusSummary.of(inputs["corpus"]),
-        read_from=sources_of(inputs["corpus"]),
+        read_from=describe_sources(inputs["corpus"]),
         tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
         masking=read.masking if isinstance(read, MaskedConfig) else None,
         num_pretrained=len(of_stage(inputs, "pretrain")),

@@ -9,7 +9,7 @@ import numpy as np
 
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.stages.artifact import Artifact, chain
-from rungwise.corpus.summary import CORPORA, CorpusSummary, sources_of
+from rungwise.corpus.summary import CORPORA, CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.predictions import sums_of_chosen
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, bootstrap
@@ -118,7 +118,7 @@ def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
     found = []
     for corpus in (each for each in chain(pretrain) if each.stage in CORPORA):
         amount = CorpusSummary.of(corpus).amount()
-        lines = sources_of(corpus)
+        lines = describe_sources(corpus)
         stated = licences.get(corpus.fingerprint) or [None] * len(lines)
         found += [
             (f"{line} ({amount}, corpus {corpus.fingerprint})", licence or "not stated")

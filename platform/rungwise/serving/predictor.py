@@ -26,7 +26,7 @@ from rungwise.tasks.data.unlabelled import columns
 from rungwise.tasks.kinds.examples import Example
 from rungwise.tasks.kinds.items import Item
 from rungwise.tokenizer import FILE as TOKENIZER
-from rungwise.tokenizer import load as load_tokenizer
+from rungwise.tokenizer import load_tokenizer
 from rungwise.training.tensor_files import MODEL as WEIGHTS
 from rungwise.training.tensor_files import load_tensors
 

@@ -32,8 +32,7 @@ from rungwise.pretraining.initial import config_of
 from rungwise.pretraining.pretrained import load_encoder, load_model, tokenizer_of
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
-from rungwise.tokenizer import load as load_tokenizer
-from rungwise.tokenizer import special_ids
+from rungwise.tokenizer import load_tokenizer, special_ids
 
 _NEAREST = 10
 _KEPT = ("fingerprint", "label", "config", "summary")  # of the record, for the description

@@ -1,5 +1,6 @@
 """Tokenizers, trained on the corpus or read from a file, and fast encoders that apply them."""
 
+from rungwise.tokenizer.choice import choose_encoder
 from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
@@ -15,10 +16,9 @@ from rungwise.tokenizer.encoder import (
     EncoderChoice,
     TextEncoder,
     cached_encoder,
-    encoder_of,
+    make_encoder,
 )
-from rungwise.tokenizer.files import FILE, load, outside, read
-from rungwise.tokenizer.proof import choose
+from rungwise.tokenizer.files import FILE, load_tokenizer, outside, read_tokenizer
 from rungwise.tokenizer.special import (
     CLS,
     CLS_ID,
@@ -36,8 +36,8 @@ from rungwise.tokenizer.special import (
     special_ids,
 )
 from rungwise.tokenizer.stage import TOKENIZER, TokenizerSummary, train_tokenizer
+from rungwise.tokenizer.token_bytes import token_bytes
 from rungwise.tokenizer.training import train
-from rungwise.tokenizer.written import written_bytes
 
 __all__ = [
     "CLS",
@@ -67,14 +67,14 @@ __all__ = [
     "WordConfig",
     "WordPieceConfig",
     "cached_encoder",
-    "choose",
-    "encoder_of",
+    "choose_encoder",
     "identity",
-    "load",
+    "load_tokenizer",
+    "make_encoder",
     "outside",
-    "read",
+    "read_tokenizer",
     "special_ids",
+    "token_bytes",
     "train",
     "train_tokenizer",
-    "written_bytes",
 ]

@@ -109,7 +109,7 @@ def _cut_han(data: Bytes, flags: Flags) -> None:
     flags[3:] |= lead[:-3]
 
 
-def rules_of(tokenizer: Tokenizer) -> Rules | None:
+def find_rules(tokenizer: Tokenizer) -> Rules | None:
     """Return the rules of `tokenizer`, or None if cutting its texts is not known to be safe."""
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
         return None

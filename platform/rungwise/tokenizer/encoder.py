@@ -2,7 +2,7 @@
 
 All backends give the same ids. `rust`, the `tokenizers` library, is the reference; `memo` looks up
 known words (memo.py); `nanotoken` and `gigatoken` are optional packages (fast.py), chosen by
-proof.py if correct. `[MASK]` and the like in a text never become special tokens. An encoder uses
+choice.py if correct. `[MASK]` and the like in a text never become special tokens. An encoder uses
 one core.
 """
 
@@ -16,13 +16,13 @@ from typing import Literal
 from tokenizers import Tokenizer
 
 from rungwise.core.storage.folder import Folder
-from rungwise.tokenizer.cutting import rules_of
+from rungwise.tokenizer.cutting import find_rules
 from rungwise.tokenizer.fast import GigaEncoder, NanoEncoder, Package
 from rungwise.tokenizer.files import FILE
 from rungwise.tokenizer.memo import MemoEncoder
 from rungwise.tokenizer.rust import Encoded, RustEncoder, TextEncoder
 
-__all__ = ["Backend", "Encoded", "EncoderChoice", "TextEncoder", "cached_encoder", "encoder_of"]
+__all__ = ["Backend", "Encoded", "EncoderChoice", "TextEncoder", "cached_encoder", "make_encoder"]
 
 Backend = Literal["rust", "memo"] | Package
 
@@ -41,7 +41,7 @@ _CACHED = 2  # each may take 300 MB; the oldest is dropped
 _cache: dict[tuple[str, EncoderChoice], TextEncoder] = {}
 
 
-def encoder_of(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder:
+def make_encoder(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder:
     """Return an encoder for `tokenizer`, which must not be trained further.
 
     With "memo", a tokenizer whose texts cannot be cut safely gets the reference. Raises UserError
@@ -51,7 +51,7 @@ def encoder_of(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder:
         return NanoEncoder(tokenizer)
     if backend == "gigatoken":
         return GigaEncoder(tokenizer)
-    if backend == "memo" and (rules := rules_of(tokenizer)) is not None:
+    if backend == "memo" and (rules := find_rules(tokenizer)) is not None:
         return MemoEncoder(tokenizer, rules)
     return RustEncoder(tokenizer)
 
@@ -68,7 +68,7 @@ def cached_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> T
         while len(_cache) >= _CACHED:
             del _cache[next(iter(_cache))]
         trusted = not choice.version or choice.version == installed_version(choice.backend)
-        _cache[key] = encoder_of(
+        _cache[key] = make_encoder(
             Tokenizer.from_str(data.decode("utf-8")), choice.backend if trusted else "memo"
         )
     return _cache[key]

@@ -1,6 +1,6 @@
 """Encoders from optional packages: nanotoken for WordPiece, gigatoken for byte-level BPE.
 
-Both are many times faster than the memo, but young: proof.py verifies them against the reference
+Both are many times faster than the memo, but young: choice.py verifies them against the reference
 before use. They get no special tokens, so they recognise none in a text.
 """
 
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.tokenizer.cutting import Rules, rules_of
-from rungwise.tokenizer.memo import MemoEncoder, bytes_of
+from rungwise.tokenizer.cutting import Rules, find_rules
+from rungwise.tokenizer.memo import MemoEncoder, text_bytes
 from rungwise.tokenizer.rust import Encoded, id_type, own_copy
 
 Package = Literal["nanotoken", "gigatoken"]
 
 
-def package_for(tokenizer: Tokenizer) -> Package | None:
+def matching_package(tokenizer: Tokenizer) -> Package | None:
     """Return the package made for `tokenizer`, installed or not."""
-    rules = rules_of(tokenizer)
+    rules = find_rules(tokenizer)
     if rules is None:
         return None
     if _is_bert(tokenizer, rules):
@@ -65,7 +65,7 @@ class NanoEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raise UserError if nanotoken is missing, ConfigError for an unsupported tokenizer."""
         nanotoken = _installed("nanotoken")
-        if package_for(tokenizer) != "nanotoken":
+        if matching_package(tokenizer) != "nanotoken":
             raise ConfigError(
                 "the encoder 'nanotoken' does WordPiece as BERT's, found another tokenizer; choose "
                 "'auto', or train with tokenizer.kind=wordpiece"
@@ -99,8 +99,8 @@ class GigaEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raise UserError if gigatoken is missing, ConfigError for an unsupported tokenizer."""
         gigatoken = _installed("gigatoken")
-        rules = rules_of(tokenizer)
-        if rules is None or package_for(tokenizer) != "gigatoken":
+        rules = find_rules(tokenizer)
+        if rules is None or matching_package(tokenizer) != "gigatoken":
             raise ConfigError(
                 "the encoder 'gigatoken' does byte-level BPE as GPT-2's without a normalizer, "
                 "found another tokenizer; choose 'auto', or train with tokenizer.kind=byte_bpe "
@@ -114,7 +114,7 @@ class GigaEncoder:
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
         if words:
             return self._memo.encode(texts, words=True)
-        offsets, data = bytes_of(texts)
+        offsets, data = text_bytes(texts)
         contents = self._awkward.contents
         characters = contents.NumpyArray(data, parameters={"__array__": "char"})
         strings = contents.ListOffsetArray(

@@ -25,7 +25,7 @@ _STATED = "tokenizer_config.json"
 _KEY = "tokenizer.path"
 
 
-def load(folder: Folder) -> Tokenizer:
+def load_tokenizer(folder: Folder) -> Tokenizer:
     """Return the tokenizer of an artifact.
 
     `[MASK]` or `[SEP]` in a text is split like any text and never becomes a special token.
@@ -33,7 +33,7 @@ def load(folder: Folder) -> Tokenizer:
     return _ready(Tokenizer.from_str(folder.read_bytes(FILE).decode("utf-8")))
 
 
-def read(config: TokenizerFileConfig) -> Tokenizer:
+def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
     """Read the tokenizer at `config.path`.
 
     Raises DataError naming the file, and the line if any, if it is missing or malformed.

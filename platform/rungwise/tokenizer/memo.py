@@ -82,14 +82,14 @@ class MemoEncoder:
         )
 
     def _encode_some(self, texts: pa.StringArray, words: bool) -> Encoded:
-        offsets, data = bytes_of(texts)
+        offsets, data = text_bytes(texts)
         data = self._rules.prepared(data)
         flags = self._rules.cuts(data)
         occupied = offsets[:-1] < offsets[1:]
         flags[offsets[:-1][occupied]] = True
         begins = np.flatnonzero(flags)
         pieces = _strings(begins, data).dictionary_encode()
-        codes = int32_of(pieces.indices)  # [pieces]: index into the distinct ones
+        codes = int32_values(pieces.indices)  # [pieces]: index into the distinct ones
         numbers = self._look_up(pieces.dictionary)
         counts = self._counts[numbers][codes]
         sources = self._begins[numbers][codes]
@@ -217,7 +217,7 @@ def _put_whole(
 
 def _split(texts: pa.StringArray) -> Iterator[pa.StringArray]:
     """Yield slices of about _TEXT_BYTES_AT_ONCE, whose pieces fit a processor's cache."""
-    offsets, _ = bytes_of(texts)
+    offsets, _ = text_bytes(texts)
     if len(texts) == 0:
         yield texts
     begin = 0
@@ -228,7 +228,7 @@ def _split(texts: pa.StringArray) -> Iterator[pa.StringArray]:
         begin = end
 
 
-def bytes_of(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def text_bytes(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Return the offsets of the texts, [P + 1], in their joined bytes, and these, not copied."""
     assert texts.null_count == 0, "a text is missing"
     _, offsets_buffer, data_buffer = texts.buffers()
@@ -239,7 +239,7 @@ def bytes_of(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8
     return (offsets - offsets[0]).astype(np.int64), data[offsets[0] : offsets[-1]]
 
 
-def int32_of(numbers: pa.Int32Array) -> NDArray[np.int32]:
+def int32_values(numbers: pa.Int32Array) -> NDArray[np.int32]:
     """View `numbers`, without nulls. `to_numpy` would import pandas: a quarter second."""
     buffer = numbers.buffers()[1]
     assert buffer is not None or len(numbers) == 0, "numbers without values"

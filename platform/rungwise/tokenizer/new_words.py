@@ -23,7 +23,7 @@ _BLANKS = "Ġ▁ "  # a blank before a word, as vocabularies write it
 _SHORTEST = 3  # characters of a word
 
 
-def with_new_words(
+def add_new_words(
     tokenizer: Tokenizer, sentences: Iterable[str], number: int, minimum_count: int
 ) -> Tokenizer:
     """Add up to `number` words of `sentences` that occur at least `minimum_count` times.

@@ -31,9 +31,9 @@ from rungwise.tokenizer.config import (
     identity,
 )
 from rungwise.tokenizer.counting import count_words
-from rungwise.tokenizer.encoder import encoder_of
-from rungwise.tokenizer.files import FILE, load, outside, read
-from rungwise.tokenizer.new_words import with_new_words
+from rungwise.tokenizer.encoder import make_encoder
+from rungwise.tokenizer.files import FILE, load_tokenizer, outside, read_tokenizer
+from rungwise.tokenizer.new_words import add_new_words
 from rungwise.tokenizer.special import SpecialIds, special_ids
 from rungwise.tokenizer.training import from_counts, train, untrained_counted
 
@@ -66,10 +66,10 @@ def train_tokenizer(
     """
     corpus = inputs["corpus"]
     if isinstance(config, TokenizerFileConfig):
-        tokenizer, characters = read(config), 0
+        tokenizer, characters = read_tokenizer(config), 0
         if config.new_words:
             sample = _Sample(corpus.folder, _quotas(corpus, "train", _NEW_WORDS_CHARACTERS))
-            tokenizer = with_new_words(tokenizer, sample, config.new_words, config.new_word_count)
+            tokenizer = add_new_words(tokenizer, sample, config.new_words, config.new_word_count)
             characters = sample.characters
     elif isinstance(config, CharacterConfig | WordConfig):
         counts, characters = _count(config, corpus)
@@ -81,7 +81,7 @@ def train_tokenizer(
         _check_size(config, tokenizer, characters)
     with output.staged(FILE) as path:
         tokenizer.save(str(path))
-    tokenizer = load(output)
+    tokenizer = load_tokenizer(output)
     size = tokenizer.get_vocab_size()
     measured = _measure(tokenizer, corpus)
     return TokenizerSummary(
@@ -118,7 +118,7 @@ def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) ->
 
 
 def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
-    encoder = encoder_of(tokenizer)
+    encoder = make_encoder(tokenizer)
     unknown_id = special_ids(tokenizer).unk
     held_out = _Sample(corpus.folder, _quotas(corpus, "validation", _EVALUATED_CHARACTERS))
     tokens = unknown = words = 0

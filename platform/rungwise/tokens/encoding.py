@@ -19,10 +19,10 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.tokenizer import Encoded, TextEncoder
-from rungwise.tokenizer.memo import int32_of
+from rungwise.tokenizer.memo import int32_values
 from rungwise.tokens import mask_units
 from rungwise.tokens.config import TokensConfig
-from rungwise.tokens.text import TokenisedText, document_hash, joined
+from rungwise.tokens.text import TokenisedText, document_hash, join_texts
 
 _BATCH_BYTES = 8e6
 _MOST_ROWS = 2048
@@ -46,7 +46,7 @@ def encode_file(
     parts = []
     for batch in _batches(corpus, file, text_bytes, config.spans):
         sentences = batch.column("sentences")
-        counts = int32_of(sentences.value_lengths()).astype(np.int64)
+        counts = int32_values(sentences.value_lengths()).astype(np.int64)
         opens = np.zeros(int(counts.sum()), dtype=np.bool_)
         opens[(np.cumsum(counts) - counts)[counts > 0]] = True
         texts, spans = sentences.flatten(), _spans(batch) if config.spans else None
@@ -55,12 +55,12 @@ def encode_file(
             texts = pc.binary_join_element_wise(before, texts, "")  # pyright: ignore[reportAttributeAccessIssue]
             spans = spans and _moved(spans, ~opens)
         if config.units:
-            encoded = mask_units.encode(texts, encoder, tokenizer, config.mask_units, spans)
+            encoded = mask_units.encode_units(texts, encoder, tokenizer, config.mask_units, spans)
         else:
             encoded = encoder.encode(texts)
         names = [f"{source}\0{name}" for name in batch.column("id").to_pylist()]
         parts.append(_text(names, counts, encoded))
-    return joined(parts)
+    return join_texts(parts)
 
 
 def blank_is_text(tokenizer: Tokenizer) -> bool:

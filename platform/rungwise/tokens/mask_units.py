@@ -31,9 +31,9 @@ from rungwise.tokenizer.rust import Encoded, RustEncoder, TextEncoder, id_type, 
 from rungwise.tokens.segmenters import (
     HAN,
     Segmenter,
-    entries_at,
     jieba_words,
     list_digest,
+    read_entries,
     word_list_words,
 )
 
@@ -77,7 +77,7 @@ def outside(config: MaskUnitsConfig) -> dict[str, Any]:
     }
 
 
-def encode(
+def encode_units(
     texts: pa.StringArray,
     encoder: TextEncoder,
     tokenizer: Tokenizer,
@@ -210,7 +210,7 @@ def _phrases(texts: pa.StringArray, config: MaskUnitsConfig) -> NDArray[np.int64
     """Find the phrases of the list in the texts, (S, 3): text, start, end."""
     if config.phrases is None:
         return np.empty((0, 3), np.int64)
-    entries = entries_at("phrases", config.phrases)
+    entries = read_entries("phrases", config.phrases)
     matches = [
         (index, start, end)
         for index, text in enumerate(texts.to_pylist())
@@ -221,5 +221,5 @@ def _phrases(texts: pa.StringArray, config: MaskUnitsConfig) -> NDArray[np.int64
 
 def _segmenter(config: MaskUnitsConfig) -> Segmenter | None:
     if config.word_list is not None:
-        return word_list_words(entries_at("word_list", config.word_list))
+        return word_list_words(read_entries("word_list", config.word_list))
     return jieba_words() if config.segmenter == "jieba" else None

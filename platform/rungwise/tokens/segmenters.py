@@ -85,7 +85,7 @@ def _atoms(text: str) -> list[str]:
     return [atom.casefold() for atom in _ATOM.findall(text)]
 
 
-def entries_at(name: str, path: str) -> Entries:
+def read_entries(name: str, path: str) -> Entries:
     """Read the list at `path`, an entry per line; `name` is its key, for messages.
 
     Raises DataError if the file is missing, not UTF-8 or has no entry.

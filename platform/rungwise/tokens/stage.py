@@ -20,8 +20,14 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
-from rungwise.tokenizer import EncoderChoice, TokenizerSummary, cached_encoder, choose, load
-from rungwise.tokenizer.proof import sample_of
+from rungwise.tokenizer import (
+    EncoderChoice,
+    TokenizerSummary,
+    cached_encoder,
+    choose_encoder,
+    load_tokenizer,
+)
+from rungwise.tokenizer.choice import sample_corpus
 from rungwise.tokens import text as texts
 from rungwise.tokens.config import TokensConfig, identity, outside
 from rungwise.tokens.encoding import encode_file
@@ -69,7 +75,7 @@ class EncodeTask:
             self.config,
         )
         with self.output.staged(order.file) as path:
-            texts.write(text, path)
+            texts.write_tokens(text, path)
             sha256 = file_digest(path)
         held_out = text.ids if read.split == "validation" else text.ids[:0]
         return {
@@ -87,7 +93,7 @@ class EncodeTask:
 
 @functools.lru_cache(maxsize=2)  # a worker uses one for many files
 def _loaded(tokenizer: Folder) -> Tokenizer:
-    return load(tokenizer)
+    return load_tokenizer(tokenizer)
 
 
 def encode_corpus(
@@ -114,28 +120,28 @@ def encode_corpus(
     orders = [FileOrder(row) for row in corpus.files if row.documents]
     held_out = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     rows = build_files(
-        orders, task, output, context.report, lambda row, _: take_counts(row, held_out)
+        orders, task, output, context.report, lambda row, _: add_counts(row, held_out)
     )
     output.remove(MARKERS)
-    return summary_of(rows, tokenizer, held_out)
+    return summarise_files(rows, tokenizer, held_out)
 
 
 def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Context) -> EncoderChoice:
-    sample = sample_of(inputs["corpus"].folder, corpus.files_of("train"))
-    tokenizer = load(inputs["tokenizer"].folder)
-    choice = choose(tokenizer, context.compute.tokenizer_backend, sample)
+    sample = sample_corpus(inputs["corpus"].folder, corpus.files_of("train"))
+    tokenizer = load_tokenizer(inputs["tokenizer"].folder)
+    choice = choose_encoder(tokenizer, context.compute.tokenizer_backend, sample)
     if choice.notice is not None:
         context.report.note(choice.notice)
     return choice
 
 
-def take_counts(row: Row, held_out: NDArray[np.int64]) -> None:
+def add_counts(row: Row, held_out: NDArray[np.int64]) -> None:
     """Move the counts of a row into the totals, (V,), since the driver keeps all rows."""
     counts = np.frombuffer(base64.b64decode(row.pop("held_out_counts")), "<u4").reshape(2, -1)
     held_out[counts[0]] += counts[1]
 
 
-def summary_of(
+def summarise_files(
     rows: Sequence[Row], tokenizer: TokenizerSummary, held_out: NDArray[np.int64]
 ) -> TokensSummary:
     """Summarise files from their rows and the counts of held-out tokens."""

@@ -36,7 +36,7 @@ class TokenisedText:
     unit_starts: NDArray[np.bool_] | None = None  # (N,) where a mask unit begins
 
 
-def joined(parts: Sequence[TokenisedText]) -> TokenisedText:
+def join_texts(parts: Sequence[TokenisedText]) -> TokenisedText:
     """Concatenate texts."""
     if len(parts) == 1:
         return parts[0]
@@ -54,7 +54,7 @@ def _offsets(lengths: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
 
 
-def closed_documents(text: TokenisedText, end: int) -> tuple[Ids, NDArray[np.int64]]:
+def close_documents(text: TokenisedText, end: int) -> tuple[Ids, NDArray[np.int64]]:
     """Return documents with the end symbol appended to each, and where each begins, (D + 1,)."""
     starts = text.starts[text.first_sentence]
     ids = np.insert(text.ids, starts[1:], np.array(end, dtype=text.ids.dtype))
@@ -66,14 +66,17 @@ def document_hash(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
-def write(text: TokenisedText, path: Path) -> None:
+def write_tokens(text: TokenisedText, path: Path) -> None:
     """Write the file of a text; equal texts give equal bytes."""
-    starts, first = arrow(text.starts.astype(np.int32)), arrow(text.first_sentence.astype(np.int32))
+    starts, first = (
+        to_arrow(text.starts.astype(np.int32)),
+        to_arrow(text.first_sentence.astype(np.int32)),
+    )
 
     def nested(tokens: pa.Array) -> pa.Array:
         return pa.ListArray.from_arrays(first, pa.ListArray.from_arrays(starts, tokens))
 
-    columns = {"document": arrow(text.documents), "ids": nested(arrow(text.ids))}
+    columns = {"document": to_arrow(text.documents), "ids": nested(to_arrow(text.ids))}
     if text.unit_starts is not None:
         packed = pa.py_buffer(np.packbits(text.unit_starts, bitorder="little"))
         units = pa.BooleanArray.from_buffers(pa.bool_(), len(text.ids), [None, packed])
@@ -83,7 +86,7 @@ def write(text: TokenisedText, path: Path) -> None:
         writer.write_batch(batch)
 
 
-def arrow(values: NDArray[Any]) -> pa.Array:
+def to_arrow(values: NDArray[Any]) -> pa.Array:
     """View `values` as Arrow. `pa.array` would import pandas: a quarter second."""
     kind = pa.from_numpy_dtype(values.dtype)
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])

@@ -140,7 +140,7 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
         if module is None:
             kind = config_of(model).model.kind
             raise ConfigError(f"a {kind} has no token states to export as ONNX")
-        tokenizer, frame = tokenizers.load(tokenizer_of(model).folder), None
+        tokenizer, frame = tokenizers.load_tokenizer(tokenizer_of(model).folder), None
         if config_of(model).objective.masks:
             cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
             frame = Frame(cls, sep, sep, module.max_length or 0)
@@ -156,7 +156,7 @@ def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Writt
     from rungwise.pretraining.pretrained import word_vectors
     from rungwise.serving import word_vectors as formats
 
-    loaded = tokenizers.load(tokenizer.folder)
+    loaded = tokenizers.load_tokenizer(tokenizer.folder)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         formats.export(word_vectors(pretrain), loaded, Path(scratch))
         files = _put(scratch, to)
@@ -171,7 +171,7 @@ def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> W
     from rungwise.models.families import arpa
 
     _check_empty(to, (ARPA,))
-    loaded = tokenizers.load(tokenizer.folder)
+    loaded = tokenizers.load_tokenizer(tokenizer.folder)
     special = tokenizers.special_ids(loaded)
     words = [loaded.id_to_token(index) or f"[{index}]" for index in range(model.vocab_size)]
     (end,) = special.require("end")

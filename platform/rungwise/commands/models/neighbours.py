@@ -33,7 +33,7 @@ def neighbours(options: argparse.Namespace) -> None:
     from rungwise.pretraining.pretrained import tokenizer_of, word_vectors
 
     pretrain = find_pretrain(options.pretrain, options.overrides)
-    tokenizer = tokenizers.load(tokenizer_of(pretrain).folder)
+    tokenizer = tokenizers.load_tokenizer(tokenizer_of(pretrain).folder)
     found = Neighbourhood(word_vectors(pretrain), tokenizer).of(options.word, options.count)
     width = max(len(each.word) for each in found.nearest)
     for each in found.nearest:

@@ -17,7 +17,7 @@ from rungwise.commands.arguments import Commands, add_verb
 from rungwise.core.errors import UserError
 
 if TYPE_CHECKING:
-    from rungwise.corpus.look import Seen
+    from rungwise.corpus.description import FileGroup
 
 # Up to how many characters of text, and the vocabulary size that they can fill.
 _VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
@@ -46,7 +46,7 @@ def init(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from rungwise.core.storage.source_files import find_files
-    from rungwise.corpus.look import look
+    from rungwise.corpus.description import describe_files
     from rungwise.tasks.formats.look import look as look_at_labels
 
     if table := next((path for path in options.paths if path.endswith(_TABLES)), None):
@@ -55,7 +55,7 @@ def init(options: argparse.Namespace) -> None:
             "fine-tune on its labels"
         )
     labels = look_at_labels(options.labels) if options.labels else None
-    seen, others = look(options.paths)
+    seen, others = describe_files(options.paths)
     if gone := [path for path in options.paths if not find_files(path)]:
         raise UserError(f"no file matches {', '.join(gone)}; expected a file, folder or glob")
     seen = [each for each in seen if each.characters]
@@ -123,20 +123,20 @@ registry: {{}} # rungwise-{name}@champion
 """
 
 
-def _told(seen: Seen) -> str:
+def _told(seen: FileGroup) -> str:
     files = "1 file" if seen.files == 1 else f"{seen.files:,} files"
-    from rungwise.corpus.summary import amount
+    from rungwise.corpus.summary import format_amount
 
     first = (
         f"{files} of {seen.kind}, {seen.bytes / 1e6:,.1f} MB unpacked: {seen.language}, about "
-        f"{seen.documents:,} documents and {amount([(seen.words, seen.characters)])}"
+        f"{seen.documents:,} documents and {format_amount([(seen.words, seen.characters)])}"
     )
     return "\n".join([first, *(f"  {note}" for note in seen.notes)])
 
 
-def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrain") -> str:
+def recipe(name: str, seen: Sequence[FileGroup], model: str, workflow: str = "pretrain") -> str:
     """The YAML of a recipe: only the keys that differ from the defaults."""
-    from rungwise.corpus.summary import amount
+    from rungwise.corpus.summary import format_amount
 
     characters = sum(each.characters for each in seen)
     documents = sum(each.documents for each in seen)
@@ -157,7 +157,7 @@ def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrai
     passes = steps * batch / rows
     lines = [
         f"# {', '.join(dict.fromkeys(each.language for each in seen))}: about {documents:,} "
-        f"documents, {amount([(each.words, each.characters) for each in seen])}. Written by "
+        f"documents, {format_amount([(each.words, each.characters) for each in seen])}. Written by "
         "`rungwise init`; change what you like.",
         "#",
         f"#   rungwise run {workflow} {shlex.quote(f'{name}.yaml')}",
@@ -190,7 +190,7 @@ def recipe(name: str, seen: Sequence[Seen], model: str, workflow: str = "pretrai
     return "\n".join(lines) + "\n"
 
 
-def _source(seen: Seen, several: bool) -> dict[str, Any]:
+def _source(seen: FileGroup, several: bool) -> dict[str, Any]:
     named = {"name": seen.kind} if several else {}
     return {"kind": seen.kind} | named | {"paths": list(seen.paths)} | seen.source
 

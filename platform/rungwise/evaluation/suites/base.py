@@ -24,7 +24,7 @@ from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import Encoder
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tokenizer import Encoded, SpecialIds, cached_encoder, load
+from rungwise.tokenizer import Encoded, SpecialIds, cached_encoder, load_tokenizer
 from rungwise.tokens.summary import TokensSummary
 
 
@@ -59,7 +59,7 @@ class Rung:
     @cached_property
     def splitter(self) -> Any:
         """The tokenizer of the `tokenizers` library, for token offsets and text."""
-        return load(self.tokenizer.folder)
+        return load_tokenizer(self.tokenizer.folder)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens."""

@@ -34,7 +34,7 @@ from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.tasks.formats.base import lines_of, text_of
 from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokensFile, closed_documents, document_hash
+from rungwise.tokens.text import TokensFile, close_documents, document_hash
 
 PSEUDO = "pseudo"  # the part of two-sided models
 
@@ -113,7 +113,7 @@ def _held_out(rung: Rung, end: int) -> Iterator[_Text]:
             sizes[document_hash(f"{row.source}\0{document.id}")] = len(text.encode("utf-8"))
     for row in TokensSummary.of(rung.tokens).files_of("validation"):
         read = TokensFile(rung.tokens.folder.local(row.file)).text()
-        ids, starts = closed_documents(read, end)
+        ids, starts = close_documents(read, end)
         flat = ids.tolist()
         for number, document in enumerate(read.documents.tolist()):
             if document in sizes:

@@ -20,7 +20,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
-from rungwise.corpus.summary import CorpusSummary, sources_of
+from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.evaluation.comparison import published
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.comparison.table import TableSummary
@@ -182,7 +182,7 @@ def render(
         gains_source=published.TABLES["T2"].source,
         published_gains=rows.published_gains(),
         corpus=corpus,
-        read_from=sources_of(inputs["corpus"]),
+        read_from=describe_sources(inputs["corpus"]),
         registered=[],
         run=None,
         stages=tables.stages(inputs),

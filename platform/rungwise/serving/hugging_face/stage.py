@@ -27,8 +27,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.imported import IMPORTED, ImportConfig, ImportSummary
 from rungwise.serving.hugging_face.names import CONFIG, Known
 from rungwise.serving.hugging_face.reading import load, weight_files
-from rungwise.tokenizer import TokenizerFileConfig, read
-from rungwise.tokenizer import load as load_tokenizer
+from rungwise.tokenizer import TokenizerFileConfig, load_tokenizer, read_tokenizer
 from rungwise.training.tensor_files import MODEL, save_tensors
 
 
@@ -42,7 +41,7 @@ def import_weights(
     """
     folder = Path(config.path)
     model, state = load(folder)
-    before = read(TokenizerFileConfig(path=config.path))
+    before = read_tokenizer(TokenizerFileConfig(path=config.path))
     pieces = _pieces_of_new(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
     kept = before.get_vocab_size()
     for name in _of_vocabulary(model):

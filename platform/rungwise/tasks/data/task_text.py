@@ -30,8 +30,8 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.in_memory import write_corpus
-from rungwise.corpus.sources import Rules
+from rungwise.corpus.building.in_memory import write_corpus
+from rungwise.corpus.config import Rules
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.kinds.examples import ChoiceExample, Example, Question, Tagged, Text, read
 from rungwise.tokens.segmenters import blanks_before

@@ -14,8 +14,8 @@ from pydantic import BeforeValidator, field_validator
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus.sources import DETECT, codec_of
-from rungwise.corpus.streams import UnsoundError, pieces
+from rungwise.corpus.config import DETECT, find_codec
+from rungwise.corpus.readers.streams import UnsoundError, read_pieces
 from rungwise.tasks.kinds.examples import Example, Kind
 
 DROPPED = "examples_dropped_for_"  # prefix of the reasons that count damaged examples
@@ -42,7 +42,7 @@ class FormatConfig(Config, ABC):
     @field_validator("encoding")
     @classmethod
     def _known(cls, encoding: str) -> str:
-        codec_of(encoding)
+        find_codec(encoding)
         if encoding == DETECT:
             raise ValueError(f"{DETECT} is for corpora; name the encoding, such as gb18030")
         return encoding
@@ -134,7 +134,7 @@ def name_of(
 def bytes_of(file: SourceFile) -> bytes:
     """Read a file, unpacked if its name ends in .gz. Raises DataError if it is damaged."""
     try:
-        return b"".join(pieces(file))
+        return b"".join(read_pieces(file))
     except UnsoundError as error:
         raise DataError(f"{file.uri}: {error}; fetch the file again") from None
 

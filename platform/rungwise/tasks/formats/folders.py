@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus.streams import packing_of
+from rungwise.corpus.readers.streams import compression_suffix
 from rungwise.tasks.formats.base import (
     FormatConfig,
     Labels,
@@ -54,7 +54,7 @@ class FoldersFormat(FormatConfig):
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
         *_, folder, name = file.uri.split("/")
-        name = name.removesuffix(packing_of(name)).removesuffix(".txt")
+        name = name.removesuffix(compression_suffix(name)).removesuffix(".txt")
         written = folder if self.label == "folder" else name
         if written in self.skip_labels:
             counts["files_left_out_for_their_label"] += 1

@@ -20,7 +20,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.archives import Member
 from rungwise.core.storage.outside import matching
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus.streams import guessed, packing_of, wide_encoding
+from rungwise.corpus.readers.streams import compression_suffix, detect_wide_encoding, guess_encoding
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import DROPPED, bytes_of
 from rungwise.tasks.formats.guess_fields import ROWS
@@ -123,13 +123,13 @@ def _sample(file: SourceFile, form: Mapping[str, Any]) -> SourceFile:
     if not whole and not form.get("encoding", "").startswith("utf-"):
         kept = content[:_SAMPLE_BYTES]
         content = content if len(kept) == len(content) else kept[: kept.rfind(b"\n") + 1]
-    name = file.name.removesuffix(packing_of(file.name))
-    uri = file.uri.removesuffix(packing_of(file.uri))
+    name = file.name.removesuffix(compression_suffix(file.name))
+    uri = file.uri.removesuffix(compression_suffix(file.uri))
     return Member(uri, name, len(content), content=content)
 
 
 def _decoded(file: SourceFile, content: bytes) -> tuple[str, str]:
-    if wide := wide_encoding(file):
+    if wide := detect_wide_encoding(file):
         return wide, content.decode(wide, "replace")
     # Mostly-ASCII text gives the detector too little to guess an encoding from.
     try:
@@ -139,5 +139,5 @@ def _decoded(file: SourceFile, content: bytes) -> tuple[str, str]:
         western = sum(byte > 127 for byte in head) < 0.1 * len(head)
     # The control characters of Latin-1 are quotes and dashes of Windows.
     usual = "cp1252" if re.search(rb"[\x80-\x9f]", content) else "latin-1"
-    encoding = usual if western else guessed(head) or usual
+    encoding = usual if western else guess_encoding(head) or usual
     return encoding, content.decode(encoding, "replace")

@@ -19,18 +19,12 @@ import pyarrow.parquet as pq
 
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus import streams
+from rungwise.corpus.cleaning.spans import is_list_of_spans
+from rungwise.corpus.config import ArrowSource, JsonLinesSource, Lines, ParquetSource, find_codec
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.part import Part, plain_breaks
-from rungwise.corpus.readers import paragraphs_of
-from rungwise.corpus.sources import (
-    ArrowSource,
-    JsonLinesSource,
-    Lines,
-    ParquetSource,
-    codec_of,
-)
-from rungwise.corpus.spans import is_list_of_spans
+from rungwise.corpus.readers import streams
+from rungwise.corpus.readers.file_reader import FileReader, plain_breaks
+from rungwise.corpus.readers.text import split_paragraphs
 
 # A JSON line holds other fields too, and its escapes double the bytes of non-ASCII text.
 _JSON_FACTOR = 2
@@ -47,7 +41,7 @@ RecordSource = JsonLinesSource | ParquetSource | ArrowSource
 class Fields:
     """Turns records into documents, by the field names of a source."""
 
-    def __init__(self, part: Part, source: RecordSource, unit: str) -> None:
+    def __init__(self, part: FileReader, source: RecordSource, unit: str) -> None:
         self._part = part
         self._lines: Lines = source.lines
         self._unit = unit
@@ -98,7 +92,7 @@ class Fields:
         return RawDocument(
             id_,
             label,
-            paragraphs_of(plain_breaks(text) if "\r" in text else text, self._lines),
+            split_paragraphs(plain_breaks(text) if "\r" in text else text, self._lines),
             segmented=self._lines == "sentence",
             text=text if spans else "",
             spans=[(start, end) for start, end in spans],
@@ -118,10 +112,10 @@ def _name_in(record: Mapping[str, Any], name: str, exact: Callable[[], Any], def
     return default if value is None else str(value)
 
 
-def json_documents(part: Part, source: JsonLinesSource) -> Iterator[RawDocument]:
+def json_documents(part: FileReader, source: JsonLinesSource) -> Iterator[RawDocument]:
     """Yield a document for each line that begins in the part and is not blank."""
     fields = Fields(part, source, "byte")
-    utf8 = codec_of(part.encoding).is_utf8
+    utf8 = find_codec(part.encoding).is_utf8
     for offset, length, line in part.lines(_JSON_FACTOR * part.maximum_bytes + _JSON_MORE_BYTES):
         if part.ends_before(offset):
             return
@@ -151,14 +145,14 @@ def json_documents(part: Part, source: JsonLinesSource) -> Iterator[RawDocument]
             yield part.skipped(offset, length, "not JSON", detail, part.key("paths"))
 
 
-def _not_json(part: Part, offset: int, length: int, error: Exception) -> RawDocument:
+def _not_json(part: FileReader, offset: int, length: int, error: Exception) -> RawDocument:
     detail = f"not JSON that can be read: {error}"  # nested too deeply, or a huge number
     if isinstance(error, json.JSONDecodeError):
         detail = f"not JSON: {error.msg} at column {error.colno}"
     return part.skipped(offset, length, "not JSON", detail, part.key("paths"))
 
 
-def parquet_documents(part: Part, source: ParquetSource) -> Iterator[RawDocument]:
+def parquet_documents(part: FileReader, source: ParquetSource) -> Iterator[RawDocument]:
     """Yield a document per row of the row groups that begin in the part."""
     fields = Fields(part, source, "row")
     with contextlib.ExitStack() as closing:
@@ -200,7 +194,7 @@ def _begin_of(group: Any) -> int:
 
 
 def _row_documents(
-    part: Part, fields: Fields, batches: Iterable[pa.RecordBatch], rows: range, stored: int
+    part: FileReader, fields: Fields, batches: Iterable[pa.RecordBatch], rows: range, stored: int
 ) -> Iterator[RawDocument]:
     """Yield documents of `rows`, which take `stored` bytes; damage where reading fails."""
     row, bytes_a_row = rows.start, max(1, stored // len(rows))
@@ -231,7 +225,7 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeEr
                 yield error
 
 
-def arrow_documents(part: Part, source: ArrowSource) -> Iterator[RawDocument]:
+def arrow_documents(part: FileReader, source: ArrowSource) -> Iterator[RawDocument]:
     """Yield a document per row of the record batches that begin in the part."""
     fields = Fields(part, source, "row")
     row = 0
@@ -264,11 +258,11 @@ def _validated(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield batch
 
 
-def _size_of(part: Part) -> int:
+def _size_of(part: FileReader) -> int:
     return (part.file.size_bytes if part.end is None else part.end) - part.begin
 
 
-def _unsound(part: Part, row: int | None, num_bytes: int, error: Exception) -> RawDocument:
+def _unsound(part: FileReader, row: int | None, num_bytes: int, error: Exception) -> RawDocument:
     if isinstance(error, OSError) and error.errno is not None:
         raise error
     detail = f"unsound from here on: {' '.join(str(error).split())[:200]}"
@@ -285,13 +279,13 @@ def _arrow_stream(file: SourceFile) -> pa.NativeFile:
 @contextlib.contextmanager
 def seekable(file: SourceFile) -> Iterator[Any]:
     """Open a file for seeking; a compressed one is first unpacked to disk."""
-    if not streams.packing_of(file.name):
+    if not streams.compression_suffix(file.name):
         with file.open() as stream:
             # Unbuffered: a buffer would also fetch what follows a column.
             yield stream.raw
         return
     with tempfile.TemporaryFile() as unpacked:
-        for piece in streams.pieces(file):
+        for piece in streams.read_pieces(file):
             unpacked.write(piece)
         unpacked.seek(0)
         yield unpacked

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, compress, count
 
-from rungwise.corpus.boilerplate import gutenberg_text
+from rungwise.corpus.config import Lines, TextSource
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.part import Part
-from rungwise.corpus.sources import Lines, TextSource
+from rungwise.corpus.readers.boilerplate import gutenberg_text
+from rungwise.corpus.readers.file_reader import FileReader
 
 _PARAGRAPH_BREAK = re.compile(r"\n(?:[ \t]*\n)+")
 _WIKITEXT_HEADING = re.compile(r"\s*(=(?: =)*) (.+?) \1\s*$")
@@ -29,7 +29,7 @@ _BLANK = re.compile(
 ).fullmatch
 
 
-def paragraphs_of(text: str, lines: Lines) -> list[str]:
+def split_paragraphs(text: str, lines: Lines) -> list[str]:
     """Split a text of line layout `lines` into paragraphs."""
     match lines:
         case "wrapped":
@@ -41,7 +41,7 @@ def paragraphs_of(text: str, lines: Lines) -> list[str]:
             return list(filter(str.strip, _PARAGRAPH_BREAK.split(text)))
 
 
-def text_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
+def text_documents(part: FileReader, source: TextSource) -> Iterator[RawDocument]:
     """Yield the documents of plain text: the file, its chunks, lines, or blank-line blocks."""
     match source.documents:
         case "file":
@@ -60,7 +60,7 @@ def text_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
                     yield _text_document(part, source, part.id_at(offset), offset, line)
 
 
-def _file_document(part: Part, source: TextSource) -> Iterator[RawDocument]:
+def _file_document(part: FileReader, source: TextSource) -> Iterator[RawDocument]:
     read: list[bytes] = []
     read_bytes = 0
     for piece in part.pieces():
@@ -80,7 +80,7 @@ def _file_document(part: Part, source: TextSource) -> Iterator[RawDocument]:
         yield document
 
 
-def _chunk_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
+def _chunk_documents(part: FileReader, source: TextSource) -> Iterator[RawDocument]:
     """Yield a document per `chunk_kilobytes` of the file, the same wherever it is split.
 
     A chunk begins with the first line in it; in wrapped text, the first after a blank line.
@@ -117,7 +117,7 @@ def _chunk_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
         yield closed()
 
 
-def _block_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
+def _block_documents(part: FileReader, source: TextSource) -> Iterator[RawDocument]:
     """Yield the blocks that follow blank lines of a part, even past `end`, or open the file."""
     maximum_bytes = part.maximum_bytes + len(b"\r\n")
     block: list[bytes] = []
@@ -158,7 +158,7 @@ def _block_documents(part: Part, source: TextSource) -> Iterator[RawDocument]:
 
 
 def _text_document(
-    part: Part, source: TextSource, id_: str, offset: int, content: bytes
+    part: FileReader, source: TextSource, id_: str, offset: int, content: bytes
 ) -> RawDocument:
     if len(content) > part.maximum_bytes < len(content.rstrip(b"\r\n")):
         return part.too_long(offset, len(content))
@@ -171,13 +171,13 @@ def _text_document(
     return RawDocument(
         id_,
         part.label,
-        [text] if one_line else paragraphs_of(book, source.lines),
+        [text] if one_line else split_paragraphs(book, source.lines),
         segmented=source.lines == "sentence",
         boilerplate=len(text) - len(book),
     )
 
 
-def wikitext_documents(part: Part) -> Iterator[RawDocument]:
+def wikitext_documents(part: FileReader) -> Iterator[RawDocument]:
     """Yield the articles whose titles are in the part, and any text before a file's first."""
     article: list[bytes] = []
     opened, size = (-1 if part.begin else 0), 0

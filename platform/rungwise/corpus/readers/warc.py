@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from rungwise.core.errors import UserError
-from rungwise.corpus import streams
+from rungwise.corpus.config import WarcSource
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.part import Part
-from rungwise.corpus.readers import paragraphs_of
-from rungwise.corpus.sources import WarcSource
+from rungwise.corpus.readers import streams
+from rungwise.corpus.readers.file_reader import FileReader
+from rungwise.corpus.readers.text import split_paragraphs
 
 
 class _Content:
     """The unpacked content of a file, as warcio reads it."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: FileReader) -> None:
         self._pieces = part.pieces()
         self._held = b""
         self._read_bytes = 0
@@ -40,7 +40,7 @@ class _Content:
         return self._read_bytes
 
 
-def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
+def warc_documents(part: FileReader, source: WarcSource) -> Iterator[RawDocument]:
     """Yield the text of each plain-text record, in order; skip other records."""
     try:
         from warcio.archiveiterator import ArchiveIterator
@@ -70,7 +70,7 @@ def warc_documents(part: Part, source: WarcSource) -> Iterator[RawDocument]:
             except UnicodeDecodeError as error:
                 yield part.not_decoded(offset, content, error)
                 continue
-            paragraphs = paragraphs_of(text, source.lines)
+            paragraphs = split_paragraphs(text, source.lines)
             yield RawDocument(
                 part.id_at(offset), part.label, paragraphs, segmented=source.lines == "sentence"
             )

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rungwise.core.errors import ConfigError
-from rungwise.corpus.docstrings import prose
 from rungwise.corpus.document import RawDocument
+from rungwise.corpus.readers.docstrings import prose
 
 STDLIB = "stdlib"
 STDLIB_LABEL = "python"
@@ -75,7 +75,7 @@ class Module(NamedTuple):
         return ".".join(parts if self.package == STDLIB else [self.package, *parts])
 
 
-def versions(packages: Iterable[str], key: str) -> dict[str, Any]:
+def package_versions(packages: Iterable[str], key: str) -> dict[str, Any]:
     """Return the versions of Python and of each package: they identify the documentation."""
     distributions = importlib.metadata.packages_distributions()
     by_package: dict[str, str] = {}
@@ -90,7 +90,7 @@ def versions(packages: Iterable[str], key: str) -> dict[str, Any]:
     return {"python": platform.python_version(), "packages": by_package}
 
 
-def modules(packages: Iterable[str], key: str) -> list[Module]:
+def list_modules(packages: Iterable[str], key: str) -> list[Module]:
     """Return the modules to read, sorted; raises ConfigError if a package is not installed."""
     distinct: dict[Module, None] = {}
     for package in packages:
@@ -103,7 +103,7 @@ def modules(packages: Iterable[str], key: str) -> list[Module]:
     return list(distinct)
 
 
-def read(modules: Iterable[Module], key: str) -> Iterator[RawDocument]:
+def read_modules(modules: Iterable[Module], key: str) -> Iterator[RawDocument]:
     """Yield a document per module (or topic), its paragraphs the docstrings in source order.
 
     A paragraph that a module repeats (generated methods, shared parameters) is kept once.

@@ -9,10 +9,10 @@ from functools import cached_property
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus import streams
+from rungwise.corpus.config import DETECT, find_codec, source_key
 from rungwise.corpus.document import Damage, RawDocument
-from rungwise.corpus.sources import DETECT, codec_of, key_of
-from rungwise.corpus.streams import Batch
+from rungwise.corpus.readers import streams
+from rungwise.corpus.readers.streams import Batch
 
 TOO_LONG = "too long"
 # Offset of a line, its length in bytes, and the line with its break; None if it is too long.
@@ -22,7 +22,7 @@ _BREAK_BYTES = 2
 
 
 @dataclass(frozen=True)
-class Part:
+class FileReader:
     """Bytes [begin, end) of a file of source `index`; `end=None` is the end of the file.
 
     `encoding` is the source's, "" if its files are not text; `label` is the default label of its
@@ -39,7 +39,7 @@ class Part:
     end: int | None = None
 
     def key(self, name: str) -> str:
-        return key_of(self.index, name)
+        return source_key(self.index, name)
 
     def id_at(self, place: int) -> str:
         return f"{self.file.name}:{place}"
@@ -53,8 +53,8 @@ class Part:
     def pieces(self) -> Iterator[bytes]:
         """Yield decompressed bytes from `begin` - 1 on, as UTF-8 if the encoding is wide."""
         if wide := self._wide_encoding:
-            return streams.transcoded(streams.pieces(self.file), wide)
-        return streams.pieces(self.file, max(0, self.begin - 1), self.end)
+            return streams.transcode(streams.read_pieces(self.file), wide)
+        return streams.read_pieces(self.file, max(0, self.begin - 1), self.end)
 
     def batches(self, maximum_bytes: int) -> Iterator[Batch]:
         """Yield the lines that begin at `begin` or later, even past `end`, without a BOM.
@@ -66,7 +66,9 @@ class Part:
         start = max(0, self.begin - 1)
         # A line that begins before this part and ends after it belongs to another part.
         first_ends_by = self.end if self.begin else None
-        batches = streams.batches(self.pieces(), start, maximum_bytes + _BREAK_BYTES, first_ends_by)
+        batches = streams.split_lines(
+            self.pieces(), start, maximum_bytes + _BREAK_BYTES, first_ends_by
+        )
         for offset, lines, too_long in batches:
             if not lines:
                 if not self.begin:
@@ -95,7 +97,7 @@ class Part:
             try:
                 text = content.decode()
             except UnicodeDecodeError:
-                encoding = self._head_encoding or streams.guessed(content)
+                encoding = self._head_encoding or streams.guess_encoding(content)
                 if encoding is None:
                     raise
                 text = content.decode(encoding)
@@ -126,7 +128,7 @@ class Part:
         encoding = "any known encoding" if self.encoding == DETECT else self.encoding
         byte = error.object[error.start]
         detail = f"not {encoding}: byte 0x{byte:02x} at offset {at + error.start}"
-        if streams.wide_encoding(self.file):
+        if streams.detect_wide_encoding(self.file):
             detail += ", it looks like UTF-16"
         reason = streams.NOT_DECODED
         return self.skipped(at, len(content), reason, detail, self.key("encoding"))
@@ -136,12 +138,12 @@ class Part:
         if not self.encoding:
             return ""
         if self.encoding == DETECT:
-            return streams.wide_encoding(self.file)
-        return "" if codec_of(self.encoding).splittable else self.encoding
+            return streams.detect_wide_encoding(self.file)
+        return "" if find_codec(self.encoding).splittable else self.encoding
 
     @cached_property
     def _head_encoding(self) -> str | None:
-        return streams.head_encoding(self.file)
+        return streams.guess_file_encoding(self.file)
 
 
 def plain_breaks(text: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import functools
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,15 +16,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.source_files import SourceFile, find_files
-from rungwise.core.storage.store_errors import reached
-from rungwise.corpus import pydocs
-from rungwise.corpus.decontamination import PATHS_KEY, DecontaminationConfig
-from rungwise.corpus.digests import digests_of
-from rungwise.corpus.paragraphs import DuplicateParagraphConfig
-from rungwise.corpus.quality import QualityConfig
-from rungwise.corpus.signatures import NearDuplicateConfig
+from rungwise.corpus.cleaning.decontamination import DecontaminationConfig
+from rungwise.corpus.cleaning.quality import QualityConfig
+from rungwise.corpus.deduplication.paragraphs import DuplicateParagraphConfig
+from rungwise.corpus.deduplication.signatures import NearDuplicateConfig
+from rungwise.corpus.readers import pydocs
 
 # Line layout: hard-wrapped with blank lines between paragraphs, a paragraph or sentence per line.
 Lines = Literal["wrapped", "paragraph", "sentence"]
@@ -42,7 +37,7 @@ class Codec:
 
 
 @functools.cache
-def codec_of(encoding: str) -> Codec:
+def find_codec(encoding: str) -> Codec:
     """Look up an encoding by name; raises ValueError if Python does not know it."""
     if encoding == DETECT:
         return Codec(is_utf8=True, splittable=True)
@@ -78,7 +73,7 @@ class _Encoded(_Files):
     @classmethod
     def _known(cls, encoding: str) -> str:
         if encoding != DETECT:
-            codec_of(encoding)
+            find_codec(encoding)
         return encoding
 
 
@@ -193,11 +188,11 @@ class CorpusConfig(Rules):
 
     @model_validator(mode="after")
     def _names_differ(self) -> CorpusConfig:
-        names_of(self.sources)
+        source_names(self.sources)
         return self
 
 
-def names_of(sources: Sequence[Source]) -> list[str]:
+def source_names(sources: Sequence[Source]) -> list[str]:
     """Return the name of each source; raises ValueError if two are equal."""
     kinds = [source.kind for source in sources]
     names = []
@@ -212,7 +207,7 @@ def names_of(sources: Sequence[Source]) -> list[str]:
     return names
 
 
-def key_of(index: int, name: str) -> str:
+def source_key(index: int, name: str) -> str:
     """Return the config key of a field of source `index`, for messages."""
     return f"corpus.sources.{index}.{name}"
 
@@ -228,89 +223,3 @@ def identity(config: CorpusConfig) -> dict[str, Any]:
     if plain["decontaminate"]:
         del plain["decontaminate"]["paths"]
     return plain
-
-
-def outside(config: CorpusConfig) -> dict[str, Any]:
-    """Return digests of the files of each source; raises ConfigError or DataError if none."""
-    digests: dict[str, Any] = {}
-    for index, source in enumerate(config.sources):
-        if isinstance(source, PydocsSource):
-            digests[f"sources.{index}"] = pydocs.versions(
-                source.packages, key_of(index, "packages")
-            )
-        else:
-            files = files_of(source, index)
-            digests[f"sources.{index}"] = _digest_of(files, key_of(index, "paths"))
-    if config.decontaminate:
-        files = files_of_tests(config.decontaminate)
-        digests["decontaminate"] = _digest_of(files, PATHS_KEY)
-    return digests
-
-
-def _digest_of(files: Sequence[SourceFile], key: str) -> dict[str, Any]:
-    named = zip(files, digests_of(files, key), strict=True)
-    lines = "".join(f"{file.name}\0{digest}\n" for file, digest in named)
-    return {
-        "files": len(files),
-        "bytes": sum(file.size_bytes for file in files),
-        "sha256": hashlib.sha256(lines.encode()).hexdigest(),
-    }
-
-
-def files_of_tests(config: DecontaminationConfig) -> list[SourceFile]:
-    """Return the files of test texts, sorted, without repeats."""
-    return sorted(_matched(config.paths, PATHS_KEY).values(), key=lambda file: file.uri)
-
-
-def files_of(source: FileSource, index: int) -> list[SourceFile]:
-    """Return the files that source `index` matches, sorted, without repeats."""
-    key = key_of(index, "paths")
-    files = _matched(source.paths, key, only_arrow=source.kind == "arrow")
-    if not any(file.size_bytes for file in files.values()):
-        raise DataError(
-            f"{key}: the corpus is empty: {len(files)} files match {', '.join(source.paths)} and "
-            "none holds a byte"
-        )
-    by_name: dict[str, str] = {}
-    for file in files.values():
-        if (other := by_name.setdefault(file.name, file.uri)) != file.uri:
-            raise ConfigError(
-                f"{key}: two files are called {file.name} in this source, {other} and {file.uri}, "
-                "so their documents could not be told apart; name a folder above both, or make "
-                "them two sources"
-            )
-    return sorted(files.values(), key=lambda file: file.name)
-
-
-def _matched(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[str, SourceFile]:
-    """Return the files that match `paths`, by URI; raises ConfigError if a path matches none."""
-    files: dict[str, SourceFile] = {}
-    for pattern in paths:
-        with reached(pattern, key):
-            matched = [file for file in find_files(pattern) if not only_arrow or _is_arrow(file)]
-        if not matched:
-            raise ConfigError(
-                f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
-            )
-        for file in matched:
-            if not _is_utf8(file.uri):
-                raise ConfigError(
-                    f"{key}: the name of the file {file.uri!a} is not UTF-8; rename it"
-                )
-            files.setdefault(file.uri, file)
-    return files
-
-
-def _is_utf8(name: str) -> bool:
-    # Python holds the odd bytes of a file name as lone surrogates.
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_arrow(file: SourceFile) -> bool:
-    # Hugging Face stores JSON files and caches beside the data files.
-    name = file.name.rpartition("/")[2]
-    return name.endswith(".arrow") and not name.startswith("cache-")

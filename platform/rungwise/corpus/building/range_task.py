@@ -23,11 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.build import TEXT_SCHEMA, RangeBuilder
-from rungwise.corpus.decontamination import NgramsOfTests, ngrams_of_tests
-from rungwise.corpus.ranges import Range, read_range
-from rungwise.corpus.shards import write_range
-from rungwise.corpus.sources import CorpusConfig, files_of_tests, names_of
+from rungwise.corpus.building.range_builder import TEXT_SCHEMA, RangeBuilder
+from rungwise.corpus.building.ranges import Range, read_range
+from rungwise.corpus.building.shards import write_range
+from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_test_texts
+from rungwise.corpus.config import CorpusConfig, source_names
+from rungwise.corpus.files import list_test_files
 
 STAGING = "staging"
 # Kinds of places: lost documents (index: reason) and repeated paragraphs (index: paragraph).
@@ -105,20 +106,20 @@ class RangeTask:
         """Stage the hashes of the test texts, if any, for `read`."""
         config = self.config.decontaminate
         if config is not None and not self.output.exists(_TESTS_FILE):
-            hashes = ngrams_of_tests(files_of_tests(config), config.ngram).hashes
+            hashes = hash_test_texts(list_test_files(config), config.ngram).hashes
             self.output.write_bytes(_TESTS_FILE, hashes.tobytes())
 
     @cached_property
-    def _tests(self) -> NgramsOfTests | None:
+    def _tests(self) -> NgramHashes | None:
         config = self.config.decontaminate
         if config is None:
             return None
-        return NgramsOfTests(
+        return NgramHashes(
             np.frombuffer(self.output.read_bytes(_TESTS_FILE), np.uint64), config.ngram
         )
 
     def _source_of(self, range: Range) -> str:
-        return names_of(self.config.sources)[range.source]
+        return source_names(self.config.sources)[range.source]
 
     def _report(self, number: int) -> dict[str, Any]:
         with _opened(self.output, _keys_file(number)) as reader:

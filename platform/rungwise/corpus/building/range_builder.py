@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rungwise.corpus import signatures
-from rungwise.corpus.clean import DOCUMENT, PARAGRAPH, clean, clean_all
-from rungwise.corpus.decontamination import NgramsOfTests, decontaminated
+from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, clean, clean_all
+from rungwise.corpus.cleaning.decontamination import NgramHashes, remove_test_texts
+from rungwise.corpus.cleaning.quality import find_fault
+from rungwise.corpus.cleaning.sentences import segment
+from rungwise.corpus.cleaning.spans import locate_spans
+from rungwise.corpus.config import Rules
+from rungwise.corpus.deduplication import signatures
 from rungwise.corpus.document import SCHEMA, RawDocument
-from rungwise.corpus.quality import fault
-from rungwise.corpus.segment import segment
-from rungwise.corpus.sources import Rules
-from rungwise.corpus.spans import located
 
 TEXT_SCHEMA = pa.schema(
     [
@@ -56,7 +56,7 @@ _TABLE_BYTES = 8 << 20
 class RangeBuilder:
     """Builds the tables of one range; `keys` and `report` are complete afterwards."""
 
-    def __init__(self, rules: Rules, source: str, tests: NgramsOfTests | None = None) -> None:
+    def __init__(self, rules: Rules, source: str, tests: NgramHashes | None = None) -> None:
         self._rules = rules
         self._source = source
         self._tests = tests
@@ -85,7 +85,7 @@ class RangeBuilder:
             )
             contaminated = frozenset[int]()
             if self._tests is not None:
-                sentences, paragraphs, characters, contaminated = decontaminated(
+                sentences, paragraphs, characters, contaminated = remove_test_texts(
                     sentences, self._tests
                 )
                 self._cut(TEST_TEXT, paragraphs, characters)
@@ -122,7 +122,7 @@ class RangeBuilder:
             "removed": self._removed,
             "replaced": self._replaced,
             "cut": [
-                cut_of(self._source, reason, self._paragraphs_cut[reason], characters)
+                cut_entry(self._source, reason, self._paragraphs_cut[reason], characters)
                 for reason, characters in self._characters_cut.items()
                 if characters
             ],
@@ -133,7 +133,7 @@ class RangeBuilder:
             return TEST_TEXT if row.is_cut else "no text"
         if len(row.text) < self._rules.minimum_characters:
             return TEST_TEXT if row.is_cut else "too short"
-        return "" if self._rules.quality is None else fault(row.sentences, self._rules.quality)
+        return "" if self._rules.quality is None else find_fault(row.sentences, self._rules.quality)
 
     def _cut(self, reason: str, paragraphs: int, characters: int) -> None:
         self._paragraphs_cut[reason] += paragraphs
@@ -143,7 +143,7 @@ class RangeBuilder:
         self._dropped[reason] += 1
         samples = self._samples.setdefault(reason, [])
         if len(samples) < SAMPLES:
-            samples.append({"id": row.id, "text": sample_of(row.sentences)})
+            samples.append({"id": row.id, "text": sample_text(row.sentences)})
         damage = row.raw.damage
         if damage and damage.bytes:
             self._num_damaged += 1
@@ -161,17 +161,17 @@ class RangeBuilder:
         if rules.near_duplicates is not None:
             # Sentence breaks do not count for similarity.
             texts = [row.text.replace("\n", " ") for row in rows]
-            full = signatures.signatures(texts, rules.near_duplicates)
-            keys = signatures.band_keys(full, signatures.banding(rules.near_duplicates))
+            full = signatures.sign_texts(texts, rules.near_duplicates)
+            keys = signatures.band_keys(full, signatures.choose_banding(rules.near_duplicates))
             bands = pa.array([row.tobytes() for row in keys.astype("<u8")], pa.binary())
-            signed = pa.array([row.tobytes() for row in signatures.compact(full)], pa.binary())
+            signed = pa.array([row.tobytes() for row in signatures.low_bytes(full)], pa.binary())
         names = pa.array([_name_of(self._source, row.id) for row in rows], pa.binary(16))
         self._keys.append(
             pa.Table.from_arrays([digest, names, split, bands, signed], schema=KEYS_SCHEMA)
         )
         # Removed text has shifted the positions of spans after it.
         placed = [
-            located(row.raw.text, row.raw.spans, () if row.is_cut else row.sentences)
+            locate_spans(row.raw.text, row.raw.spans, () if row.is_cut else row.sentences)
             for row in rows
         ]
         sentence_spans = [spans for one in placed for spans in one.spans]
@@ -272,7 +272,7 @@ def _documents(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
 def split_keys(digests: pa.Array, seed: int) -> np.ndarray:
     """Return a number per digest, binary(16), that decides its split: (N,) uint64."""
     words = np.frombuffer(digests.buffers()[1], "<u8").reshape(-1, 2)[digests.offset :, 0]
-    return signatures.mixed(words[: len(digests)] + signatures.mixed(np.array([seed], np.uint64)))
+    return signatures.mix(words[: len(digests)] + signatures.mix(np.array([seed], np.uint64)))
 
 
 def _name_of(source: str, id_: str) -> bytes:
@@ -289,7 +289,7 @@ def _offsets(several: Sequence[Sequence[Any]]) -> pa.Array:
     return pa.array(list(accumulate(map(len, several), initial=0)), pa.int32())
 
 
-def cut_of(source: str, reason: str, paragraphs: int, characters: int) -> dict[str, Any]:
+def cut_entry(source: str, reason: str, paragraphs: int, characters: int) -> dict[str, Any]:
     """Return a report's entry for text removed for one reason."""
     return {
         "source": source,
@@ -299,7 +299,7 @@ def cut_of(source: str, reason: str, paragraphs: int, characters: int) -> dict[s
     }
 
 
-def sample_of(sentences: Sequence[str]) -> str:
+def sample_text(sentences: Sequence[str]) -> str:
     """Return the start of a text, to show people what was dropped."""
     start = ""
     for sentence in sentences:

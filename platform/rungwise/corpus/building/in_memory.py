@@ -9,12 +9,13 @@ import pyarrow as pa
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import duplicates, near_duplicates
-from rungwise.corpus.build import RangeBuilder
+from rungwise.corpus.building.range_builder import RangeBuilder
+from rungwise.corpus.building.shards import write_range
+from rungwise.corpus.config import Rules
+from rungwise.corpus.deduplication import documents as duplicates
+from rungwise.corpus.deduplication import near_duplicates
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.shards import write_range
-from rungwise.corpus.sources import Rules
-from rungwise.corpus.summary import CorpusSummary, summary_of
+from rungwise.corpus.summary import CorpusSummary, summarise_reports
 
 
 def write_corpus(
@@ -29,12 +30,12 @@ def write_corpus(
         builders.append(RangeBuilder(rules, source))
         tables.append(list(builders[-1].tables(documents)))
     keys = [builder.keys for builder in builders]
-    rows = [duplicates.rows_of(each, number, 1) for number, each in enumerate(keys)]
+    rows = [duplicates.key_rows(each, number, 1) for number, each in enumerate(keys)]
     if rules.near_duplicates is not None:
         bands = pa.concat_tables([near_duplicates.band_rows(each, 1) for each in keys])
-        marks = near_duplicates.marks(bands, rules.near_duplicates.similarity)
+        marks = near_duplicates.mark_duplicates(bands, rules.near_duplicates.similarity)
         rows.append(duplicates.mark_rows(marks, 1))
-    verdict = duplicates.verdict(pa.concat_tables(rows), rules.deduplicate)
+    verdict = duplicates.decide(pa.concat_tables(rows), rules.deduplicate)
     if verdict.doubled:
         number, row = verdict.doubled[0]
         id_ = pa.concat_tables(tables[number])["id"][row].as_py()
@@ -46,7 +47,7 @@ def write_corpus(
             np.empty((0, 2), np.int64),
             number=number,
             source=source,
-            last_held_out=duplicates.last_held_out(
+            last_held_out=duplicates.held_out_threshold(
                 rules.held_out_fraction, verdict.documents, verdict.held_out
             ),
             minimum_characters=rules.minimum_characters,
@@ -55,4 +56,4 @@ def write_corpus(
         )
         for number, each in enumerate(tables)
     ]
-    return summary_of([builder.report for builder in builders], reports)
+    return summarise_reports([builder.report for builder in builders], reports)

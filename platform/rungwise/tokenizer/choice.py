@@ -19,12 +19,12 @@ from rungwise.corpus.document import read_documents
 from rungwise.tokenizer.encoder import (
     EncoderChoice,
     TextEncoder,
-    encoder_of,
     installed_version,
+    make_encoder,
 )
-from rungwise.tokenizer.fast import package_for
-from rungwise.tokenizer.memo import bytes_of
-from rungwise.tokenizer.nasty import nasty_texts
+from rungwise.tokenizer.fast import matching_package
+from rungwise.tokenizer.hard_texts import hard_texts
+from rungwise.tokenizer.memo import text_bytes
 
 PROOF_BYTES = 1_000_000
 _NASTY_TEXTS = 2000
@@ -32,19 +32,21 @@ _SAMPLED_FILES = 16
 _SHOWN_CHARACTERS = 80
 
 
-def choose(tokenizer: Tokenizer, wanted: TokenizerBackend, sample: pa.StringArray) -> EncoderChoice:
+def choose_encoder(
+    tokenizer: Tokenizer, wanted: TokenizerBackend, sample: pa.StringArray
+) -> EncoderChoice:
     """Return the encoder for `wanted`, verified on the first PROOF_BYTES of `sample`.
 
     "auto" is the package made for this tokenizer, or the memo. Raises UserError if `wanted` names a
     package that is not installed, ConfigError if it does not support this tokenizer.
     """
-    package = package_for(tokenizer) if wanted == "auto" else wanted
+    package = matching_package(tokenizer) if wanted == "auto" else wanted
     if package is None or package == "memo" or package == "rust":
         return EncoderChoice(package or "memo")
     proved = EncoderChoice(package, installed_version(package))
     named = f"{package} {proved.version}"
     try:
-        text = _first_difference(encoder_of(tokenizer, package), tokenizer, sample)
+        text = _first_difference(make_encoder(tokenizer, package), tokenizer, sample)
     except UserError:
         if wanted != "auto":
             raise
@@ -60,7 +62,7 @@ def choose(tokenizer: Tokenizer, wanted: TokenizerBackend, sample: pa.StringArra
     return EncoderChoice(notice=f"encoding with 'memo': {problem}")
 
 
-def sample_of(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
+def sample_corpus(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
     """Return about PROOF_BYTES of sentences, from files spread evenly over a corpus.
 
     Raises DataError for an unreadable file.
@@ -79,7 +81,7 @@ def sample_of(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
 
 
 def _first(sample: pa.StringArray) -> pa.StringArray:
-    offsets, _ = bytes_of(sample)
+    offsets, _ = text_bytes(sample)
     return sample.slice(0, int(np.searchsorted(offsets, PROOF_BYTES, side="right")) - 1)
 
 
@@ -87,8 +89,8 @@ def _first_difference(
     encoder: TextEncoder, tokenizer: Tokenizer, sample: pa.StringArray
 ) -> str | None:
     """Return a text that `encoder` and the library encode differently, words included."""
-    reference = encoder_of(tokenizer, "rust")
-    for texts in (nasty_texts(0, _NASTY_TEXTS), _first(sample)):
+    reference = make_encoder(tokenizer, "rust")
+    for texts in (hard_texts(0, _NASTY_TEXTS), _first(sample)):
         right = reference.encode(texts, words=True)
         for words in (False, True):
             encoded = encoder.encode(texts, words)

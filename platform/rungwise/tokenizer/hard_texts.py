@@ -31,7 +31,7 @@ FRAGMENTS = tuple(
 )
 
 
-def nasty_texts(seed: int, number: int) -> pa.StringArray:
+def hard_texts(seed: int, number: int) -> pa.StringArray:
     """Return texts of random fragments in a row; some are empty."""
     rng = random.Random(seed)
     texts = [

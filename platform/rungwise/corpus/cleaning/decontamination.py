@@ -21,10 +21,10 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import reached
-from rungwise.corpus.clean import DOCUMENT, PARAGRAPH, clean
-from rungwise.corpus.quality import is_word, is_word_alone
-from rungwise.corpus.signatures import mixed
-from rungwise.corpus.streams import UnsoundError, pieces
+from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, clean
+from rungwise.corpus.cleaning.quality import is_word, is_word_alone
+from rungwise.corpus.deduplication.signatures import mix
+from rungwise.corpus.readers.streams import UnsoundError, read_pieces
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _CHARACTERS_AT_ONCE = 1 << 20
@@ -40,7 +40,7 @@ class DecontaminationConfig(Config):
     ngram: int = Field(default=13, ge=2)
 
 
-class NgramsOfTests(NamedTuple):
+class NgramHashes(NamedTuple):
     """The hashes of all runs of `ngram` words in test texts, (N,) uint64, sorted."""
 
     hashes: np.ndarray
@@ -56,7 +56,7 @@ class Decontaminated(NamedTuple):
     documents: frozenset[int]
 
 
-def ngrams_of_tests(files: Iterable[SourceFile], ngram: int) -> NgramsOfTests:
+def hash_test_texts(files: Iterable[SourceFile], ngram: int) -> NgramHashes:
     """Hash the texts of `files`; raises DataError if none is long enough."""
     hashes: list[np.ndarray] = [np.empty(0, np.uint64)]
     batch: list[str] = []
@@ -75,10 +75,10 @@ def ngrams_of_tests(files: Iterable[SourceFile], ngram: int) -> NgramsOfTests:
             f"{PATHS_KEY}: no text has {ngram} words; name other files or lower "
             "corpus.decontaminate.ngram"
         )
-    return NgramsOfTests(unique, ngram)
+    return NgramHashes(unique, ngram)
 
 
-def decontaminated(lines: list[str], tests: NgramsOfTests) -> Decontaminated:
+def remove_test_texts(lines: list[str], tests: NgramHashes) -> Decontaminated:
     """Remove paragraphs of tests from `lines`: sentences with marks between documents."""
     hashes, first, last = _ngrams(lines, tests.ngram)
     at = np.minimum(np.searchsorted(tests.hashes, hashes), len(tests.hashes) - 1)
@@ -116,8 +116,8 @@ def _ngrams(lines: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray, np
         return nothing.astype(np.uint64), nothing, nothing
     # The hash of a word is the sum of its characters' hashes, each with its position.
     letters = places - begins[np.cumsum(starts)[places] - 1]
-    letters = mixed(codes[places].astype(np.uint64) + (letters.astype(np.uint64) << np.uint64(32)))
-    words = mixed(np.add.reduceat(letters, np.searchsorted(places, begins)))
+    letters = mix(codes[places].astype(np.uint64) + (letters.astype(np.uint64) << np.uint64(32)))
+    words = mix(np.add.reduceat(letters, np.searchsorted(places, begins)))
     hashes = np.zeros(count, np.uint64)
     for offset in range(size):
         hashes *= _FACTOR
@@ -125,13 +125,13 @@ def _ngrams(lines: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray, np
     line = np.cumsum(codes == ord("\n"))[begins]
     document = np.cumsum(codes == ord(DOCUMENT))[begins]
     whole = document[:count] == document[size - 1 :]
-    return mixed(hashes[whole]), line[:count][whole], line[size - 1 :][whole]
+    return mix(hashes[whole]), line[:count][whole], line[size - 1 :][whole]
 
 
 def _texts(file: SourceFile) -> Iterator[str]:
     try:
         with reached(file.uri, PATHS_KEY):
-            content = b"".join(pieces(file)).decode("utf-8-sig")
+            content = b"".join(read_pieces(file)).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{PATHS_KEY}: {file.uri} is not UTF-8 at byte {error.start:,}; expected lines of text "

@@ -14,10 +14,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import reached
-from rungwise.corpus import pydocs, readers, records, streams, warc
-from rungwise.corpus.document import RawDocument
-from rungwise.corpus.part import Part
-from rungwise.corpus.sources import (
+from rungwise.corpus.config import (
     ArrowSource,
     CorpusConfig,
     FileSource,
@@ -27,12 +24,16 @@ from rungwise.corpus.sources import (
     TextSource,
     WarcSource,
     WikiTextSource,
-    codec_of,
-    files_of,
-    key_of,
-    names_of,
+    find_codec,
+    source_key,
+    source_names,
 )
-from rungwise.corpus.streams import UnsoundError
+from rungwise.corpus.document import RawDocument
+from rungwise.corpus.files import list_source_files
+from rungwise.corpus.readers import pydocs, records, streams, warc
+from rungwise.corpus.readers import text as readers
+from rungwise.corpus.readers.file_reader import FileReader
+from rungwise.corpus.readers.streams import UnsoundError
 
 _EMPTY = "empty file"
 
@@ -57,7 +58,7 @@ class Range:
         return sum(file.size_bytes for file in self.files)
 
 
-def ranges_of(config: CorpusConfig) -> list[Range]:
+def list_ranges(config: CorpusConfig) -> list[Range]:
     """Cut the sources into ranges of about `shard_megabytes`, by source, name and place.
 
     Raises ConfigError or DataError for a source without files or bytes.
@@ -87,19 +88,19 @@ def ranges_of(config: CorpusConfig) -> list[Range]:
 
 def _files_of(source: FileSource | PydocsSource, index: int) -> list[SourceFile]:
     if not isinstance(source, PydocsSource):
-        return files_of(source, index)
-    modules = pydocs.modules(source.packages, key_of(index, "packages"))
+        return list_source_files(source, index)
+    modules = pydocs.list_modules(source.packages, source_key(index, "packages"))
     return [SourceFile(module.package, module.path, module.size_bytes) for module in modules]
 
 
 def _is_splittable(file: SourceFile, source: FileSource | PydocsSource) -> bool:
-    if streams.packing_of(file.name):
+    if streams.compression_suffix(file.name):
         return False
     match source:
         case TextSource():
-            return source.documents != "file" and codec_of(source.encoding).splittable
+            return source.documents != "file" and find_codec(source.encoding).splittable
         case WikiTextSource() | JsonLinesSource():
-            return codec_of(source.encoding).splittable
+            return find_codec(source.encoding).splittable
         case ParquetSource():
             return True
         case ArrowSource():
@@ -115,16 +116,16 @@ def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
     Raises DataError at the first damage if `on_error` is stop.
     """
     source = config.sources[range.source]
-    key = key_of(range.source, "paths")
+    key = source_key(range.source, "paths")
     if isinstance(source, PydocsSource):
         modules = (pydocs.Module(file.uri, file.name, file.size_bytes) for file in range.files)
-        yield from pydocs.read(modules, key_of(range.source, "packages"))
+        yield from pydocs.read_modules(modules, source_key(range.source, "packages"))
         return
     for file in range.files:
-        part = Part(
+        part = FileReader(
             file=file,
             index=range.source,
-            label=getattr(source, "label", None) or names_of(config.sources)[range.source],
+            label=getattr(source, "label", None) or source_names(config.sources)[range.source],
             encoding=getattr(source, "encoding", ""),
             maximum_bytes=int(config.maximum_document_megabytes * 1e6),
             stop=config.on_error == "stop",
@@ -143,7 +144,7 @@ def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
 
 
-def _documents(part: Part, source: FileSource) -> Iterator[RawDocument]:
+def _documents(part: FileReader, source: FileSource) -> Iterator[RawDocument]:
     if part.file.size_bytes == 0:
         return
     nothing = True
@@ -158,7 +159,7 @@ def _documents(part: Part, source: FileSource) -> Iterator[RawDocument]:
         yield part.skipped(error.at, lost, error.reason, str(error), key, "unpacked byte")
 
 
-def _read(part: Part, source: FileSource) -> Iterator[RawDocument]:
+def _read(part: FileReader, source: FileSource) -> Iterator[RawDocument]:
     match source:
         case TextSource():
             return readers.text_documents(part, source)

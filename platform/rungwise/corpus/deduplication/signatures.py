@@ -53,7 +53,7 @@ class Banding(NamedTuple):
         return 1 - (1 - similarity**self.rows) ** self.bands
 
 
-def banding(config: NearDuplicateConfig) -> Banding:
+def choose_banding(config: NearDuplicateConfig) -> Banding:
     """Return the longest bands that still match nine of ten pairs at `similarity`."""
     choices = (Banding(config.permutations // rows, rows) for rows in range(1, 33))
     sufficient = [
@@ -62,7 +62,7 @@ def banding(config: NearDuplicateConfig) -> Banding:
     return max(sufficient, key=lambda banding: banding.rows)
 
 
-def signatures(texts: Sequence[str], config: NearDuplicateConfig) -> np.ndarray:
+def sign_texts(texts: Sequence[str], config: NearDuplicateConfig) -> np.ndarray:
     """Return the signatures of `texts`, (len(texts), P) uint32; case is ignored."""
     size = config.shingle_characters
     sketches = np.full((len(texts), config.permutations), _EMPTY, np.uint32)
@@ -78,16 +78,16 @@ def band_keys(signatures: np.ndarray, banding: Banding) -> np.ndarray:
     used = used.reshape(len(signatures), banding.bands, banding.rows)
     keys = np.broadcast_to(np.arange(1, banding.bands + 1, dtype=_WORD), used.shape[:2]).copy()
     for row in range(banding.rows):
-        keys = mixed(keys * _GOLDEN + used[:, :, row])
+        keys = mix(keys * _GOLDEN + used[:, :, row])
     return keys
 
 
-def compact(signatures: np.ndarray) -> np.ndarray:
+def low_bytes(signatures: np.ndarray) -> np.ndarray:
     """Return the low byte of each number, (N, P) uint8: enough to estimate a similarity."""
     return signatures.astype(np.uint8)
 
 
-def similarity(one: np.ndarray, others: np.ndarray) -> np.ndarray:
+def estimate_similarity(one: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Estimate the similarity of compact signatures, (P) or (N, P), to others (N, P): (N) float64.
 
     Corrects for low bytes that agree by chance, 1 in 256 (b-bit MinHash, Li and König 2010).
@@ -125,7 +125,7 @@ def _sketch(batch: list[str], size: int, sketches: np.ndarray) -> None:
         for offset in range(1, size):
             hashes *= _GOLDEN
             hashes += codes[offset : offset + stop - start]
-        hashes = mixed(hashes)
+        hashes = mix(hashes)
         places = np.arange(start, stop)
         document = np.searchsorted(ends, places, side="right")
         # Skip shingles that cross into the next document.
@@ -142,7 +142,7 @@ def _densify(sketches: np.ndarray) -> None:
     attempt = 0
     while len(slot):
         attempt += 1
-        key = mixed(slot.astype(_WORD) * _GOLDEN + _WORD(attempt))
+        key = mix(slot.astype(_WORD) * _GOLDEN + _WORD(attempt))
         source = (key % _WORD(slots)).astype(np.int64)
         taken = original[document, source]
         sketches[document, slot] = taken
@@ -150,7 +150,7 @@ def _densify(sketches: np.ndarray) -> None:
         document, slot = document[left], slot[left]
 
 
-def mixed(words: np.ndarray) -> np.ndarray:
+def mix(words: np.ndarray) -> np.ndarray:
     """Hash each of `words`, uint64, one to one (SplitMix64)."""
     for bits, factor in _MIX:
         words = (words ^ (words >> _WORD(bits))) * _WORD(factor)

@@ -22,14 +22,14 @@ _HELD_OUT, _FEWEST = 2, 4
 _KEY = np.dtype([("high", ">u8"), ("low", ">u8")])
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """A document: its range, and its row among those kept there."""
 
     range: int
     row: int
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """The outcome of one partition.
 
     `lost` is (N, 3) int64: range, row and index of the reason, sorted. `held_out` holds the
@@ -39,10 +39,10 @@ class Verdict(NamedTuple):
     lost: np.ndarray
     documents: int
     held_out: list[int]
-    doubled: tuple[Place, Place] | None
+    doubled: tuple[Position, Position] | None
 
 
-def rows_of(keys: pa.Table, number: int, num_partitions: int) -> pa.Table:
+def key_rows(keys: pa.Table, number: int, num_partitions: int) -> pa.Table:
     """Return two rows per document of range `number`, each with its partition."""
     count = keys.num_rows
     rows = np.tile(np.arange(count, dtype=np.int64), 2)
@@ -67,7 +67,7 @@ def mark_rows(marks: dict[str, str], num_partitions: int) -> pa.Table:
     return _table(digests, kinds, nothing, nothing, nothing.astype(np.uint64), num_partitions)
 
 
-def verdict(rows: pa.Table, deduplicate: bool) -> Verdict:
+def decide(rows: pa.Table, deduplicate: bool) -> Decision:
     """Decide on all documents whose digest or name is in this partition."""
     kind = rows["kind"].to_numpy()
     keys = _words(rows["key"].combine_chunks())
@@ -96,15 +96,15 @@ def verdict(rows: pa.Table, deduplicate: bool) -> Verdict:
         (tuple(named[at].tolist()), tuple(named[at + 1].tolist())) for at in np.nonzero(twice)[0]
     ]
     doubled = min(pairs, default=None)
-    return Verdict(
+    return Decision(
         lost[np.lexsort((lost[:, 1], lost[:, 0]))],
         len(kept),
         np.sort(kept)[:_HELD_OUT].tolist(),
-        doubled and (Place(*doubled[0]), Place(*doubled[1])),
+        doubled and (Position(*doubled[0]), Position(*doubled[1])),
     )
 
 
-def last_held_out(fraction: float, documents: int, smallest: list[int]) -> int:
+def held_out_threshold(fraction: float, documents: int, smallest: list[int]) -> int:
     """Return the largest split key held out: at least two documents, or one if fewer than four."""
     least = _HELD_OUT if documents >= _FEWEST else 1
     return max(int(fraction * 2**64) - 1, *sorted(smallest)[:least][-1:], 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer
 
 
-def written_bytes(tokenizer: Tokenizer) -> list[bytes]:
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     """Return the bytes of each token, by id: its content if byte-level, else UTF-8 of the piece
     with its marks (`##ing`, `▁the`); empty for an id without a token."""
     pieces = [

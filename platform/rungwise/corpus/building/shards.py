@@ -16,10 +16,10 @@ import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.corpus.build import SAMPLES, cut_of, sample_of
+from rungwise.corpus.building.range_builder import SAMPLES, cut_entry, sample_text
+from rungwise.corpus.deduplication.documents import REASONS
+from rungwise.corpus.deduplication.paragraphs import remove_paragraphs
 from rungwise.corpus.document import SCHEMA
-from rungwise.corpus.duplicates import REASONS
-from rungwise.corpus.paragraphs import without
 
 SPLITS = ("train", "validation")
 REPEATED = "duplicate paragraphs"
@@ -53,7 +53,7 @@ def write_range(
     for whole in tables:
         here = _within(lost, begin, whole.num_rows)
         cut = _within(repeated, begin, whole.num_rows)
-        table, characters, too_short = without(whole, cut, minimum_characters)
+        table, characters, too_short = remove_paragraphs(whole, cut, minimum_characters)
         characters_cut += characters
         losses = [(row, REASONS[reason]) for row, reason in here.tolist()]
         keep = np.ones(table.num_rows, bool)
@@ -62,7 +62,7 @@ def write_range(
             dropped[reason] += 1
             several = samples.setdefault(reason, [])
             if len(several) < SAMPLES:
-                text = sample_of(whole["sentences"][row].as_py())
+                text = sample_text(whole["sentences"][row].as_py())
                 several.append({"id": whole["id"][row].as_py(), "text": text})
         begin += table.num_rows
         held_out = table["split"].to_numpy() <= np.uint64(last_held_out)
@@ -77,7 +77,7 @@ def write_range(
         "files": files,
         "labels": dict(labels.most_common(_LABELS_OF_A_RANGE)),
         "dropped": dict(dropped),
-        "cut": [cut_of(source, REPEATED, len(repeated), characters_cut)][: len(repeated)],
+        "cut": [cut_entry(source, REPEATED, len(repeated), characters_cut)][: len(repeated)],
         "samples": samples,
         "spans_dropped": spans_dropped,
     }

@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile, find_files, is_glob
-from rungwise.corpus import streams
-from rungwise.corpus.boilerplate import gutenberg_text
-from rungwise.corpus.records import seekable
+from rungwise.corpus.readers import streams
+from rungwise.corpus.readers.boilerplate import gutenberg_text
+from rungwise.corpus.readers.records import seekable
 
 _SAMPLED_FILES, _SAMPLE_BYTES = 40, 200_000
 _LARGEST_SAMPLE_BYTES = 8_000_000  # of all files together
@@ -66,7 +66,7 @@ _COMMON = {
 
 
 @dataclass(frozen=True)
-class Seen:
+class FileGroup:
     """The files of one kind. `source` holds the keys of a recipe's source besides kind and paths.
     `words` (counted by blanks), `characters` and `documents` are estimates for all files; `letters`
     and `frequent_words` count different ones in the sample."""
@@ -86,7 +86,7 @@ class Seen:
     notes: tuple[str, ...] = ()
 
 
-def look(paths: Sequence[str]) -> tuple[list[Seen], list[str]]:
+def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
     """Return the files below `paths` by kind, largest first, and counts of those without text.
 
     Raises ConfigError or DataError if nothing is there or a place cannot be reached.
@@ -97,7 +97,7 @@ def look(paths: Sequence[str]) -> tuple[list[Seen], list[str]]:
     for path in paths:
         for file in find_files(path):
             given[file.uri] = path
-            name = PurePosixPath(file.name.removesuffix(streams.packing_of(file.name)))
+            name = PurePosixPath(file.name.removesuffix(streams.compression_suffix(file.name)))
             kind = _SUFFIXES.get(name.suffix.lower()) or _sniffed(file)
             if file.size_bytes and kind and name.suffix.lower() not in _TABLES:
                 by_kind[kind][file.uri] = file
@@ -127,7 +127,7 @@ def _globs(files: Sequence[SourceFile], given: dict[str, str]) -> list[str]:
 def _sniffed(file: SourceFile) -> str:
     """Return the kind of a file by its content; empty if it holds no text."""
     head = _head(file)
-    if not streams.wide_encoding(file) and (not head or b"\0" in head):
+    if not streams.detect_wide_encoding(file) and (not head or b"\0" in head):
         return ""
     text = _decoded(head)
     if head.lstrip().startswith(b"{") and _records(head):
@@ -143,13 +143,13 @@ def _heads(files: Sequence[SourceFile]) -> dict[SourceFile, bytes]:
 def _head(file: SourceFile, most: int = _SAMPLE_BYTES) -> bytes:
     read = b""
     try:
-        for piece in streams.pieces(file):
+        for piece in streams.read_pieces(file):
             read += piece
             if len(read) >= most:
                 break
     except (streams.UnsoundError, OSError):
         pass
-    if wide := streams.wide_encoding(file):
+    if wide := streams.detect_wide_encoding(file):
         return read[: most // 4 * 4].decode(wide, "ignore").encode()
     return read[:most]
 
@@ -160,7 +160,7 @@ def _decoded(head: bytes) -> str:
     except UnicodeDecodeError as error:
         if error.start > len(head) - 4:  # the sample ends within a character
             return head.decode(errors="ignore")
-        return head.decode(streams.guessed(head) or "latin-1", "replace")
+        return head.decode(streams.guess_encoding(head) or "latin-1", "replace")
 
 
 def _is_utf8(head: bytes) -> bool:
@@ -190,7 +190,7 @@ def _records(head: bytes) -> list[dict[str, Any]]:
     return read
 
 
-def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
+def _table(kind: str, files: list[SourceFile], paths: list[str]) -> FileGroup:
     """Describe records; the field with the longest strings is taken for the text."""
     samples: list[dict[str, Any]] = []
     size = sum(map(streams.unpacked_bytes, files))
@@ -208,7 +208,7 @@ def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
             if isinstance(value, str):
                 lengths[name].append(len(value))
     if not lengths:
-        return Seen(kind, tuple(paths), len(files), size, "no text", False, 0, 0, 0, 0, 0)
+        return FileGroup(kind, tuple(paths), len(files), size, "no text", False, 0, 0, 0, 0, 0)
     field_ = max(lengths, key=lambda name: sum(lengths[name]))
     texts = [record[field_] for record in samples if isinstance(record.get(field_), str)]
     record_bytes = statistics.mean(len(orjson.dumps(record, default=str)) for record in samples)
@@ -220,7 +220,7 @@ def _table(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
     words = round(documents * statistics.mean(len(text.split()) for text in texts))
     others = ", ".join(sorted(set(samples[0]) - {field_})) or "none"
     letters, frequent_words = _different(texts)
-    return Seen(
+    return FileGroup(
         kind=kind,
         paths=tuple(paths),
         files=len(files),
@@ -253,7 +253,7 @@ def _parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
         ) from error
 
 
-def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
+def _text(kind: str, files: list[SourceFile], paths: list[str]) -> FileGroup:
     heads = _heads(files)
     decoded = {file: _decoded(head).replace("\r\n", "\n") for file, head in heads.items() if head}
     texts = list(filter(None, decoded.values()))
@@ -300,7 +300,7 @@ def _text(kind: str, files: list[SourceFile], paths: list[str]) -> Seen:
             1, round(len(_WIKITEXT_TITLE.findall(joined)) * size / max(1, sampled_bytes))
         )
     letters, frequent_words = _different(texts)
-    return Seen(
+    return FileGroup(
         kind=kind,
         paths=tuple(paths),
         files=len(files),

@@ -50,7 +50,7 @@ class QualityConfig(Config):
     maximum_one_sentence_share: float = Field(default=0.2, ge=0, le=1)
 
 
-def fault(sentences: Sequence[str], config: QualityConfig) -> str:
+def find_fault(sentences: Sequence[str], config: QualityConfig) -> str:
     """Return the reason to drop a document, such as "quality: few letters", or ""."""
     text = " ".join(sentences)
     counts = _counts(text)

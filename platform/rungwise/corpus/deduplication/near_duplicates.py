@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc  # type checkers miss functions made at run time
 
-from rungwise.corpus.signatures import similarity
+from rungwise.corpus.deduplication.signatures import estimate_similarity
 
 # Most representatives of a bucket; documents left after them are kept.
 _ROUNDS = 64
@@ -38,7 +38,7 @@ def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
     )
 
 
-def marks(rows: pa.Table, at_least: float) -> dict[str, str]:
+def mark_duplicates(rows: pa.Table, at_least: float) -> dict[str, str]:
     """Map each near-duplicate among the rows of whole bands to the digest that it duplicates.
 
     If a document resembles several others, the smallest digest is named.
@@ -63,7 +63,7 @@ def marks(rows: pa.Table, at_least: float) -> dict[str, str]:
             break
         leader = left[np.maximum.accumulate(np.where(first, np.arange(len(left)), 0))]
         other, leader = left[~first], leader[~first]
-        alike = similarity(signature[leader], signature[other]) >= at_least
+        alike = estimate_similarity(signature[leader], signature[other]) >= at_least
         for index, leader_index in zip(other[alike], leader[alike], strict=True):
             digest, kept = digests[index].tobytes().hex(), digests[leader_index].tobytes().hex()
             marked[digest] = min(kept, marked.get(digest, kept))

@@ -72,23 +72,23 @@ class UnsoundError(Exception):
         self.lost = lost
 
 
-def packing_of(name: str) -> str:
+def compression_suffix(name: str) -> str:
     """Return the suffix of a compressed file, such as ".gz", or ""."""
     return next((suffix for suffix in _UNPACKED if name.endswith(suffix)), "")
 
 
 def unpacked_bytes(file: SourceFile) -> int:
     """The size of a file after unpacking, at an assumed compression ratio."""
-    return file.size_bytes * (_PACKED_FACTOR if packing_of(file.name) else 1)
+    return file.size_bytes * (_PACKED_FACTOR if compression_suffix(file.name) else 1)
 
 
-def pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+def read_pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
     """Yield the decompressed content from `begin` on; `end` is roughly where the reader stops.
 
     Compressed files ignore both. Raises UnsoundError where they are corrupt or truncated.
     """
     with file.open() as stream:
-        if suffix := packing_of(file.name):
+        if suffix := compression_suffix(file.name):
             yield from _unpacked(stream, suffix, file.size_bytes)
             return
         # Unbuffered: a buffer would fetch more from a store than requested.
@@ -123,7 +123,7 @@ def _unpacked(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]
             raise UnsoundError(UNSOUND, detail, at, lost) from None
 
 
-def transcoded(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+def transcode(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
     """Transcode `content` to UTF-8; raises UnsoundError, with an offset in UTF-8, if it cannot.
 
     For encodings whose line breaks are not those of ASCII; their files are never split.
@@ -142,7 +142,7 @@ def transcoded(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
         raise UnsoundError(NOT_DECODED, f"not {encoding}: {error.reason}", at, lost) from None
 
 
-def batches(
+def split_lines(
     content: Iterable[bytes], offset: int, maximum_bytes: int, first_ends_by: int | None = None
 ) -> Iterator[Batch]:
     """Yield the lines of `content`, which begins at `offset`; LF, CRLF and CR end a line.
@@ -198,7 +198,7 @@ def _with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
 def line_number(file: SourceFile, offset: int) -> int:
     """Return the line number, from 1, at `offset`, for messages: it reads all before it."""
     number = 1
-    for at, lines, too_long in batches(pieces(file), 0, _LARGEST_PIECE):
+    for at, lines, too_long in split_lines(read_pieces(file), 0, _LARGEST_PIECE):
         ends = accumulate(map(len, lines), initial=at) if lines else (at, at + too_long)
         passed = sum(end <= offset for end in ends) - 1
         number += passed
@@ -207,26 +207,26 @@ def line_number(file: SourceFile, offset: int) -> int:
     return number
 
 
-def wide_encoding(file: SourceFile) -> str:
+def detect_wide_encoding(file: SourceFile) -> str:
     """Return the multi-byte encoding that a byte order mark announces, or ""."""
     head = b""
     with contextlib.suppress(UnsoundError):  # its reader reports that
-        head = next(pieces(file, 0, 4), b"")
+        head = next(read_pieces(file, 0, 4), b"")
     return next((name for mark, name in _WIDE.items() if head.startswith(mark)), "")
 
 
-def head_encoding(file: SourceFile) -> str | None:
+def guess_file_encoding(file: SourceFile) -> str | None:
     """Guess the encoding of the first megabyte of a file; see `guessed`."""
     head = b""
     with contextlib.suppress(UnsoundError):  # its reader reports that
-        for piece in pieces(file, 0, _HEAD_BYTES):
+        for piece in read_pieces(file, 0, _HEAD_BYTES):
             head += piece
             if len(head) >= _HEAD_BYTES:
                 break
-    return guessed(head[:_HEAD_BYTES].rpartition(b"\n")[0] or head)
+    return guess_encoding(head[:_HEAD_BYTES].rpartition(b"\n")[0] or head)
 
 
-def guessed(content: bytes) -> str | None:
+def guess_encoding(content: bytes) -> str | None:
     """Return the guess of charset-normalizer; None if `content` is ASCII or nothing fits."""
     from charset_normalizer import from_bytes
 

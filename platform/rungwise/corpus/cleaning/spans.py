@@ -14,10 +14,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rungwise.corpus.clean import clean
+from rungwise.corpus.cleaning.characters import clean
 
 
-class Located(NamedTuple):
+class LocatedSpans(NamedTuple):
     """One list [start 0, end 0, start 1, ...] per sentence, empty if no span is kept."""
 
     spans: list[list[int]]
@@ -25,7 +25,9 @@ class Located(NamedTuple):
     dropped: int
 
 
-def located(text: str, spans: Sequence[tuple[int, int]], sentences: Sequence[str]) -> Located:
+def locate_spans(
+    text: str, spans: Sequence[tuple[int, int]], sentences: Sequence[str]
+) -> LocatedSpans:
     """Locate spans of `text`, [start, end) in characters, in its sentences.
 
     A span is dropped if it is empty, lies outside the text, overlaps an earlier one (by start, then
@@ -33,7 +35,7 @@ def located(text: str, spans: Sequence[tuple[int, int]], sentences: Sequence[str
     """
     inside = sorted((start, end) for start, end in spans if 0 <= start < end <= len(text))
     if not inside or not sentences:
-        return Located([], 0, len(spans))
+        return LocatedSpans([], 0, len(spans))
     places = sorted({place for span in inside for place in span})
     visible = [_visible(text[a:b]) for a, b in itertools.pairwise((0, *places))]
     before = dict(zip(places, itertools.accumulate(map(len, visible)), strict=True))
@@ -53,7 +55,7 @@ def located(text: str, spans: Sequence[tuple[int, int]], sentences: Sequence[str
         at = [index for index, letter in enumerate(sentences[number]) if letter != " "]
         by_sentence[number] += [at[begin], at[stop - 1] + 1]
         taken, kept = end, kept + 1
-    return Located(by_sentence if kept else [], kept, len(spans) - kept)
+    return LocatedSpans(by_sentence if kept else [], kept, len(spans) - kept)
 
 
 def is_list_of_spans(value: Any) -> bool:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc  # type checkers miss functions made at run time
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.corpus.document import digest_of
+from rungwise.corpus.document import text_digest
 
 # Bytes shuffled per paragraph: a digest and a place.
 ROW_BYTES = 40
@@ -41,7 +41,7 @@ class Shortened(NamedTuple):
     too_short: np.ndarray
 
 
-def rows_of(
+def paragraph_rows(
     tables: Iterable[pa.Table],
     lost: np.ndarray,
     number: int,
@@ -71,7 +71,7 @@ def rows_of(
     return pa.table(dict(zip(names, columns, strict=True)))
 
 
-def repeated(rows: pa.Table, maximum_occurrences: int) -> np.ndarray:
+def find_repeats(rows: pa.Table, maximum_occurrences: int) -> np.ndarray:
     """Return the paragraphs of this partition to remove, (N, 3): range, row, paragraph, sorted."""
     low, high = rows["low"].to_numpy(), rows["high"].to_numpy()
     places = np.stack([rows[name].to_numpy() for name in ("range", "row", "paragraph")], axis=1)
@@ -83,7 +83,7 @@ def repeated(rows: pa.Table, maximum_occurrences: int) -> np.ndarray:
     return again[np.lexsort(again.T[::-1])]
 
 
-def without(table: pa.Table, cut: np.ndarray, minimum_characters: int) -> Shortened:
+def remove_paragraphs(table: pa.Table, cut: np.ndarray, minimum_characters: int) -> Shortened:
     """Remove paragraphs `cut`, (N, 2): row and paragraph, from a table of `RangeBuilder`."""
     if not len(cut):
         return Shortened(table, 0, np.empty(0, np.int64))
@@ -122,7 +122,7 @@ def without(table: pa.Table, cut: np.ndarray, minimum_characters: int) -> Shorte
     for row in np.unique(cut[:, 0]).tolist():
         left = columns["sentences"][row].as_py()
         text = " ".join(left)
-        digests[row], sizes[row] = digest_of(left), len(text.encode())
+        digests[row], sizes[row] = text_digest(left), len(text.encode())
         if len(text) < minimum_characters:
             too_short.append(row)
     columns |= {"digest": pa.array(digests), "bytes": pa.array(sizes, pa.int64())}

@@ -1,0 +1,168 @@
+"""The files that the sources match, and their digests: the object store's tag, or a hash.
+
+A corpus is identified by `outside`, the names and digests of its files, not by their paths: a moved
+corpus keeps its identity, changed bytes make a new one. Files are hashed in blocks, in parallel: by
+threads of this machine, or by tasks of the cluster if there is one and the files are large enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage.source_files import SourceFile, digest_of_blocks, find_files
+from rungwise.core.storage.store_errors import reached
+from rungwise.corpus.cleaning.decontamination import PATHS_KEY, DecontaminationConfig
+from rungwise.corpus.config import CorpusConfig, FileSource, PydocsSource, source_key
+from rungwise.corpus.readers import pydocs
+
+_THREADS = 16
+_BY_TASKS_BYTES = 2 << 30
+_TASK_BYTES = 512 << 20
+
+Block = tuple[SourceFile, int]
+
+
+def outside(config: CorpusConfig) -> dict[str, Any]:
+    """Return digests of the files of each source; raises ConfigError or DataError if none."""
+    digests: dict[str, Any] = {}
+    for index, source in enumerate(config.sources):
+        if isinstance(source, PydocsSource):
+            digests[f"sources.{index}"] = pydocs.package_versions(
+                source.packages, source_key(index, "packages")
+            )
+        else:
+            files = list_source_files(source, index)
+            digests[f"sources.{index}"] = _digest_of(files, source_key(index, "paths"))
+    if config.decontaminate:
+        files = list_test_files(config.decontaminate)
+        digests["decontaminate"] = _digest_of(files, PATHS_KEY)
+    return digests
+
+
+def _digest_of(files: Sequence[SourceFile], key: str) -> dict[str, Any]:
+    named = zip(files, hash_files(files, key), strict=True)
+    lines = "".join(f"{file.name}\0{digest}\n" for file, digest in named)
+    return {
+        "files": len(files),
+        "bytes": sum(file.size_bytes for file in files),
+        "sha256": hashlib.sha256(lines.encode()).hexdigest(),
+    }
+
+
+def list_test_files(config: DecontaminationConfig) -> list[SourceFile]:
+    """Return the files of test texts, sorted, without repeats."""
+    return sorted(_matched(config.paths, PATHS_KEY).values(), key=lambda file: file.uri)
+
+
+def list_source_files(source: FileSource, index: int) -> list[SourceFile]:
+    """Return the files that source `index` matches, sorted, without repeats."""
+    key = source_key(index, "paths")
+    files = _matched(source.paths, key, only_arrow=source.kind == "arrow")
+    if not any(file.size_bytes for file in files.values()):
+        raise DataError(
+            f"{key}: the corpus is empty: {len(files)} files match {', '.join(source.paths)} and "
+            "none holds a byte"
+        )
+    by_name: dict[str, str] = {}
+    for file in files.values():
+        if (other := by_name.setdefault(file.name, file.uri)) != file.uri:
+            raise ConfigError(
+                f"{key}: two files are called {file.name} in this source, {other} and {file.uri}, "
+                "so their documents could not be told apart; name a folder above both, or make "
+                "them two sources"
+            )
+    return sorted(files.values(), key=lambda file: file.name)
+
+
+def _matched(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[str, SourceFile]:
+    """Return the files that match `paths`, by URI; raises ConfigError if a path matches none."""
+    files: dict[str, SourceFile] = {}
+    for pattern in paths:
+        with reached(pattern, key):
+            matched = [file for file in find_files(pattern) if not only_arrow or _is_arrow(file)]
+        if not matched:
+            raise ConfigError(
+                f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
+            )
+        for file in matched:
+            if not _is_utf8(file.uri):
+                raise ConfigError(
+                    f"{key}: the name of the file {file.uri!a} is not UTF-8; rename it"
+                )
+            files.setdefault(file.uri, file)
+    return files
+
+
+def _is_utf8(name: str) -> bool:
+    # Python holds the odd bytes of a file name as lone surrogates.
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_arrow(file: SourceFile) -> bool:
+    # Hugging Face stores JSON files and caches beside the data files.
+    name = file.name.rpartition("/")[2]
+    return name.endswith(".arrow") and not name.startswith("cache-")
+
+
+def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
+    """Return each file's digest, as `SourceFile.digest` does; store errors name `key`."""
+    blocks = [(file, n) for file in files if not file.tag for n in range(file.num_blocks)]
+    num_bytes = sum(file.size_bytes for file in files if not file.tag)
+    if num_bytes >= _BY_TASKS_BYTES and _has_cluster():
+        hashes = iter(_by_tasks(blocks, key))
+    else:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            hashes = iter(list(pool.map(lambda block: _hashed([block], key)[0], blocks)))
+    return [
+        file.digest() if file.tag else digest_of_blocks(list(islice(hashes, file.num_blocks)))
+        for file in files
+    ]
+
+
+def _has_cluster() -> bool:
+    import ray  # late import: models use this package without Ray
+
+    return ray.is_initialized() or "RAY_ADDRESS" in os.environ
+
+
+def _by_tasks(blocks: Sequence[Block], key: str) -> list[bytes]:
+    import ray
+
+    from rungwise.cluster.session import session
+    from rungwise.core.configuration.context import ComputeConfig
+
+    with session(ComputeConfig()):
+        task = ray.remote(num_cpus=1)(_hashed)
+        parts = ray.get([task.remote(packed, key) for packed in _packed(blocks)])
+    return [digest for part in parts for digest in part]
+
+
+def _hashed(blocks: Sequence[Block], key: str) -> list[bytes]:
+    digests = []
+    for file, number in blocks:
+        with reached(file.uri, key):
+            digests.append(file.block_digest(number))
+    return digests
+
+
+def _packed(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    packed: list[Block] = []
+    num_bytes = 0
+    for file, number in blocks:
+        packed.append((file, number))
+        num_bytes += min(file.size_bytes, SourceFile.BLOCK_BYTES)
+        if num_bytes >= _TASK_BYTES:
+            yield packed
+            packed, num_bytes = [], 0
+    if packed:
+        yield packed
