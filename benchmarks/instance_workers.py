@@ -188,7 +188,8 @@ def stage(setup: Setup) -> dict[str, Any]:
     import ray
 
     from rungwise.cluster.environment import set_environment
-    from rungwise.core.configuration.context import ComputeConfig, Context
+    from rungwise.core.configuration.compute import ComputeConfig
+    from rungwise.core.stages.context import Context
     from rungwise.instances.stage import INSTANCES
     from rungwise.tokens.stage import TOKENS
 

@@ -49,9 +49,10 @@ def job(wanted: dict[str, Any]) -> None:
     """The three stages on a Ray of its own; a line to standard output as each begins and ends."""
     from rungwise.cluster.environment import set_environment
     from rungwise.cluster.session import session
+    from rungwise.core.configuration.compute import ComputeConfig
     from rungwise.core.configuration.config import validate
-    from rungwise.core.configuration.context import ComputeConfig, Context
     from rungwise.core.stages.artifact import Artifact
+    from rungwise.core.stages.context import Context
     from rungwise.core.storage.folder import Folder
     from rungwise.corpus import CorpusConfig
     from rungwise.corpus.stage import CORPUS

@@ -37,8 +37,9 @@ from rich.table import Table
 
 from benchmarks.measuring import instances_summary
 from benchmarks.texts import real_data
-from rungwise.core.configuration.context import ComputeConfig, SilentReporter
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig

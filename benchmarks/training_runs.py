@@ -32,9 +32,10 @@ from torch import multiprocessing
 from benchmarks.measuring import instances_summary
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.context import ComputeConfig, Context, SilentReporter
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.instances import pairs
 from rungwise.instances.pairs import MaskedPairsConfig

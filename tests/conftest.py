@@ -19,7 +19,7 @@ import yaml
 
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.instances.shards import Shard, write
 from rungwise.instances.summary import InstancesSummary, ShardFile

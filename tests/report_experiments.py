@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rungwise.core.configuration.config import fingerprint
-from rungwise.core.configuration.context import Context
+from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import Summary
 from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder

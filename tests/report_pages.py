@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from rungwise.core.configuration.config import fingerprint
-from rungwise.core.configuration.context import Context
+from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary

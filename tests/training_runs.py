@@ -21,9 +21,11 @@ from torch import distributed as dist
 from torch import multiprocessing
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from rungwise.core.configuration.config import validate, with_overrides
-from rungwise.core.configuration.context import ComputeConfig, SilentReporter
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import KINDS as INSTANCE_KINDS
 from rungwise.instances.kinds import InstancesConfig

@@ -40,7 +40,8 @@ from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 set_environment()
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.context import ComputeConfig, Context, SilentReporter
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.corpus import CorpusConfig, stage
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder

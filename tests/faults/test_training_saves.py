@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from torch import multiprocessing
 
-from rungwise.core.configuration.context import SilentReporter
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.training import loop, part_writer

@@ -26,9 +26,10 @@ from torch import distributed as dist
 
 from rungwise.cluster.environment import ENVIRONMENT, set_environment
 from rungwise.cluster.session import session
-from rungwise.core.configuration.context import ComputeConfig, Context, SilentReporter
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.resume_proof import kill_with_children

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.context import ComputeConfig, Context
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig, stage
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
-from rungwise.core.configuration.context import ComputeConfig, Context
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages import artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import stage
 from rungwise.instances.kinds import config_of

@@ -23,9 +23,10 @@ import ray
 from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.context import ComputeConfig, Context
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage, StageType
 from rungwise.core.stages.summary import Summary
 from rungwise.core.stages.title import Title

@@ -17,13 +17,14 @@ from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.context import ComputeConfig, Context
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage, StageType
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.mlflow_run import Tracker
+from rungwise.core.tracking.tracker import Tracker
 from rungwise.pipeline import runner
 from rungwise.sweep import SWEEP
 from rungwise.sweep.stage import run_sweep

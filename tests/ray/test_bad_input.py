@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rungwise.__main__ import main
-from rungwise.core.configuration.config import with_overrides
+from rungwise.core.configuration.overrides import with_overrides
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from rungwise.core.configuration.config import load, validate
-from rungwise.core.configuration.context import ComputeConfig, Context
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.yaml_file import load
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.context import Context, SilentReporter
+from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig, read_documents, stage
 from rungwise.corpus.summary import CorpusSummary

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.context import Context, SilentReporter
 from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, read_documents, stage

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.config import PretrainStageConfig

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact, finish
 from rungwise.core.storage.folder import Folder

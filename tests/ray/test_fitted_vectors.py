@@ -12,9 +12,9 @@ from gensim.models import KeyedVectors
 
 from rungwise.__main__ import main
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact, find_input
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.pipeline.loading import find_pretrain

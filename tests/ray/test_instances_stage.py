@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.in_memory import write_corpus

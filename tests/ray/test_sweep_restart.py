@@ -17,7 +17,7 @@ import pytest
 from mlflow import MlflowClient
 
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.mlflow_run import KEY_TAG
+from rungwise.core.tracking.sender import KEY_TAG
 from rungwise.sweep import record as records
 from tests.conftest import REPOSITORY, s3_bucket
 from tests.toy_sweeps import BEST_RATE, marks

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.configuration.context import ComputeConfig, Context
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch
 from rungwise.sweep.record import ScoredTrial, SweepSummary

@@ -23,12 +23,14 @@ from rich.console import Console
 
 import rungwise
 from rungwise.__main__ import main
-from rungwise.core.configuration.config import fingerprint, with_overrides
-from rungwise.core.configuration.context import ComputeConfig, Context
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.exit_codes import USER_ERROR
 from rungwise.core.stages.artifact import all_of, folder_of, load
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.mlflow_run import KEY_TAG, NOTE_TAG, PARENT_TAG
+from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG
 from rungwise.evaluation.comparison import compare, predictions
 from rungwise.evaluation.comparison.compare import CompareConfig
 from rungwise.evaluation.comparison.summary import EvaluateSummary

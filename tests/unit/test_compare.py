@@ -17,8 +17,8 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.context import Context
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.compare import CompareConfig, compare_variants
 from rungwise.evaluation.comparison.summary import EvaluateSummary

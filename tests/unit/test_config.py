@@ -12,16 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from rungwise.core.configuration.config import (
-    Config,
-    canonical_json,
-    fingerprint,
-    flatten,
-    load,
-    parse_overrides,
-    validate,
-    with_overrides,
-)
+from rungwise.core.configuration.canonical import canonical_json, fingerprint, flatten
+from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.configuration.yaml_file import load, parse_overrides
 from rungwise.core.errors import ConfigError
 
 

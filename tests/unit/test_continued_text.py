@@ -9,11 +9,13 @@ import pytest
 
 import rungwise
 from rungwise.__main__ import main
-from rungwise.core.configuration.config import fingerprint, load, validate
-from rungwise.core.configuration.context import Context
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import Document, read_documents

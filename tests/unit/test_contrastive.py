@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.models.losses.contrastive import (
     SENTENCE_PAIRS,

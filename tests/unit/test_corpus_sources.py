@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.configuration.config import fingerprint, validate
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, PydocsSource, identity, outside
@@ -117,11 +118,6 @@ def test_two_files_of_one_name_in_a_source_are_refused(tmp_path: Path) -> None:
         list_source_files(corpus(text(tmp_path / "a", tmp_path / "b")).sources[0], 0)
     (one, two) = list_source_files(corpus(text(tmp_path)).sources[0], 0)
     assert (one.name, two.name) == ("a/part.txt", "b/part.txt")
-
-
-def test_a_key_of_former_times_is_named() -> None:
-    with pytest.raises(ConfigError, match="invalid_utf8: this key is called encoding"):
-        corpus(text("a", invalid_utf8="latin-1"))
 
 
 def test_a_large_file_is_hashed_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

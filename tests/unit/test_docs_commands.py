@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from rungwise.__main__ import _parsed, _parser, main
-from rungwise.core.configuration.config import types_at
+from rungwise.core.configuration.schema import types_at
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, recipe_file, stages_of
 from tests.conftest import REPOSITORY, write_corpus

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.core.configuration.context import TokenizerBackend
+from rungwise.core.configuration.compute import TokenizerBackend
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import SCHEMA

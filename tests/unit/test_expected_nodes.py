@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from rungwise.cluster import expected_nodes
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.sweep.tune import room
 

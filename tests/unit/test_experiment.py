@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.configuration.config import load, validate, with_overrides
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.comparison.compare import CompareConfig

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from rungwise.core.configuration.config import fingerprint, validate
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.instances.kinds import KINDS as INSTANCES
 from rungwise.models.config import ModelConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.configuration.context import SilentReporter
+from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.sweep import record as records
 from rungwise.sweep.draws import points, settings_of

@@ -18,10 +18,11 @@ from tokenizers import (
     trainers,
 )
 
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.context import ComputeConfig, Context, SilentReporter
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective

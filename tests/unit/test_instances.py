@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment

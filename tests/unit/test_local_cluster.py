@@ -35,7 +35,7 @@ from rungwise.cluster.local.up import Wanted, up
 from rungwise.cluster.registry import HOME_VARIABLE, Process, RegisteredCluster
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.mlflow_run import default_uri
+from rungwise.core.tracking.store import default_uri
 
 QUIET = Console(quiet=True)
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]

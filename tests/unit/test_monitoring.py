@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.monitoring import METRICS, Monitor, translated
 
 

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from rungwise.commands.models.gc import gc
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage, StageType, plan

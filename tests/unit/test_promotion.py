@@ -13,10 +13,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rungwise.__main__ import main
-from rungwise.core.configuration.context import Context, TrackingRun
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, TrackingRun
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.comparison.summary import EvaluateSummary, SeedRow, VariantResult

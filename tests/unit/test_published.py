@@ -8,9 +8,9 @@ from statistics import fmean
 
 import pytest
 
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import table
 from rungwise.evaluation.comparison.published import TABLES, PublishedConfig

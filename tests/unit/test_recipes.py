@@ -12,7 +12,9 @@ import pytest
 import torch
 import yaml
 
-from rungwise.core.configuration.config import load, validate, with_overrides
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError
 from rungwise.models.families.bert import BertForPretraining
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
@@ -121,19 +123,3 @@ def test_bert_base_is_the_papers() -> None:
     masking = recipe.instances.masking
     assert (masking.rate, masking.mask_share, masking.random_share) == (0.15, 0.8, 0.1)
     assert (recipe.instances.sequence_length, masking.max_predictions) == (128, 20)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("systems={a: {}}", r"systems=\{a: \{\}\}: this key is called variants now"),
-        ("further={}", r"further=\{\}: this key is called continued_pretraining now"),
-        ("pretrain_further=[a]", r"pretrain_further=\[a\]: this key is called continue_with now"),
-        ("finetune.use.kind=full", "finetune.use: this key is called adaptation now"),
-        ("instances.units.segmenter=none", "instances.units: this key is called mask_units now"),
-        ("model.kind=two_way", "model.kind=two_way: two_way is called bidirectional now"),
-    ],
-)
-def test_an_old_key_is_refused_with_the_new_one_named(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load(Recipe, REPOSITORY / "workflows" / "configs" / "quickstart.yaml", [override])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from rungwise.core.configuration.context import Context
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import Compared, measured_name
 from rungwise.evaluation.comparison.published import BLIMP_HUMAN, ORDERS, TABLES

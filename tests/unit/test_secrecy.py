@@ -14,7 +14,7 @@ from rungwise.core.configuration.secrecy import without_password
 from rungwise.core.errors import UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.mlflow_run import Tracker
+from rungwise.core.tracking.tracker import Tracker
 from rungwise.corpus.config import CorpusConfig, TextSource
 from rungwise.corpus.stage import CORPUS
 from rungwise.pipeline.recipe import Recipe

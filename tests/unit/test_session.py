@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from rungwise.cluster.session import session
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 
 

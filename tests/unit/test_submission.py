@@ -22,7 +22,7 @@ from ray._private.runtime_env.packaging import create_package
 from rungwise.__main__ import main
 from rungwise.cluster import registry
 from rungwise.cluster.description import Scaling
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary

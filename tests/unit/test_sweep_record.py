@@ -14,8 +14,9 @@ import pytest
 from pydantic import ValidationError
 from ray.exceptions import ActorDiedError
 
-from rungwise.core.configuration.context import ComputeConfig, SilentReporter
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
+from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig

@@ -140,11 +140,6 @@ def test_every_value_of_a_space_is_tried_on_the_block(
             "did you mean 'halving'?",
         ),
         (
-            {"trials": 1, "space": {"finetune.learning_rate": RATES}}
-            | {"scheduler": {"kind": "asha"}},
-            "asha is called halving now",
-        ),
-        (
             {"trials": 1, "space": {"finetune.learning_rate": RATES}, "search": {"kind": "optuna"}}
             | {"scheduler": {"kind": "halving"}},
             "use search random or grid, or scheduler none",

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.configuration.config import Config, fingerprint, validate
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.config import (
     FilesTaskConfig,

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from rungwise.core.configuration.config import Config, validate
-from rungwise.core.configuration.context import Context
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig, files_of
 from rungwise.tasks.data import files

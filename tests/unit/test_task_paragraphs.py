@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import SCHEMA, text_digest
 from rungwise.tasks.config import ParagraphTaskConfig

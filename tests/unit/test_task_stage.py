@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rungwise.core.configuration.config import Config, validate
-from rungwise.core.configuration.context import Context, SilentReporter
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.config import TaskConfig, outside
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, read

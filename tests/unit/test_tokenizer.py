@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rungwise.core.configuration.config import Config, validate
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import shards
 from rungwise.corpus.document import SCHEMA, text_digest

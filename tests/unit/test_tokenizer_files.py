@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import shards
 from rungwise.corpus.document import SCHEMA

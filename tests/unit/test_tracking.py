@@ -13,16 +13,9 @@ from rungwise.__main__ import main
 from rungwise.core.configuration.secrecy import without_password
 from rungwise.core.exit_codes import OK, USER_ERROR
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.mlflow_run import (
-    KEY_TAG,
-    NOTE_TAG,
-    PARENT_TAG,
-    RUN_ID,
-    Synced,
-    Tracker,
-    default_uri,
-    sync,
-)
+from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG, RUN_ID
+from rungwise.core.tracking.store import default_uri
+from rungwise.core.tracking.tracker import Synced, Tracker, sync
 
 
 @pytest.fixture

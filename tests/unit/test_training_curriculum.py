@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.core.configuration.config import validate, with_overrides
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kinds import config_of

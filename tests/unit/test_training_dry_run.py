@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rungwise.__main__ import main
-from rungwise.core.configuration.config import load
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.yaml_file import load
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.estimate import Measures, dry_run, memory_estimate

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from rungwise.cluster.tasks import over, packed
-from rungwise.core.configuration.context import Reporter
+from rungwise.core.stages.context import Reporter
 from rungwise.core.storage.folder import Folder
 
 MARKERS = "markers"

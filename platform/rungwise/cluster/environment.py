@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     # MLflow prints the URL of each run that ends, including any password.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # tracking.py retries by itself and must not wait minutes for MLflow's own retries.
+    # tracker.py retries by itself and must not wait minutes for MLflow's own retries.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
     "TOKENIZERS_PARALLELISM": "true",

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from rungwise.cluster.description import MACHINE_FILE, Machine
-from rungwise.core.configuration.config import load
+from rungwise.core.configuration.yaml_file import load
 
 # Replaces /etc/rungwise/machine.json in tests.
 MACHINE_VARIABLE = "RUNGWISE_MACHINE"

@@ -15,7 +15,7 @@ import ray
 
 from rungwise.cluster import expected_nodes
 from rungwise.cluster.environment import ENVIRONMENT
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 

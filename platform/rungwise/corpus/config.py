@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import codecs
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -65,7 +65,6 @@ class _Files(_Source):
 
 
 class _Encoded(_Files):
-    renamed: ClassVar[Mapping[str, str]] = {"invalid_utf8": "encoding (such as latin-1 or detect)"}
     # a Python codec, or detect: charset-normalizer guesses the encoding of files that are not UTF-8
     encoding: str = "utf-8"
 

@@ -139,7 +139,7 @@ def _by_tasks(blocks: Sequence[Block], key: str) -> list[bytes]:
     import ray
 
     from rungwise.cluster.session import session
-    from rungwise.core.configuration.context import ComputeConfig
+    from rungwise.core.configuration.compute import ComputeConfig
 
     with session(ComputeConfig()):
         task = ray.remote(num_cpus=1)(_hashed)

@@ -26,8 +26,8 @@ import ray.data
 from rungwise.cluster.session import quiet_ray_data
 from rungwise.cluster.shuffle import by_part
 from rungwise.cluster.tasks import over, packed
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_task import LOST, REPEATED, STAGING, RangeTask, write_places

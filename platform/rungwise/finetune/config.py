@@ -11,8 +11,7 @@ features        fixed; layers are mixed (Peters et al. 2018, arXiv:1802.05365)  
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -101,8 +100,6 @@ Top = Annotated[LinearTop | BilstmTop, Field(discriminator="kind")]
 class FinetuneConfig(Config):
     """Fine-tuning as in Devlin et al. 2019, appendix A.3. Their grid: learning rate 5e-5, 3e-5,
     2e-5; batch 16, 32; epochs 2 to 4."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"use": "adaptation", "both_orders": "pairs"}
 
     initialisation: Initialisation = "pretrained"  # weights of the encoder at the start
     # load only so many layers, the lowest; null: all

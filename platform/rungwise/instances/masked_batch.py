@@ -8,9 +8,7 @@ B batch, T sequence, M masked positions
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +23,6 @@ from rungwise.tokens.mask_units import MaskUnitsConfig
 
 class MaskedConfig(Config):
     """The keys of every masked kind."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"units": "mask_units"}
 
     # tokens per row, special tokens included
     sequence_length: int = Field(default=128, ge=8, le=65_535)

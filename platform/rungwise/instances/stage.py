@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from rungwise.cluster.build_files import MARKERS, Row, build_files
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.plural import counted
 from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder

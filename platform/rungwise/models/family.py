@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from pydantic import Field, field_validator, model_validator
 from torch import nn
 
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.context import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.core.plural import counted
 from rungwise.models.losses.objectives import Objective

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rungwise.core.configuration.config import validate, with_overrides
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title

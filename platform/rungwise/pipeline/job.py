@@ -10,16 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rungwise.core.configuration.config import fingerprint, flatten
-from rungwise.core.configuration.context import ComputeConfig, Context, TrackingRun
+from rungwise.core.configuration.canonical import fingerprint, flatten
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, TrackingRun
 from rungwise.core.stages.stage import GOES_ON, Planned
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.store_errors import explained
-from rungwise.core.tracking.mlflow_run import NOTE_TAG, Tracker
+from rungwise.core.tracking.sender import NOTE_TAG
+from rungwise.core.tracking.tracker import Tracker
 from rungwise.monitoring import Monitor
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.overview import folder_for, page_of

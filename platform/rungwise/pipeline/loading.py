@@ -17,7 +17,7 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.mlflow_run import asked, default_uri
+from rungwise.core.tracking.store import default_uri, store_client
 from rungwise.finetune import DESCRIPTION
 from rungwise.pipeline.recipe import Recipe, chained_stages
 from rungwise.pipeline.workflow import load_recipe, root_folder
@@ -128,7 +128,7 @@ def registered(model: str, root: str) -> Any:
     """Find MLflow's version of models:/NAME/VERSION or models:/NAME@ALIAS. Raises UserError if
     there is none."""
     name, which = name_and_version(model)
-    with asked(store_of(root)) as client:
+    with store_client(store_of(root)) as client:
         if which.isdecimal():
             return client.get_model_version(name, which)
         return client.get_model_version_by_alias(name, which)
@@ -188,6 +188,6 @@ def served_files(model: str, root: str) -> Folder:
     import mlflow.artifacts
 
     uri = store_of(root)
-    with asked(uri):
+    with store_client(uri):
         mlflow.set_tracking_uri(uri)
         return Folder.at(Path(mlflow.artifacts.download_artifacts(model)) / "artifacts")

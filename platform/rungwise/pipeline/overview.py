@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.tracking.mlflow_run import EXPERIMENT_ID, RUN_ID
+from rungwise.core.tracking.sender import EXPERIMENT_ID, RUN_ID
 from rungwise.evaluation.comparison.compare import EVALUATE
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.pretraining.stage import PRETRAIN

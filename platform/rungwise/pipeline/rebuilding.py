@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rungwise.core.configuration.config import flatten
+from rungwise.core.configuration.canonical import flatten
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage, StageType

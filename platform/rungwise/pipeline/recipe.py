@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from rungwise.core.configuration.config import Config, flatten, given, validate, with_overrides
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.canonical import flatten
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.overrides import given, with_overrides
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
-from rungwise.core.tracking.mlflow_run import TrackingConfig
+from rungwise.core.tracking.store import TrackingConfig
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.stage import CORPUS
 from rungwise.evaluation.comparison.compare import EvaluateConfig
@@ -74,12 +76,6 @@ class Recipe(Config):
 
     `pretrain.initial` fills in `model` and `tokenizer`; their other keys may still be given.
     """
-
-    renamed: ClassVar[Mapping[str, str]] = {
-        "further": "continued_pretraining",
-        "pretrain_further": "continue_with",
-        "systems": "variants",
-    }
 
     name: Name  # labels folders and runs
     root: str = "artifacts"  # folder or s3://bucket/prefix for everything that is built

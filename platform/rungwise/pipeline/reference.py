@@ -20,7 +20,9 @@ import annotated_types
 import yaml
 from pydantic.fields import FieldInfo
 
-from rungwise.core.configuration.config import Config, models_in, plain, tag_of
+from rungwise.core.configuration.canonical import plain
+from rungwise.core.configuration.config import Config
+from rungwise.core.configuration.schema import models_in, tag_of
 from rungwise.core.configuration.secrecy import without_password
 from rungwise.pipeline.recipe import Recipe
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from rich.console import Console
 
-from rungwise.core.configuration.config import fingerprint, flatten
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.canonical import fingerprint, flatten
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import StageFailed, UserError, user_error_in
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
@@ -32,7 +32,8 @@ from rungwise.core.stages.provenance import provenance
 from rungwise.core.stages.stage import Planned, Stage, plan
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.mlflow_run import NOTE_TAG, Tracker
+from rungwise.core.tracking.sender import NOTE_TAG
+from rungwise.core.tracking.tracker import Tracker
 from rungwise.monitoring import Monitor
 from rungwise.pipeline import overview
 from rungwise.pipeline.display import Display

@@ -16,14 +16,15 @@ from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.ray_start import ROOT_VARIABLE
-from rungwise.core.configuration.config import load
+from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.package_data import data_parent
 from rungwise.core.stages import stage
 from rungwise.core.stages.stage import Planned, Stage
 from rungwise.core.storage.folder import Folder, local_path
 from rungwise.core.storage.object_store import is_remote
-from rungwise.core.tracking.mlflow_run import Tracker, default_uri
+from rungwise.core.tracking.store import default_uri
+from rungwise.core.tracking.tracker import Tracker
 from rungwise.pipeline import runner
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.runner import Outcome

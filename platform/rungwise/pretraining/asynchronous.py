@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.core.configuration.context import Context
 from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.models.word_vectors.vector_family import Stretch, Weights
 from rungwise.pretraining.config import AsynchronousConfig, PretrainStageConfig

@@ -21,9 +21,9 @@ import pyarrow as pa
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import UserError, from_text, to_text
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.models.trained.perplexity import perplexity

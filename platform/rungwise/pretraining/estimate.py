@@ -24,7 +24,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.summary import InstancesSummary

@@ -22,10 +22,11 @@ import torch
 from torch import nn
 
 from rungwise.cluster.session import shared_scratch
-from rungwise.core.configuration.config import fingerprint
-from rungwise.core.configuration.context import ComputeConfig, Context, Reporter
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact, find_input
+from rungwise.core.stages.context import Context, Reporter
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import config_of
 from rungwise.instances.summary import InstancesSummary

@@ -24,7 +24,8 @@ from typing import cast
 import safetensors
 from torch import Tensor, nn
 
-from rungwise.core.configuration.config import flatten, validate
+from rungwise.core.configuration.canonical import flatten
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.models.family import Family

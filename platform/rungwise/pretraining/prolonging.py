@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rungwise.core.configuration.config import canonical_json, plain
+from rungwise.core.configuration.canonical import canonical_json, plain
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Earlier

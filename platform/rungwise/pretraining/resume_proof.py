@@ -40,11 +40,12 @@ from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
-from rungwise.core.configuration.config import fingerprint
-from rungwise.core.configuration.context import ComputeConfig, Context, SilentReporter
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.stages.provenance import provenance
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesSummary

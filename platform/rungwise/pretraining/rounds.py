@@ -18,9 +18,9 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums

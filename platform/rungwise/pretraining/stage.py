@@ -9,8 +9,8 @@ cooccurrence       sums as above, then epochs over their cells    cooccurrence.p
 
 from __future__ import annotations
 
-from rungwise.core.configuration.context import Context
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining import prolonging

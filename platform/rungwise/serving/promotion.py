@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.core.configuration.context import SilentReporter
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact, chain, find_input
 from rungwise.core.stages.artifact import load as load_artifact
+from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.statistics import Estimate, paired_bootstrap

@@ -23,13 +23,14 @@ import pandas as pd
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.context import Context, TrackingRun
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, TrackingRun
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.mlflow_run import PARENT_TAG, quieten_mlflow
+from rungwise.core.tracking.sender import PARENT_TAG
+from rungwise.core.tracking.store import quieten_mlflow
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.comparison.summary import EvaluateSummary

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.configuration.config import flatten
+from rungwise.core.configuration.canonical import flatten
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.package_data import PACKAGE

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rungwise.cluster.description import Scaling
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.stage import Stage
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -54,8 +54,6 @@ class HalvingScheduler(Config):
 
     Jamieson & Talwalkar 2016, arXiv:1502.07943. The same sweep has the same survivors each time.
     """
-
-    renamed: ClassVar = {"asha": "halving"}
 
     kind: Literal["halving"] = "halving"
     # epochs before the first rung; each next rung is reduction_factor times as late

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.core.configuration.config import canonical_json, validate, with_overrides
+from rungwise.core.configuration.canonical import canonical_json
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, check_task
 from rungwise.sweep.config import (

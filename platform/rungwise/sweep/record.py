@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rungwise.core.configuration.config import flatten
+from rungwise.core.configuration.canonical import flatten
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig

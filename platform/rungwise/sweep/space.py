@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from rungwise.core.configuration.config import Config, ConfigT, validate, with_overrides
+from rungwise.core.configuration.config import Config, ConfigT, validate
+from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")

@@ -12,10 +12,10 @@ from typing import Any
 
 from rungwise.cluster import expected_nodes
 from rungwise.cluster.session import shared_scratch
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import UserError
 from rungwise.core.plural import counted
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rungwise.core.configuration.context import Reporter
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Reporter
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.sweep import record as records

@@ -20,7 +20,7 @@ from ray.tune import Callback, Stopper
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import BasicVariantGenerator
 
-from rungwise.core.configuration.context import ComputeConfig
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.sweep import record as records
 from rungwise.sweep.config import HalvingScheduler, OptunaSearch, PbtScheduler, SweepConfig

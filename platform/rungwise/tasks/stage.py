@@ -5,8 +5,8 @@ Writes train.parquet, validation.parquet and test.parquet (examples.py).
 
 from __future__ import annotations
 
-from rungwise.core.configuration.context import Context
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.config import FilesTaskConfig, ParagraphTaskConfig, identity, outside

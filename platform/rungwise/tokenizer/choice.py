@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from rungwise.core.configuration.context import TokenizerBackend
+from rungwise.core.configuration.compute import TokenizerBackend
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import read_documents

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.cluster.build_files import MARKERS, Row, build_files
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder, file_digest

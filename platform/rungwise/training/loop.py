@@ -23,8 +23,9 @@ from typing import cast
 import torch
 from torch import nn
 
-from rungwise.core.configuration.context import ComputeConfig, Reporter
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.randomness import bits
+from rungwise.core.stages.context import Reporter
 from rungwise.models.device import keep_freed_memory, multiplies_bfloat16
 from rungwise.models.losses.objectives import CarriesState, Objective
 from rungwise.models.transformer.block import recompute_activations, set_stream

@@ -16,8 +16,8 @@ import math
 import torch
 from torch import Tensor
 
-from rungwise.core.configuration.context import Reporter
 from rungwise.core.errors import UserError
+from rungwise.core.stages.context import Reporter
 from rungwise.models.losses.objectives import LossSum, Objective
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.feed import StepBatch
@@ -256,7 +256,7 @@ def _report_row(report: Reporter, prefix: str, row: dict[str, float]) -> None:
 
 def report_again(progress: Progress, report: Reporter) -> None:
     """Report all that a checkpoint remembers: workers outlive a killed driver by some steps, whose
-    reports are lost. Points that arrived before are dropped (tracking.py)."""
+    reports are lost. Points that arrived before are dropped (sender.py)."""
     for prefix, rows in (
         ("train/", progress.history),
         ("system/", progress.timings),

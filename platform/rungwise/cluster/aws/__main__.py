@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from rungwise.cluster.description import MACHINE_FILE, Machine
-from rungwise.core.configuration.config import load
+from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import UserError
 
 _LOGGER = logging.getLogger("rungwise.cluster.aws")

@@ -12,7 +12,7 @@ from typing import Any
 
 from rungwise.cluster import dashboards
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.mlflow_run import artifact_location, default_uri
+from rungwise.core.tracking.store import artifact_location, default_uri
 
 _ANSWER_SECONDS = 5.0
 _SCRAPE = "10s"

@@ -166,9 +166,10 @@ def from_prometheus(uri: str, run: str | None) -> tuple[Rows, list[str]]:
 def from_mlflow(uri: str, experiment: str, run: str | None) -> Rows:
     """The latest figures of the newest stages in MLflow."""
     from rungwise.core.configuration.secrecy import without_password
-    from rungwise.core.tracking.mlflow_run import PARENT_TAG, asked
+    from rungwise.core.tracking.sender import PARENT_TAG
+    from rungwise.core.tracking.store import store_client
 
-    with asked(uri) as client:
+    with store_client(uri) as client:
         there = client.get_experiment_by_name(experiment)
         if there is None:
             raise UserError(

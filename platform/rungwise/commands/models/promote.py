@@ -25,7 +25,7 @@ def promote(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from rungwise.core.errors import UserError
-    from rungwise.core.tracking.mlflow_run import asked
+    from rungwise.core.tracking.store import store_client
     from rungwise.pipeline import loading
     from rungwise.serving import promotion
 
@@ -37,7 +37,7 @@ def promote(options: argparse.Namespace) -> None:
             "or models:/NAME with --back"
         )
     alias = options.to
-    with asked(loading.store_of(options.root)) as client:
+    with store_client(loading.store_of(options.root)) as client:
         if options.back:
             before = promotion.give_back(client, name, alias)
             console.print(f"{alias} is models:/{name}/{before} again", markup=False)

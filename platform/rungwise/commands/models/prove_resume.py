@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
 def prove_resume(options: argparse.Namespace) -> int:
     """Build the missing inputs, run the proof, print its certificate and save it below ROOT/proof/;
     return 0 if the runs agree, else 1."""
-    from rungwise.core.configuration.config import fingerprint
+    from rungwise.core.configuration.canonical import fingerprint
     from rungwise.pipeline import workflow
     from rungwise.pipeline.recipe import pretrain_stages, training
     from rungwise.pretraining.config import by_gradient

@@ -20,11 +20,12 @@ def rebuild(options: argparse.Namespace) -> None:
 
     from rich.console import Console
 
+    from rungwise.core.configuration.compute import ComputeConfig
     from rungwise.core.configuration.config import validate
-    from rungwise.core.configuration.context import ComputeConfig
     from rungwise.core.errors import DataError, UserError
     from rungwise.core.stages.artifact import chain
-    from rungwise.core.tracking.mlflow_run import Tracker, default_uri
+    from rungwise.core.tracking.store import default_uri
+    from rungwise.core.tracking.tracker import Tracker
     from rungwise.pipeline import rebuilding, runner
     from rungwise.pipeline.workflow import root_folder, spool_folder
 

@@ -26,7 +26,7 @@ def serve(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from rungwise.cluster.session import session
-    from rungwise.core.configuration.context import ComputeConfig
+    from rungwise.core.configuration.compute import ComputeConfig
     from rungwise.pipeline.loading import find_served
     from rungwise.serving import ray_serve
     from rungwise.serving.pretrained import load

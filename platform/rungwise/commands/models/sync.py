@@ -21,7 +21,7 @@ def sync(options: argparse.Namespace) -> None:
     """Send every event spooled below the recipe's root to the server it was meant for. Raises
     UserError if a server does not accept them."""
     from rungwise.core.plural import counted
-    from rungwise.core.tracking import mlflow_run as tracking
+    from rungwise.core.tracking import tracker
     from rungwise.pipeline.workflow import load_recipe, root_folder, spool_folder, tracking_uri
 
     recipe = load_recipe(options.config, options.overrides)
@@ -29,7 +29,7 @@ def sync(options: argparse.Namespace) -> None:
     uri = tracking_uri(recipe, root)
     spool = spool_folder(root)
     try:
-        synced = tracking.sync(uri, spool, options.instead_of)
+        synced = tracker.sync(uri, spool, options.instead_of)
     except ConnectionError as error:
         raise UserError(
             f"{error}; they stay in {spool}. If the server needs a password, give it in "

@@ -21,7 +21,7 @@ def why(options: argparse.Namespace) -> None:
     date, commit and external inputs."""
     from rich.console import Console
 
-    from rungwise.core.configuration.config import flatten
+    from rungwise.core.configuration.canonical import flatten
     from rungwise.core.stages.artifact import chain
     from rungwise.pipeline import loading
 

@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
 def ui(options: argparse.Namespace) -> NoReturn:
     """Serve an SQLite store until Ctrl-C. Raises UserError if it is missing or the port taken."""
     from rungwise.core.configuration.secrecy import without_password
-    from rungwise.core.tracking.mlflow_run import TrackingConfig, artifact_location, check_store
+    from rungwise.core.tracking.store import TrackingConfig, artifact_location, check_store
     from rungwise.pipeline.workflow import load_recipe, places
 
     tracking = (

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.configuration.config import fingerprint
+from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.errors import DataError
 from rungwise.core.stages.checked import (

@@ -1,7 +1,7 @@
 """The board: a small Ray actor that carries reports from stages on the cluster to the driver.
 
 Reporters post events without waiting. The driver drains the board a few times a second, displays
-the events (display.py) and tracks them (tracking.py).
+the events (display.py) and tracks them (tracker.py).
 """
 
 from __future__ import annotations

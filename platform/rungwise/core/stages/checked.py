@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rungwise.core.configuration.config import fingerprint
+from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder, file_digest
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
 
-from rungwise.core.configuration.config import Config, fingerprint
-from rungwise.core.configuration.context import Context
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import Summary
 from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder

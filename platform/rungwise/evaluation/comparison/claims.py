@@ -19,9 +19,10 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import Field
 
-from rungwise.core.configuration.config import Config, fingerprint, validate
-from rungwise.core.configuration.context import Context
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.config import Config, validate
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.core.stages.title import Title

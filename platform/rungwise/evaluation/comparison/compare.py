@@ -22,10 +22,11 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from rungwise.core.configuration.config import Config, fingerprint
-from rungwise.core.configuration.context import Context, Reporter
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import UserError, user_error_in
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, Reporter
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder

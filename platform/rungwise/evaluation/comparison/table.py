@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import ConfigError
 from rungwise.core.plural import counted
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.core.storage.folder import Folder

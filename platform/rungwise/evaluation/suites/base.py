@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.context import Reporter
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Reporter
 from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
 from rungwise.evaluation.suites.items import Items

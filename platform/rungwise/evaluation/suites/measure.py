@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.context import Context
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.core.storage.folder import Folder

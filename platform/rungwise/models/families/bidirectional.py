@@ -18,7 +18,6 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -48,7 +47,6 @@ class BidirectionalConfig(TransformerFamily):
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "after Peters et al."
     objectives: ClassVar = (BIDIRECTIONAL,)
-    renamed: ClassVar[Mapping[str, str]] = {"two_way": "bidirectional"}
 
     kind: Literal["bidirectional"] = "bidirectional"
     num_layers: int = Field(default=6, ge=1)  # of one direction

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.context import Context
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes

@@ -19,9 +19,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from rungwise.core.configuration.context import Context
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.imported import IMPORTED, ImportConfig, ImportSummary

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.configuration.config import canonical_json
+from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import ConfigError
 from rungwise.finetune.heads import ChoiceHead, HeadedEncoder, SequenceHead, SpanHead, TokenHead
 from rungwise.finetune.model import TaskModel

@@ -23,7 +23,7 @@ from typing import Any, assert_never, cast
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.context import Context
+from rungwise.core.stages.context import Context
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import StageType

@@ -7,7 +7,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, field_validator
 
@@ -33,8 +33,6 @@ class Damage(DataError):
 
 class FormatConfig(Config, ABC):
     """Base of the format blocks. What follows from the format is a property, never a key."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"bad_rows": "on_error", "bad_answers": "on_error"}
 
     encoding: str = "utf-8"  # a Python codec
     on_error: Literal["error", "drop"] = "error"  # a damaged example: fail, or drop and count it

@@ -1,0 +1,55 @@
+"""Plain data and canonical JSON: one text for one value, so that fingerprints are of values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+from rungwise.core.configuration.config import Config
+
+
+def canonical_json(value: Any) -> str:
+    """Serialise `value` in a unique form: sorted keys, no blanks. Raises TypeError for a value that
+    is neither a Config nor plain JSON data, and ValueError for NaN and infinities, so that no
+    fingerprint depends on a `repr`."""
+    return json.dumps(
+        plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def fingerprint(value: Any, length: int = 12) -> str:
+    """The first `length` hexadecimal digits of the SHA-256 of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical_json(value).encode("utf-8")).hexdigest()[:length]
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested blocks as `{"a.b": leaf}`, as used for MLflow parameters and by `plan`."""
+    data = plain(value)
+    if isinstance(data, dict) and data:
+        flat: dict[str, Any] = {}
+        for key, item in data.items():
+            flat.update(flatten(item, f"{prefix}.{key}" if prefix else key))
+        return flat
+    return {prefix: data} if prefix else {}
+
+
+def plain(value: Any) -> Any:
+    """Turn Configs and tuples into dicts and lists. Raises as `canonical_json` does."""
+    match value:
+        case Config():
+            return plain(value.model_dump(mode="json"))
+        case None | bool() | str() | int():
+            return value
+        case float():
+            if not math.isfinite(value):
+                raise ValueError(f"{value} has no exact JSON text")
+            return value
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case dict():
+            if bad := [key for key in value if not isinstance(key, str)]:
+                raise TypeError(f"keys must be strings, found {bad[0]!r}")
+            return {key: plain(item) for key, item in value.items()}
+    raise TypeError(f"{type(value).__name__} cannot be written exactly as JSON")

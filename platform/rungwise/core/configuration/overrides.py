@@ -1,0 +1,112 @@
+"""Dotted overrides of raw data: the same for the command line, variants, sweeps and tests.
+
+Overriding a `kind` drops the keys that only other kinds have; null drops a key that cannot be null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rungwise.core.configuration.config import Config, shorten
+from rungwise.core.configuration.schema import is_block, tags_of, types_at
+from rungwise.core.errors import ConfigError
+
+
+def with_overrides(
+    data: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    model: type[Config] | None = None,
+    dropped_keys: dict[str, list[str]] | None = None,
+) -> dict[str, Any]:
+    """Copy `data` with dotted keys replaced. A number in a path is an index into a list. If `model`
+    is given, overriding a `kind` drops the keys that only other kinds of the block have (listed in
+    `dropped_keys`), and null drops a key that cannot be null."""
+    _refuse_contradictions(overrides)
+    result = json.loads(json.dumps(data))
+    for dotted, value in overrides.items():
+        parts = dotted.split(".")
+        node = result
+        for depth in range(len(parts) - 1):
+            key = _key_in(node, parts, depth)
+            inner = node[key] if isinstance(node, list) else node.get(key)
+            node[key] = inner if isinstance(inner, dict | list) else {}
+            node = node[key]
+        node[_key_in(node, parts, len(parts) - 1)] = value
+    if model is None:
+        return result
+    dropped: list[list[str]] = []
+    for dotted in overrides:
+        parts = dotted.split(".")
+        # A later override may have made a block of a null.
+        if _value_at(result, parts) is None and not _may_be_null(types_at(model, parts)):
+            dropped.append(parts)
+        elif parts[-1] == "kind":
+            block, kind = _value_at(result, parts[:-1]), _value_at(result, parts)
+            names = _keys_of_other_kinds(block, types_at(model, parts[:-1]), kind)
+            prefix = dotted.removesuffix("kind")
+            names = [name for name in names if not _sets(overrides, prefix + name)]
+            dropped += [[*parts[:-1], name] for name in names]
+            if names and dropped_keys is not None:
+                dropped_keys[dotted] = names
+    # Delete from the end of a list, so that earlier indices stay valid.
+    for parts in sorted(dropped, key=lambda parts: [part.zfill(9) for part in parts], reverse=True):
+        node = _value_at(result, parts[:-1])
+        del node[_key_in(node, parts, len(parts) - 1)]
+    return result
+
+
+def _refuse_contradictions(overrides: Mapping[str, Any]) -> None:
+    """Refuse an override that undoes part of another: one above an earlier one, or one inside what
+    an earlier one set to a value."""
+    keys = list(overrides)
+    for place, earlier in enumerate(keys):
+        for later in keys[place + 1 :]:
+            if earlier.startswith(f"{later}."):
+                raise ConfigError(f"{later} replaces {earlier}; give {later} first, or one of them")
+            value = overrides[earlier]
+            if later.startswith(f"{earlier}.") and not isinstance(value, dict | list | None):
+                raise ConfigError(
+                    f"{later} is inside {earlier}, which is set to {shorten(value)}; give one of "
+                    "them"
+                )
+
+
+def _value_at(node: Any, parts: Sequence[str]) -> Any:
+    for depth in range(len(parts)):
+        node = node[_key_in(node, parts, depth)]
+    return node
+
+
+def _sets(overrides: Iterable[str], key: str) -> bool:
+    return any(other == key or other.startswith(f"{key}.") for other in overrides)
+
+
+def _may_be_null(types_here: list[Any]) -> bool:
+    """Whether the key accepts null. True for unknown keys, which validation will report."""
+    return not types_here or any(each in (None, type(None), Any) for each in types_here)
+
+
+def _keys_of_other_kinds(block: Any, types_here: list[Any], kind: Any) -> list[str]:
+    """The keys of a block that only other kinds have. Validation reports keys that no kind has."""
+    models = [each for each in types_here if is_block(each)]
+    own = {name for each in models if kind in tags_of(each) for name in each.model_fields}
+    known = {name for each in models for name in each.model_fields}
+    return [name for name in block if name in known - own] if own else []
+
+
+def _key_in(node: Any, parts: Sequence[str], depth: int) -> Any:
+    """Interpret `parts[depth]` of a dotted key as a key of a block or an index into a list."""
+    part = parts[depth]
+    if isinstance(node, list):
+        if not part.isdecimal() or int(part) >= len(node):
+            here = ".".join(parts[: depth + 1])
+            raise ConfigError(f"{here}: expected an index below {len(node)}, found {part!r}")
+        return int(part)
+    return part
+
+
+def given(config: Config) -> dict[str, Any]:
+    """TEMPORARY."""
+    return config.model_dump(mode="json", exclude_unset=True)

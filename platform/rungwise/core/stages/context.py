@@ -1,0 +1,59 @@
+"""The context of a stage besides its config and inputs: where it runs and whom it reports to.
+
+    build_corpus(config, inputs, output, context) -> CorpusSummary
+
+Nothing here enters a fingerprint. A stage reports through `context.report` and never writes to the
+terminal or to MLflow itself, so that a single process writes to each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rungwise.core.configuration.compute import ComputeConfig
+
+
+class Reporter(Protocol):
+    """How a stage reports. Except for `flush`, calls return at once; none fails the stage."""
+
+    def progress(self, done: float, total: float, **shown: float | str) -> None:
+        """Report `done` of `total` units; `shown` are values for the live line, such as loss."""
+
+    def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None:
+        """Add points to curves. `run` names a nested run (a trial, a seed); None is the stage."""
+
+    def nested(self, run: str, params: dict[str, Any], status: str = "RUNNING") -> None:
+        """Open (RUNNING) or close (FINISHED, FAILED, KILLED) a nested run with its parameters."""
+
+    def note(self, message: str) -> None:
+        """Show the user one line, such as a warning about an unexpected initial loss."""
+
+    def flush(self) -> None:
+        """Wait until everything this process has reported has arrived. Call it last."""
+
+
+class SilentReporter(Reporter):
+    """Discards reports: for tests and for calling a stage as a plain function."""
+
+
+@dataclass(frozen=True)
+class TrackingRun:
+    """The MLflow run of a stage in the driver: the server's URI and the run's id. `page` is the
+    path of the run's page among the artifacts of the run of the whole recipe."""
+
+    uri: str
+    run_id: str
+    page: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a stage runs and whom it tells. `recipe` is the whole recipe with all blocks
+    resolved; `tracking` is set only for stages in the driver."""
+
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    report: Reporter = field(default_factory=SilentReporter)
+    tracking: TrackingRun | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
