@@ -45,7 +45,7 @@ from rungwise.instances import causal, shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.gpt import GptConfig
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import FitConfig
 from rungwise.pretraining.gradient import build, pretrain
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.stage import entropy
@@ -80,8 +80,8 @@ NANO_GPT: dict[str, Any] = {
 }
 
 
-def shakespeare_settings(optimizer: AnyOptimizerConfig) -> PretrainStageConfig:
-    return PretrainStageConfig(
+def shakespeare_settings(optimizer: AnyOptimizerConfig) -> FitConfig[GradientConfig]:
+    return FitConfig(
         model=GptConfig(
             num_layers=4,
             num_heads=4,
@@ -102,7 +102,7 @@ def shakespeare_settings(optimizer: AnyOptimizerConfig) -> PretrainStageConfig:
     )
 
 
-PTB = PretrainStageConfig(
+PTB = FitConfig(
     model=GptConfig(
         num_layers=2,
         num_heads=4,
@@ -157,19 +157,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             row = learn(settings, read(data / "corpora" / "en"), seed)
             print(f"{name} seed {seed}: {row}", file=sys.stderr)
             found[name]["runs"].append(row)
-        found[name]["settings"] = settings.model_dump(mode="json")
+        found[name]["settings"] = settings.blocks()
     write(found)
     show(found)
     return 0
 
 
-def learn(settings: PretrainStageConfig, splits: dict[str, list[int]], seed: int) -> dict[str, Any]:
+def learn(
+    settings: FitConfig[GradientConfig], splits: dict[str, list[int]], seed: int
+) -> dict[str, Any]:
     """Train with this seed; the losses in nats a token, and how long it took."""
     model_config, training = settings.model, settings.pretrain
     assert isinstance(model_config, GptConfig)
-    assert isinstance(training, GradientConfig)
     training = training.model_copy(update={"seed": seed})
-    settings = settings.model_copy(update={"pretrain": training})
+    settings = FitConfig(model_config, training)
     length = model_config.max_position_embeddings
     group = Group.current(torch.device("cpu"))
     compute = ComputeConfig(

@@ -40,7 +40,7 @@ from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.instances import pairs
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shards import write
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from rungwise.pretraining.gradient import pretrain
 from rungwise.pretraining.stage import pretrain_model
 from rungwise.tokenizer import SpecialIds
@@ -208,7 +208,7 @@ def _worker(rank: int, job: dict[str, Any], port: int) -> None:
         address = f"tcp://127.0.0.1:{port}"
         dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
     progress, costs = pretrain(
-        _config(job),
+        require_gradient(_config(job), "steps"),
         {"instances": _instances(job)},
         Folder.at(job["output"]),
         "benchmark",

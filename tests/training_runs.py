@@ -29,10 +29,11 @@ from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import KINDS as INSTANCE_KINDS
 from rungwise.instances.kinds import InstancesConfig
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import FitConfig, PretrainStageConfig, require_gradient
 from rungwise.pretraining.gradient import pretrain
 from rungwise.tokens.text import TokenisedText
 from rungwise.training.checkpoint import EarlierRun
+from rungwise.training.config import GradientConfig
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from rungwise.training.tensor_files import MODEL, load_tensors
@@ -87,7 +88,7 @@ def make_instances(
 
 def config(
     kind: str = "masked_pairs", family: str | None = None, **changes: Any
-) -> PretrainStageConfig:
+) -> FitConfig[GradientConfig]:
     """A run of twenty steps on instances of this kind, by default of BERT or GPT; `changes` are
     dotted keys."""
     data: dict[str, Any] = {
@@ -110,11 +111,11 @@ def config(
             "log_every_steps": 1,
         },
     }
-    return validate(PretrainStageConfig, with_overrides(data, changes))
+    return require_gradient(validate(PretrainStageConfig, with_overrides(data, changes)), "steps")
 
 
 def run(
-    settings: PretrainStageConfig,
+    settings: FitConfig[GradientConfig],
     instances: Artifact,
     output: Path | str,
     group: Group | None = None,
@@ -180,7 +181,7 @@ def weights(output: Path) -> dict[str, torch.Tensor]:
 
 def together(
     world: int,
-    settings: PretrainStageConfig,
+    settings: FitConfig[GradientConfig],
     instances: Artifact,
     output: Path,
     port: int,
@@ -224,7 +225,7 @@ def _worker(
     world: int,
     port: int,
     output: str,
-    settings: PretrainStageConfig,
+    settings: FitConfig[GradientConfig],
     instances: Artifact,
     killed_at: int | None,
     compute: dict[str, Any],

@@ -18,9 +18,10 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import FitConfig
 from rungwise.training import loop, part_writer
 from rungwise.training.checkpoint import Checkpoints
+from rungwise.training.config import GradientConfig
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from tests.conftest import mounted_disk, s3_bucket
@@ -47,7 +48,7 @@ class AtSteps(Notes):
         self.actions.get(int(done), lambda: None)()
 
 
-def _writes_slowly(settings: PretrainStageConfig, instances: Artifact, output: str) -> None:
+def _writes_slowly(settings: FitConfig[GradientConfig], instances: Artifact, output: str) -> None:
     """Stands still while it writes the checkpoint of step 10, its file half done."""
     write = part_writer.PartWriter._write_part
 

@@ -31,10 +31,11 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import FitConfig, PretrainStageConfig
 from rungwise.pretraining.resume_proof import kill_with_children
 from rungwise.pretraining.stage import pretrain_model
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.training.config import GradientConfig
 from tests.conftest import REPOSITORY
 
 
@@ -129,7 +130,7 @@ class Job:
 @contextlib.contextmanager
 def job(
     folder: Path,
-    settings: PretrainStageConfig,
+    settings: FitConfig[GradientConfig],
     instances: Artifact,
     environment: dict[str, str] | None = None,
     compute: dict[str, Any] | None = None,
@@ -141,7 +142,7 @@ def job(
     """
     folder.mkdir(exist_ok=True)
     whole = {
-        "config": settings.model_dump(mode="json"),
+        "config": settings.blocks(),
         "compute": {
             "num_workers": 2,
             "micro_batch_size": 4,

@@ -26,11 +26,12 @@ from rungwise.models.families.recurrent import (
     RnnConfig,
 )
 from rungwise.models.losses.objectives import CAUSAL, CausalBatch
-from rungwise.pretraining.config import PretrainStageConfig, by_gradient
+from rungwise.pretraining.config import FitConfig
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import kill_steps
 from rungwise.tokens.text import TokenisedText
+from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import epochs_read
 from rungwise.training.lanes import LaneStates
 from rungwise.training.optimizer import (
@@ -63,10 +64,10 @@ Recurring = LstmConfig | RnnConfig
 ELMAN = RnnConfig(num_layers=2, hidden_size=16, initializer_range=0.2, tied=False)
 
 
-def recurrent(model: Recurring = TINY, /, **changes: Any) -> PretrainStageConfig:
+def recurrent(model: Recurring = TINY, /, **changes: Any) -> FitConfig[GradientConfig]:
     """Twenty steps of ten lanes, between two and three epochs of the instances below."""
     settings = config("causal", **{"pretrain.global_batch_size": LANES}, **changes)
-    return PretrainStageConfig(model=model, pretrain=settings.pretrain)
+    return FitConfig(model, settings.pretrain)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ class PlainLanes:
 def test_losses_are_those_of_a_plain_loop_over_the_same_lanes(
     model: Recurring, instances: Artifact, alone: tuple[Path, Progress]
 ) -> None:
-    settings = by_gradient(recurrent().pretrain, "steps")
+    settings = recurrent().pretrain
     torch.manual_seed(settings.seed)
     module = model.build(VOCAB, CAUSAL)
     optimizers = build_optimizers(module, settings.optimizer)

@@ -14,12 +14,13 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, TaskModel
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import FitConfig
 from rungwise.pretraining.gradient import build, check_fit, identity_of
 from rungwise.pretraining.initial import began_with, carried_by
 from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.kinds.examples import TaskInfo
+from rungwise.training.config import GradientConfig
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 from tests.small_models import objective_of
 from tests.summaries import made_of
@@ -59,7 +60,7 @@ def instances_of(root: Path, tokenizer: str = "t" * 12, kind: str = "masked_pair
 
 def pretrained(
     root: Path,
-    settings: PretrainStageConfig,
+    settings: FitConfig[GradientConfig],
     instances: Artifact,
     fingerprint: str,
     initial: Artifact | None = None,
@@ -69,7 +70,7 @@ def pretrained(
     progress = run(settings, instances, output, initial=initial)
     began = began_with(build(settings, VOCAB, meta=True), initial) if initial else None
     made = {
-        "config": settings.model_dump(mode="json"),
+        "config": settings.blocks(),
         "inputs": {"instances": {"stage": "instances", "fingerprint": instances.fingerprint}},
     }
     artifact = kept(root, "pretrain", fingerprint, made)
@@ -247,7 +248,7 @@ def test_other_weights_to_begin_with_are_another_run(
     assert len(identities) == 3
 
 
-def refusal(settings: PretrainStageConfig, inputs: dict[str, Artifact]) -> str:
+def refusal(settings: FitConfig[GradientConfig], inputs: dict[str, Artifact]) -> str:
     with pytest.raises(ConfigError) as caught:
         check_fit(settings, inputs, ComputeConfig())
     return str(caught.value)

@@ -34,8 +34,9 @@ from rungwise.models.trained.capabilities import (
     NextTokenLogits,
     WordVectors,
 )
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import FitConfig
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, token_bytes, train
+from rungwise.training.config import GradientConfig
 from rungwise.training.progress import Progress
 from tests.conftest import SPECIAL_IDS, made_up_sentences
 from tests.small_models import shaken
@@ -382,12 +383,10 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return dataclasses.replace(made, record=made.record | {"inputs": before})
 
 
-def settings() -> PretrainStageConfig:
+def settings() -> FitConfig[GradientConfig]:
     """Twenty steps of ten lanes, between two and three epochs of these instances."""
     pretrain = config("causal", **{"pretrain.global_batch_size": 10}).pretrain
-    return PretrainStageConfig(
-        model=SMALL, pretrain=pretrain.model_copy(update={"objective": "bilm"})
-    )
+    return FitConfig(SMALL, pretrain.model_copy(update={"objective": "bilm"}))
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pretraining.config import PretrainStageConfig, by_gradient
+from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from rungwise.training.config import GradientConfig
 from tests.conftest import small_recipe
 
@@ -192,4 +192,4 @@ def test_a_family_that_is_not_fitted_by_gradient_is_refused_with_both_keys() -> 
     ):
         with pytest.raises(ConfigError, match=rf"model\.kind is counted, which has {words}"):
             asked()
-    assert by_gradient(GradientConfig(steps=2), "steps").steps == 2
+    assert require_gradient(stage({"kind": "gpt"}), "steps").pretrain.steps == 2

@@ -20,7 +20,6 @@ from rungwise.instances.lanes import LaneOrder
 from rungwise.instances.mixture import MixedOrder, quotas_of
 from rungwise.instances.order import Order, OrderConfig, ReadOrder, evenly
 from rungwise.instances.summary import InstancesSummary
-from rungwise.pretraining.config import by_gradient
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.sources_read import sources_read
 from tests.training_runs import Killed, KilledAt, config, make_instances, run, weights
@@ -275,9 +274,7 @@ def test_what_was_read_is_told_by_source(instances: Artifact) -> None:
     assert there.keys() == {"books", "wiki"}
     epoch = 2 * there["books"] + round(there["wiki"] / 2)
     settings = config(**MIXED)
-    pretrain = by_gradient(settings.pretrain, "steps").model_copy(
-        update={"global_batch_size": epoch}
-    )
+    pretrain = settings.pretrain.model_copy(update={"global_batch_size": epoch})
     books, wiki = sources_read(settings.model, pretrain, [(0, instances)], 3, 1_000_000)
     assert (books.source, books.epochs, books.instances) == ("books", 6.0, 6 * there["books"])
     assert wiki.instances == 3 * round(there["wiki"] / 2)

@@ -19,9 +19,10 @@ from rungwise.core.stages.stage import Stage, StageType, plan
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import FitConfig, PretrainStageConfig
 from rungwise.pretraining.prolonging import goes_on_from
 from rungwise.pretraining.stage import PRETRAIN
+from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import shared_steps
 from tests.training_runs import Notes, config, make_instances, run, weights
 
@@ -35,18 +36,23 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make_instances(tmp_path_factory.mktemp("instances"))
 
 
-def of(steps: int, decay: int = 0, **changes: Any) -> PretrainStageConfig:
+def of(steps: int, decay: int = 0, **changes: Any) -> FitConfig[GradientConfig]:
     settings = {**PLATEAU, "pretrain.steps": steps, DECAY: decay, "pretrain.log_every_steps": 4}
     return config(**(settings | changes))
 
 
-def stages(settings: PretrainStageConfig) -> list[Stage]:
+def stages(settings: FitConfig[GradientConfig]) -> list[Stage]:
     nothing = StageType("instances", 1, lambda *_: Summary(headline=""), Summary)
-    before = nothing.stage(PretrainStageConfig.model_validate(of(4).model_dump()))
-    return [before, PRETRAIN.stage(settings, {"instances": before})]
+    before = nothing.stage(PretrainStageConfig.model_validate(of(4).blocks()))
+    return [
+        before,
+        PRETRAIN.stage(
+            PretrainStageConfig.model_validate(settings.blocks()), {"instances": before}
+        ),
+    ]
 
 
-def finish(root: Folder, settings: PretrainStageConfig) -> Artifact:
+def finish(root: Folder, settings: FitConfig[GradientConfig]) -> Artifact:
     """End both stages as the runner does, with what their folders hold."""
     done = [
         artifacts.finish(
@@ -72,7 +78,7 @@ def finish(root: Folder, settings: PretrainStageConfig) -> Artifact:
 
 
 def trained(
-    root: Folder, settings: PretrainStageConfig, instances: Artifact, **compute: Any
+    root: Folder, settings: FitConfig[GradientConfig], instances: Artifact, **compute: Any
 ) -> Artifact:
     """A finished run below `root`."""
     row = plan(stages(settings), root, "toy")[1]

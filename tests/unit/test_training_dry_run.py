@@ -11,24 +11,26 @@ from rungwise.__main__ import main
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.yaml_file import load
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import FitConfig, PretrainStageConfig, require_gradient
 from rungwise.pretraining.estimate import Measures, dry_run, memory_estimate
 from rungwise.pretraining.gradient import build
+from rungwise.training.config import GradientConfig
 from rungwise.training.optimizer import build_optimizers
 from tests.conftest import REPOSITORY, small_recipe, write_recipe
 from tests.training_runs import config, make_instances
 
 
 @pytest.fixture(scope="module")
-def base() -> tuple[PretrainStageConfig, Measures, Recipe]:
+def base() -> tuple[FitConfig[GradientConfig], Measures, Recipe]:
     recipe = load(Recipe, REPOSITORY / "workflows" / "configs" / "bert-base.yaml")
     assert recipe.model is not None
     assert recipe.pretrain is not None
     measures = Measures.planned(recipe.instances, 30_522)
-    return PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain), measures, recipe
+    blocks = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+    return require_gradient(blocks, "steps"), measures, recipe
 
 
-def test_bert_base_by_hand(base: tuple[PretrainStageConfig, Measures, Recipe]) -> None:
+def test_bert_base_by_hand(base: tuple[FitConfig[GradientConfig], Measures, Recipe]) -> None:
     """SPEC B1: 110,106,428 parameters; 545.4 MFLOP a token at length 128."""
     settings, measures, _ = base
     compute = ComputeConfig(num_workers=4, micro_batch_size=16, price_per_hour=8.0)
@@ -44,7 +46,7 @@ def test_bert_base_by_hand(base: tuple[PretrainStageConfig, Measures, Recipe]) -
 
 
 def test_the_papers_two_lengths_by_hand(
-    base: tuple[PretrainStageConfig, Measures, Recipe],
+    base: tuple[FitConfig[GradientConfig], Measures, Recipe],
 ) -> None:
     """Devlin et al., A.2: 900,000 steps of 256 rows of 128 and 100,000 of 512. A row of 512
     predicts 0.15 · 512 = 76.8 tokens; 545.4 and 587.9 MFLOP a token."""
@@ -62,14 +64,14 @@ def test_the_papers_two_lengths_by_hand(
     assert estimate["flops_per_token"] == pytest.approx(by_hand, rel=0.01)
 
 
-def test_nothing_is_guessed(base: tuple[PretrainStageConfig, Measures, Recipe]) -> None:
+def test_nothing_is_guessed(base: tuple[FitConfig[GradientConfig], Measures, Recipe]) -> None:
     estimate = dry_run(base[0], [base[1]], ComputeConfig())
     for unknown in ("tokens_per_second", "seconds", "cost"):
         assert estimate[unknown] is None
 
 
 def test_parts_and_recomputation_take_less_memory(
-    base: tuple[PretrainStageConfig, Measures, Recipe],
+    base: tuple[FitConfig[GradientConfig], Measures, Recipe],
 ) -> None:
     """BERT base on one device: 16 bytes a parameter at least, as for any AdamW in float32."""
     settings, measures, _ = base
@@ -84,7 +86,7 @@ def test_parts_and_recomputation_take_less_memory(
 
 
 def test_an_average_takes_the_memory_of_the_weights_once_more(
-    base: tuple[PretrainStageConfig, Measures, Recipe],
+    base: tuple[FitConfig[GradientConfig], Measures, Recipe],
 ) -> None:
     _, measures, _ = base
     plain, averaged = (

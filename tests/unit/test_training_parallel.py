@@ -16,9 +16,10 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.bert import BertConfig
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import FitConfig
 from rungwise.pretraining.gradient import check_fit
 from rungwise.training import parallel
+from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import order_of
 from rungwise.training.feed import bins_of, data_hash, open_source, step_batch
 from rungwise.training.parallel import Group
@@ -43,7 +44,9 @@ OWN = {
 LONG = {"pretrain.steps": 200, "pretrain.optimizer.learning_rate": 0.003}
 
 
-def long(model: str, optimizer: str = "adamw", precision: str = "float32") -> PretrainStageConfig:
+def long(
+    model: str, optimizer: str = "adamw", precision: str = "float32"
+) -> FitConfig[GradientConfig]:
     """Two hundred steps of that family."""
     family = model if model in OWN else None
     changes: dict[str, Any] = {**LONG, **OWN.get(model, {}), "pretrain.precision": precision}

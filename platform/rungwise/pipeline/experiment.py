@@ -40,7 +40,7 @@ from rungwise.pipeline.recipe import (
     training,
     varied,
 )
-from rungwise.pretraining.config import by_gradient
+from rungwise.pretraining.config import require_gradient
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.sweep import SWEEP, SweepStageConfig, check_space, check_values, upstream_values
 from rungwise.tasks.config import ParagraphTaskConfig, TaskConfig
@@ -326,7 +326,7 @@ def _matched(variants: dict[str, Recipe]) -> dict[str, Recipe]:
     target = _flops(first)
     matched: dict[str, Recipe] = {}
     for name, adapted in variants.items():
-        settings = by_gradient(training(adapted).pretrain, "match_pretraining: flops")
+        settings = require_gradient(training(adapted), "match_pretraining: flops").pretrain
         steps = max(1, round(settings.steps * target / _flops(adapted)))
         pretrain = settings.model_copy(update={"steps": steps})
         matched[name] = adapted.model_copy(update={"pretrain": pretrain})
@@ -339,7 +339,8 @@ def _flops(adapted: Recipe) -> float:
         for config in (adapted.instances, adapted.longer_instances)
         if config is not None
     ]
-    return dry_run(training(adapted), measures, adapted.compute)["total_flops"]
+    config = require_gradient(training(adapted), "steps")
+    return dry_run(config, measures, adapted.compute)["total_flops"]
 
 
 def _upstream(recipe: Recipe, adapted: Recipe, variant: str) -> list[Recipe]:

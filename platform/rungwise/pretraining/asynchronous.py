@@ -26,7 +26,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.models.word_vectors.vector_family import Stretch, Weights
-from rungwise.pretraining.config import AsynchronousConfig, PretrainStageConfig
+from rungwise.pretraining.config import AsynchronousConfig, FitConfig
 from rungwise.pretraining.rounds import (
     Losses,
     WeightedFamily,
@@ -61,7 +61,10 @@ class ReadingFamily(WeightedFamily, Protocol):
 
 
 def pretrain_asynchronously(
-    config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: FitConfig[AsynchronousConfig],
+    inputs: dict[str, Artifact],
+    output: Folder,
+    context: Context,
 ) -> PretrainSummary:
     """Read the training split in rounds, write `model.safetensors`, measure on held-out text.
     Raises DataError if the corpus is too small."""
@@ -69,7 +72,6 @@ def pretrain_asynchronously(
 
     began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
-    assert isinstance(settings, AsynchronousConfig)
     family = cast(ReadingFamily, config.model)
     counts_V = word_counts(artifact, settings.minimum_count, context)
     plan = ray.put(family.plan(counts_V))

@@ -6,7 +6,8 @@ stage.py.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
@@ -94,6 +95,7 @@ PretrainConfig = Annotated[
 KINDS = ("gradient", "counts", "asynchronous", "cooccurrence")
 
 FittingT = TypeVar("FittingT", bound=Fitting)
+FittingT_co = TypeVar("FittingT_co", bound=Fitting, covariant=True)
 
 
 class PretrainStageConfig(Config):
@@ -121,15 +123,41 @@ class PretrainStageConfig(Config):
         """The objective of the run."""
         return self.model.objective(self.pretrain.objective)
 
+    def identity(self) -> dict[str, Any]:
+        """The keys that decide the artifact: all but those that are only watched."""
+        return FitConfig(self.model, self.pretrain).identity()
+
+
+@dataclass(frozen=True)
+class FitConfig(Generic[FittingT_co]):
+    """A `PretrainStageConfig` whose `pretrain` is known to be of one kind: what a fitter takes."""
+
+    model: ModelConfig
+    pretrain: FittingT_co
+
+    @property
+    def objective(self) -> Objective:
+        return self.model.objective(self.pretrain.objective)
+
     @property
     def compiles(self) -> bool:
         """Whether torch.compile takes the step: recurrent layers are kernels of their own, and
         losses that compare a whole batch have no fixed shapes."""
         return not (self.model.carries_state or self.objective.sentences)
 
+    def blocks(self) -> dict[str, Any]:
+        """Both blocks as plain data, from which `PretrainStageConfig` is read again."""
+        return {
+            "model": self.model.model_dump(mode="json"),
+            "pretrain": self.pretrain.model_dump(mode="json"),
+        }
+
     def identity(self) -> dict[str, Any]:
-        """The keys that decide the artifact: all but those that are only watched."""
-        return self.model_dump(mode="json", exclude={"pretrain": self.pretrain.watched})
+        """The same as of the `PretrainStageConfig`."""
+        blocks = self.blocks()
+        for key in self.pretrain.watched:
+            del blocks["pretrain"][key]
+        return blocks
 
 
 def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
@@ -151,7 +179,10 @@ def with_objective(pretrain: FittingT, model: Family) -> FittingT:
 
 
 def check_rows(
-    config: PretrainStageConfig, kind: str, length: int | None, block: str = "instances"
+    config: PretrainStageConfig | FitConfig[Fitting],
+    kind: str,
+    length: int | None,
+    block: str = "instances",
 ) -> None:
     """Raise ConfigError if the model cannot read instances of this kind and length; `block` is
     their name in the recipe."""
@@ -169,11 +200,11 @@ def check_rows(
         )
 
 
-def by_gradient(pretrain: Fitting, asked: str) -> GradientConfig:
-    """`pretrain` as a `GradientConfig`, the only kind that has what is `asked`. Raises ConfigError
-    for another kind."""
-    if not isinstance(pretrain, GradientConfig):
+def require_gradient(config: PretrainStageConfig, purpose: str) -> FitConfig[GradientConfig]:
+    """The config of a fit by gradient, the only kind that has what `purpose` names. Raises
+    ConfigError for another kind."""
+    if not isinstance(config.pretrain, GradientConfig):
         raise ConfigError(
-            f"pretrain.kind is {pretrain.kind}, which has no {asked}; expected gradient"
+            f"pretrain.kind is {config.pretrain.kind}, which has no {purpose}; expected gradient"
         )
-    return pretrain
+    return FitConfig(config.model, config.pretrain)

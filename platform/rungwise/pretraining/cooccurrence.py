@@ -20,7 +20,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.models.word_vectors.vector_family import Weights
-from rungwise.pretraining.config import CooccurrenceConfig, PretrainStageConfig
+from rungwise.pretraining.config import CooccurrenceConfig, FitConfig
 from rungwise.pretraining.counts import counted
 from rungwise.pretraining.rounds import (
     Losses,
@@ -54,7 +54,10 @@ class PairsFamily(WeightedFamily, Protocol):
 
 
 def pretrain_by_cooccurrence(
-    config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: FitConfig[CooccurrenceConfig],
+    inputs: dict[str, Artifact],
+    output: Folder,
+    context: Context,
 ) -> PretrainSummary:
     """Count the training split, learn from the cells in epochs, write `model.safetensors`. The loss
     is on the cells learnt from. Raises DataError if the corpus is too small."""
@@ -62,7 +65,6 @@ def pretrain_by_cooccurrence(
 
     began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
-    assert isinstance(settings, CooccurrenceConfig)
     family = cast(PairsFamily, config.model)
     counts_V = word_counts(artifact, settings.minimum_count, context)
 

@@ -27,7 +27,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.models.trained.perplexity import perplexity
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import CountsConfig, FitConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.summary import TokensSummary
@@ -70,7 +70,10 @@ class CountedFamily(Protocol):
 
 
 def pretrain_by_counts(
-    config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: FitConfig[CountsConfig],
+    inputs: dict[str, Artifact],
+    output: Folder,
+    context: Context,
 ) -> PretrainSummary:
     """Count the training split, write `model.safetensors`, and measure on the held-out split.
     Raises DataError if the corpus is too small."""

@@ -31,8 +31,8 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
 from rungwise.models.losses.objectives import CarriesState
 from rungwise.models.transformer.block import parameter_count, recompute_activations
-from rungwise.pretraining.config import PretrainStageConfig, by_gradient
-from rungwise.training.config import first_longer_step
+from rungwise.pretraining.config import FitConfig
+from rungwise.training.config import GradientConfig, first_longer_step
 from rungwise.training.curriculum import masked_a_row, rows_for_length, rows_per_epoch
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
@@ -76,7 +76,7 @@ class Measures:
 
 
 def dry_run(
-    config: PretrainStageConfig,
+    config: FitConfig[GradientConfig],
     measures: Sequence[Measures],
     compute: ComputeConfig,
     tokens_per_second: float | None = None,
@@ -89,7 +89,7 @@ def dry_run(
     multiplied by the workers; it is called with the batches done and the batches in all. Raises
     ConfigError if model and objective do not fit.
     """
-    settings = by_gradient(config.pretrain, "steps")
+    settings = config.pretrain
     first = measures[0]
     with torch.device("meta"):
         model = config.model.build(first.vocab_size, config.objective)
@@ -156,7 +156,11 @@ def dry_run(
 
 
 def _phase(
-    config: PretrainStageConfig, global_batch_size: int, measures: Measures, micro: int, steps: int
+    config: FitConfig[GradientConfig],
+    global_batch_size: int,
+    measures: Measures,
+    micro: int,
+    steps: int,
 ) -> dict[str, Any]:
     rows = steps * global_batch_size
     epochs = None
@@ -179,7 +183,7 @@ def _phase(
 
 
 def memory_estimate(
-    config: PretrainStageConfig,
+    config: FitConfig[GradientConfig],
     measures: Measures,
     compute: ComputeConfig,
     parameters: int,
@@ -191,7 +195,7 @@ def memory_estimate(
         "fsdp": compute.num_workers,
         "hybrid": compute.shard_workers,
     }[compute.parallel]
-    settings = by_gradient(config.pretrain, "steps")
+    settings = config.pretrain
     moments = 2 if settings.optimizer.kind == "adamw" else 1.5
     average = 0 if settings.average is None else 1
     fixed = 4 * (2 + moments + average) * parameters / sharded_over
@@ -216,13 +220,13 @@ def memory_estimate(
 
 
 def _batches(
-    config: PretrainStageConfig, measures: Measures, compute: ComputeConfig, micro: int
+    config: FitConfig[GradientConfig], measures: Measures, compute: ComputeConfig, micro: int
 ) -> Iterator[float]:
     """Yield the seconds per batch of one worker: forward, backward and optimizer step."""
     device = torch.device(
         "cuda" if compute.gpus_per_worker and torch.cuda.is_available() else "cpu"
     )
-    settings = by_gradient(config.pretrain, "steps")
+    settings = config.pretrain
     threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(max(1, int(compute.cpus_per_worker)))

@@ -31,7 +31,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import config_of
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.transformer.body import OnBody
-from rungwise.pretraining.config import PretrainStageConfig, by_gradient, check_rows
+from rungwise.pretraining.config import FitConfig, check_rows
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
 from rungwise.pretraining.prolonging import beside, goes_on_from
 from rungwise.pretraining.sources_read import sources_read
@@ -66,11 +66,11 @@ _GROWTH_SECONDS = 20.0
 
 
 def pretrain_by_gradient(
-    config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: FitConfig[GradientConfig], inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
     """Train until the end and write `model.safetensors`. Raises UserError if the instances do not
     fit the model or the loss is not finite."""
-    compute, settings = context.compute, _settings(config)
+    compute, settings = context.compute, config.pretrain
     check_fit(config, inputs, compute)
     read = read_in_turn(inputs, settings)
     identity = identity_of(config, inputs)
@@ -149,9 +149,9 @@ def note_unlearnt(
         )
 
 
-def identity_of(config: PretrainStageConfig, inputs: Mapping[str, Artifact]) -> str:
+def identity_of(config: FitConfig[GradientConfig], inputs: Mapping[str, Artifact]) -> str:
     """The fingerprint of what decides the weights, by which checkpoints belong to a run."""
-    read = read_in_turn(inputs, _settings(config))
+    read = read_in_turn(inputs, config.pretrain)
     facts: dict[str, Any] = {
         "config": config.identity(),
         "instances": [artifact.fingerprint for _, artifact in read],
@@ -162,11 +162,11 @@ def identity_of(config: PretrainStageConfig, inputs: Mapping[str, Artifact]) -> 
 
 
 def check_fit(
-    config: PretrainStageConfig, inputs: Mapping[str, Artifact], compute: ComputeConfig
+    config: FitConfig[GradientConfig], inputs: Mapping[str, Artifact], compute: ComputeConfig
 ) -> None:
     """Raise UserError if the instances cannot train this model, or not on so many workers, or if
     the initial weights are not of this model and tokenizer."""
-    settings = _settings(config)
+    settings = config.pretrain
     settings.check(config.model, compute)
     for first_step, instances in read_in_turn(inputs, settings):
         block = "longer_instances" if first_step else "instances"
@@ -204,7 +204,7 @@ def check_fit(
 
 
 def _fit(
-    config: PretrainStageConfig,
+    config: FitConfig[GradientConfig],
     inputs: Mapping[str, Artifact],
     output: Folder,
     identity: str,
@@ -287,12 +287,12 @@ def _work(work: dict[str, Any]) -> dict[str, Any]:
         "progress": asdict(progress),
         "costs": asdict(costs),
         "device": device_name(group.device),
-        "bfloat16": uses_bfloat16(_settings(run["config"]).precision, group.device),
+        "bfloat16": uses_bfloat16(run["config"].pretrain.precision, group.device),
     }
 
 
 def pretrain(
-    config: PretrainStageConfig,
+    config: FitConfig[GradientConfig],
     inputs: Mapping[str, Artifact],
     output: Folder,
     identity: str,
@@ -303,7 +303,7 @@ def pretrain(
     earlier: EarlierRun | None = None,
 ) -> tuple[Progress, Costs]:
     """Run the loop on this worker; the leader writes `model.safetensors` at the end."""
-    settings = _settings(config)
+    settings = config.pretrain
     summary = InstancesSummary.of(inputs["instances"])
     if compute.compile and not config.compiles:
         compute = compute.model_copy(update={"compile": False})
@@ -354,12 +354,8 @@ def pretrain(
     return progress, costs
 
 
-def build(config: PretrainStageConfig, vocab_size: int, meta: bool = False) -> nn.Module:
+def build(config: FitConfig[GradientConfig], vocab_size: int, meta: bool = False) -> nn.Module:
     """The model with the weights of its seed; with `meta`, only its shapes."""
     with torch.device("meta" if meta else "cpu"):
-        torch.manual_seed(_settings(config).seed)
+        torch.manual_seed(config.pretrain.seed)
         return config.model.build(vocab_size, config.objective)
-
-
-def _settings(config: PretrainStageConfig) -> GradientConfig:
-    return by_gradient(config.pretrain, "steps")

@@ -17,7 +17,7 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Earlier
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.config import VERSION, PretrainStageConfig
+from rungwise.pretraining.config import VERSION, FitConfig, PretrainStageConfig, require_gradient
 from rungwise.pretraining.initial import config_of
 from rungwise.training.checkpoint import Checkpoints, EarlierRun
 from rungwise.training.config import GradientConfig
@@ -25,21 +25,20 @@ from rungwise.training.curriculum import shared_steps
 
 
 def goes_on_from(
-    config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
+    config: FitConfig[GradientConfig], inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> EarlierRun | None:
     """The finished run that shares the most steps and has a checkpoint of them; None if none does.
     `inputs` are fingerprints by name."""
-    if not isinstance(config.pretrain, GradientConfig) or not shared_steps(config.pretrain):
+    if not shared_steps(config.pretrain):
         return None
     own, found = _shared_facts(config, inputs), {}
     for artifact in finished:
         facts = artifact.record["facts"]
         if facts["version"] != VERSION or facts["config"]["model"] != own["config"]["model"]:
             continue
-        before = config_of(artifact)
+        before = require_gradient(config_of(artifact), "steps")
         if canonical_json(_shared_facts(before, facts["inputs"])) != canonical_json(own):
             continue
-        assert isinstance(before.pretrain, GradientConfig)
         most = min(shared_steps(config.pretrain), shared_steps(before.pretrain))
         # Not verified: `Checkpoints.resume` skips a damaged one for the one before.
         folder = Folder(artifact.folder.uri) / "checkpoints"
@@ -53,7 +52,9 @@ def planned(
     config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> Earlier | None:
     """The same for a plan."""
-    found = goes_on_from(config, inputs, finished)
+    if not isinstance(config.pretrain, GradientConfig):
+        return None
+    found = goes_on_from(FitConfig(config.model, config.pretrain), inputs, finished)
     if found is None:
         return None
     told = f"goes on from step {found.steps} of {name_of(found)}"
@@ -70,7 +71,7 @@ def name_of(earlier: EarlierRun) -> str:
     return f"{earlier.named['label']}-{earlier.named['fingerprint']}"
 
 
-def _shared_facts(config: PretrainStageConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
+def _shared_facts(config: FitConfig[GradientConfig], inputs: Mapping[str, str]) -> dict[str, Any]:
     """The settings of the shared steps: without their number, and what comes after them."""
     blocks = plain(config.identity())
     for key in ("steps", "longer_share"):

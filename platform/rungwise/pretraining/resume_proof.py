@@ -42,6 +42,7 @@ from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
@@ -50,10 +51,10 @@ from rungwise.core.stages.provenance import provenance
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining import gradient
-from rungwise.pretraining.config import PretrainStageConfig, by_gradient
+from rungwise.pretraining.config import FitConfig, PretrainStageConfig, require_gradient
 from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
-from rungwise.training.config import first_longer_step
+from rungwise.training.config import GradientConfig, first_longer_step
 from rungwise.training.curriculum import READ_BY_NAME, rows_per_epoch
 
 # The largest relative difference of a loss that counts as equal with other workers, because sums
@@ -66,7 +67,7 @@ _POLL_SECONDS = 0.05
 
 
 def prove_resume(
-    config: PretrainStageConfig,
+    config: FitConfig[GradientConfig],
     inputs: Mapping[str, Artifact],
     compute: ComputeConfig,
     place: Folder,
@@ -82,8 +83,8 @@ def prove_resume(
     of the numbers of workers.
     """
     console = console or Console(quiet=True)
-    settings = by_gradient(config.pretrain, "steps").model_copy(update={"log_every_steps": 1})
-    config = config.model_copy(update={"pretrain": settings})
+    settings = config.pretrain.model_copy(update={"log_every_steps": 1})
+    config = FitConfig(config.model, settings)
     before = compute.num_workers
     # Half as many share the parts of a batch as they are, which keeps micro-batches large.
     other = 2 if before == 1 else before - 1 if before % 2 else before // 2
@@ -143,7 +144,7 @@ def prove_resume(
         "epochs": undisturbed.epochs,
         "precision": _precision(_gradient(undisturbed)),
         "seeds": {"pretrain": settings.seed, "kill": seed},
-        "config": fingerprint({"config": config}),
+        "config": fingerprint({"config": config.blocks()}),
         "instances_fingerprints": [read[name].fingerprint for name in READ_BY_NAME if name in read],
         "initial_fingerprint": read[INITIAL].fingerprint if INITIAL in read else None,
         "made_by": provenance(),
@@ -156,7 +157,7 @@ def prove_resume(
     return certificate
 
 
-def _dropout(config: PretrainStageConfig) -> str | None:
+def _dropout(config: FitConfig[GradientConfig]) -> str | None:
     """Return the setting by which units are dropped, in words; None if none are."""
     for key, value in config.model:
         if key.endswith("dropout") and value:
@@ -167,11 +168,11 @@ def _dropout(config: PretrainStageConfig) -> str | None:
 
 
 def kill_steps(
-    config: PretrainStageConfig, instances: Artifact, steps: int
+    config: FitConfig[GradientConfig], instances: Artifact, steps: int
 ) -> tuple[str, int, int]:
     """Where a run of so many steps can be killed: that part in words, first and last step. Raises
     UserError for a run of one step, which leaves nothing to compare."""
-    settings = by_gradient(config.pretrain, "steps")
+    settings = config.pretrain
     size = settings.global_batch_size
     count = rows_per_epoch(config.model, InstancesSummary.of(instances).instances.train, size)
     longer_from = first_longer_step(settings.steps, settings.longer_share)
@@ -240,7 +241,7 @@ class StepFile(SilentReporter):
 
 
 def _run(
-    config: PretrainStageConfig,
+    config: FitConfig[GradientConfig],
     read: Mapping[str, Artifact],
     compute: ComputeConfig,
     output: Folder,
@@ -250,12 +251,12 @@ def _run(
 ) -> PretrainSummary | None:
     """Run the stage in its own process; return its summary, or None if it was killed."""
     began = time.monotonic()
-    workers, total = compute.num_workers, by_gradient(config.pretrain, "steps").steps
+    workers, total = compute.num_workers, config.pretrain.steps
     title = f"run {title}: {workers} worker{'s' if workers > 1 else ''}"
     with tempfile.TemporaryDirectory(prefix="rungwise-proof-") as scratch:
         steps, result = Path(scratch) / "step", Path(scratch) / "summary.json"
         job = {
-            "config": config.model_dump(mode="json"),
+            "config": config.blocks(),
             "compute": compute.model_dump(mode="json"),
             "inputs": {name: artifact.folder.uri for name, artifact in read.items()},
             "output": output.uri,
@@ -330,7 +331,7 @@ def _work(path: str) -> None:
     output = Folder.at(job["output"])
     with session(compute):
         summary = gradient.pretrain_by_gradient(
-            PretrainStageConfig.model_validate(job["config"]),
+            require_gradient(validate(PretrainStageConfig, job["config"]), "steps"),
             inputs,
             output,
             context,

@@ -25,7 +25,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.models.word_vectors.vector_family import Weights, WordVectorModel
-from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig, PretrainStageConfig
+from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig, FitConfig
 from rungwise.pretraining.counts import counted
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
@@ -71,7 +71,7 @@ def word_counts(artifact: Artifact, minimum: int, context: Context) -> NDArray[n
 
 
 def fit(
-    config: PretrainStageConfig,
+    config: FitConfig[AsynchronousConfig | CooccurrenceConfig],
     artifact: Artifact,
     output: Folder,
     context: Context,
@@ -85,7 +85,6 @@ def fit(
     """Run the remaining rounds, write `model.safetensors`, and return the summary. `began` is when
     counting began, by the monotonic clock; a resumed run has counted before."""
     settings, tokens = config.pretrain, TokensSummary.of(artifact)
-    assert isinstance(settings, AsynchronousConfig | CooccurrenceConfig)
     _say_if_it_waits(settings.threads, context)
     if saved := _saved(output):
         weights, done, seconds = saved

@@ -20,6 +20,7 @@ from rungwise.pretraining.config import (
     AsynchronousConfig,
     CooccurrenceConfig,
     CountsConfig,
+    FitConfig,
     PretrainStageConfig,
 )
 from rungwise.pretraining.cooccurrence import pretrain_by_cooccurrence
@@ -34,15 +35,16 @@ def pretrain_model(
 ) -> PretrainSummary:
     """Fit the model and write its files. Raises UserError if the instances do not fit the model, or
     the fitting fails."""
+    model = config.model
     match config.pretrain:
-        case GradientConfig():
-            return pretrain_by_gradient(config, inputs, output, context)
-        case CountsConfig():
-            return pretrain_by_counts(config, inputs, output, context)
-        case AsynchronousConfig():
-            return pretrain_asynchronously(config, inputs, output, context)
-        case CooccurrenceConfig():
-            return pretrain_by_cooccurrence(config, inputs, output, context)
+        case GradientConfig() as pretrain:
+            return pretrain_by_gradient(FitConfig(model, pretrain), inputs, output, context)
+        case CountsConfig() as pretrain:
+            return pretrain_by_counts(FitConfig(model, pretrain), inputs, output, context)
+        case AsynchronousConfig() as pretrain:
+            return pretrain_asynchronously(FitConfig(model, pretrain), inputs, output, context)
+        case CooccurrenceConfig() as pretrain:
+            return pretrain_by_cooccurrence(FitConfig(model, pretrain), inputs, output, context)
 
 
 PRETRAIN = StageType(

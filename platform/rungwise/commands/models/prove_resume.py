@@ -39,19 +39,19 @@ def prove_resume(options: argparse.Namespace) -> int:
     from rungwise.core.configuration.canonical import fingerprint
     from rungwise.pipeline import workflow
     from rungwise.pipeline.recipe import pretrain_stages, training
-    from rungwise.pretraining.config import by_gradient
+    from rungwise.pretraining.config import require_gradient
     from rungwise.pretraining.resume_proof import CERTIFICATE, prove_resume
 
     recipe = workflow.load_recipe(options.config, options.overrides)
-    settings = training(recipe)
-    by_gradient(settings.pretrain, "steps")
+    blocks = training(recipe)
+    settings = require_gradient(blocks, "steps")
     console = Console()
 
     def inputs(recipe: Recipe) -> list[Stage]:
         return [each for name, each in pretrain_stages(recipe).items() if name != "pretrain"]
 
     built = workflow.run(inputs, recipe, console)
-    name = fingerprint({"config": settings, "at": time.time_ns()})
+    name = fingerprint({"config": blocks, "at": time.time_ns()})
     place = workflow.root_folder(recipe.root) / "proof" / name
     certificate = prove_resume(
         settings,

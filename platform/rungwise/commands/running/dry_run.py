@@ -31,11 +31,12 @@ def dry_run(options: argparse.Namespace) -> None:
     from rungwise.pipeline.recipe import planned_vocab_size, pretrain_stages, training
     from rungwise.pipeline.workflow import load_recipe, root_folder
     from rungwise.pretraining import estimate
+    from rungwise.pretraining.config import require_gradient
     from rungwise.pretraining.estimate import Measures
     from rungwise.training.curriculum import READ_BY_NAME
 
     recipe = load_recipe(options.config, options.overrides)
-    settings = training(recipe)
+    settings = require_gradient(training(recipe), "steps")
     console = Console()
     try:
         stages = pretrain_stages(recipe)
