@@ -37,12 +37,14 @@ from scipy import stats
 
 from benchmarks import texts
 from rungwise.corpus.document import read_documents
+from rungwise.models.fitting import Stretch, Weights
 from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.sparse_sums import merge
-from rungwise.models.word_vectors.vector_family import Stretch, Weights
+from rungwise.models.word_vectors.vector_family import mean
 from rungwise.models.word_vectors.word2vec import Word2vecConfig
-from rungwise.pretraining.asynchronous import mean, parts
-from rungwise.pretraining.rounds import in_threads
+from rungwise.pretraining.asynchronous import cut
+from rungwise.pretraining.rounds import run_threads
+from rungwise.tokens.text import TokenisedText
 
 RESULTS = Path(__file__).parent / "results"
 MINIMUM, EPOCHS, RATES = 5, 5, (0.025, 0.0001)
@@ -117,7 +119,7 @@ def encoded(file: Path) -> tuple[list[str], NDArray[np.int64], Stretch]:
     ids = np.array([number.get(word, 0) for line in lines for word in line], np.int32)
     starts = np.cumsum([0, *map(len, lines)])
     counts_V = np.array([0, *(counts[word] for word in frequent)])
-    return ["", *frequent], counts_V, Stretch(ids, starts, 0, len(lines))
+    return ["", *frequent], counts_V, Stretch(ids, starts, np.arange(len(lines)), 0, len(lines))
 
 
 def passes(
@@ -131,18 +133,20 @@ def passes(
     replicas: int = 1,
 ) -> tuple[Weights, dict[str, float]]:
     """The weights after so many passes, and what these took."""
-    plan, weights = config.plan(counts_V), config.start(counts_V, seed)
-    config.read(config.start(counts_V, seed), plan, text._replace(last=100), RATES, 1)  # compiles
+    plan, weights = config.plan(counts_V), config.start(counts_V, 0, seed)
+    config.read(
+        config.start(counts_V, 0, seed), plan, text._replace(last=100), RATES, 1
+    )  # compiles
     wall, cpu = time.perf_counter(), time.process_time()
     for epoch in range(epochs):
         at = tuple(rates[0] + (rates[1] - rates[0]) * done / epochs for done in (epoch, epoch + 1))
         models = [{n: a.copy() for n, a in weights.items()} for _ in range(replicas)]
-        for number, (model, share) in enumerate(zip(models, parts(text, replicas), strict=True)):
+        for number, (model, share) in enumerate(zip(models, cut(text, replicas), strict=True)):
             work = [
                 (part, 1 + part_number + 64 * (number + 64 * (epoch + 64 * seed)))
-                for part_number, part in enumerate(parts(share, threads))
+                for part_number, part in enumerate(cut(share, threads))
             ]
-            in_threads(lambda each, m=model, r=at: config.read(m, plan, each[0], r, each[1]), work)
+            run_threads(lambda each, m=model, r=at: config.read(m, plan, each[0], r, each[1]), work)
         weights = mean(models)
     took = {"seconds": time.process_time() - cpu, "wall": time.perf_counter() - wall}
     return weights, took
@@ -187,7 +191,7 @@ def quality(file: Path, name: str, seed: int, wordsim: str, **changes: Any) -> d
             config = Word2vecConfig(**changes)
             rates = CBOW_RATES if config.architecture == "cbow" else RATES
             weights, _ = passes(config, counts_V, text, EPOCHS, 1, seed, rates, replicas)
-        vectors = config.model(weights).table[1:]
+        vectors = config.model(weights, counts_V).table[1:]
         words = words[1:]
     return scores(words, vectors, Path(wordsim))
 
@@ -219,10 +223,11 @@ def _glove(config: GloveConfig, counts_V: NDArray[np.int64], text: Stretch, seed
     for first in range(0, text.last, step):
         last = min(first + step, text.last)
         low, high = text.starts[[first, last]]
-        tables.append(
-            config.count(text.ids[low:high], text.starts[first : last + 1] - low, counts_V)
-        )
-    cells, weights = config.cells(merge(tables), len(counts_V)), config.start(counts_V, seed)
+        starts = text.starts[first : last + 1] - low
+        one = np.array([0, last - first])  # document
+        part = TokenisedText(text.ids[low:high], starts, one, np.zeros(1, np.uint64))
+        tables.append(config.count(part, counts_V))
+    cells, weights = config.cells(merge(tables), len(counts_V)), config.start(counts_V, 0, seed)
     rng = np.random.default_rng(seed)
     for _ in range(25):
         config.read(weights, cells, rng.permutation(len(cells.rows)), 0.05)

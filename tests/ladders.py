@@ -22,6 +22,7 @@ from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.measure import ITEMS, MeasureSummary, Score
 from rungwise.instances.causal import CausalConfig
 from rungwise.models.config import model_config
+from rungwise.pretraining.config import fitting_kind
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import TokenizerSummary
 from rungwise.tokens.summary import TokensSummary
@@ -135,7 +136,7 @@ def _ladder(root: Path, kinds: dict[str, str]) -> Experiment:
 
 def _pretrained(name: str) -> PretrainSummary:
     model = model_config(MODELS[name])
-    counted = model.fitting == "counts"
+    counted = fitting_kind(model) == "counts"
     return PretrainSummary(
         fitting="counts" if counted else "gradient",
         model=model,  # pyright: ignore[reportArgumentType]

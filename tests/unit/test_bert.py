@@ -323,7 +323,7 @@ def test_no_lengths_builds_no_mask(monkeypatch):
 
 def stack(causal=False, **changes):
     sizes = {"num_layers": 3, "num_heads": 4, "hidden_size": 16, "intermediate_size": 32}
-    return shaken(Transformer(BertConfig(**sizes, **changes), causal))
+    return shaken(Transformer(BertConfig(**sizes, **changes).blocks(), causal))
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.instances.kinds import KINDS as INSTANCES
 from rungwise.models.config import ModelConfig
+from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.family import Family
-from rungwise.models.losses.objectives import Objective
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pretraining.config import PretrainStageConfig, require_gradient
+from rungwise.pretraining.config import PretrainStageConfig, fitting_kind, require_gradient
 from rungwise.training.config import GradientConfig
 from tests.conftest import small_recipe
 
@@ -84,7 +83,7 @@ def test_a_family_answers_every_question(family: type[Family]) -> None:
     for objective in config.objectives:
         assert config.objective(objective.name) is objective
         assert config.page_name(objective)
-        if config.fitting == "gradient":
+        if fitting_kind(config) == "gradient":
             assert str(config.width) in config.describe()
             assert config.flops_per_token(100, 16, objective, 2.4) > 0
         assert set(objective.reads) <= set(INSTANCES)
@@ -167,29 +166,12 @@ def test_a_problem_below_a_name_has_the_path_of_the_file() -> None:
             validate(Recipe, RECIPE | {"continued_pretraining": steps})
 
 
-def test_a_family_that_is_not_fitted_by_gradient_is_refused_with_both_keys() -> None:
-    class Counted(Family):
-        kind: typing.Literal["counted"] = "counted"
-        objectives = TypeAdapter(ModelConfig).validate_python({"kind": "gpt"}).objectives
-        fitting = "counts"
-
-        def describe(self) -> str:
-            return ""
-
-        def page_name(self, objective: Objective) -> str:
-            return ""
-
-    class Stage(PretrainStageConfig):
-        model: Counted  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    with pytest.raises(
-        ConfigError, match=r"pretrain\.kind is gradient, but model\.kind is counted"
+def test_what_a_family_lacks_is_refused_by_its_kind() -> None:
+    counted = NgramConfig()
+    for call, words in (
+        (lambda: counted.build(9, counted.objectives[0]), "no weights that are learnt"),
+        (lambda: counted.encoder(counted.objectives[0], 9, 0.0), "no encoder"),
     ):
-        Stage(model=Counted(), pretrain=GradientConfig(steps=2))
-    for asked, words in (
-        (lambda: Counted().build(9, Counted.objectives[0]), "no weights that are learnt"),
-        (lambda: Counted().encoder(Counted.objectives[0], 9, 0.0), "no encoder"),
-    ):
-        with pytest.raises(ConfigError, match=rf"model\.kind is counted, which has {words}"):
-            asked()
+        with pytest.raises(ConfigError, match=rf"model\.kind is ngram, which has {words}"):
+            call()
     assert require_gradient(stage({"kind": "gpt"}), "steps").pretrain.steps == 2

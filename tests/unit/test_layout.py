@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,42 @@ def test_imports_go_one_way(path: Path) -> None:
                 assert target == own or RANK[target] < RANK[own] or (RANK[target] == RANK[own]), (
                     f"{relative}:{node.lineno} imports {target}, a layer above {own}"
                 )
+
+
+def _imports(path: Path, modules: set[str]) -> set[str]:
+    """The modules of the package that a file imports, for types alone or late included."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            of = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in modules else f"{node.module}" for name in of}
+    return names & modules
+
+
+def _circle(root: Path) -> list[str]:
+    """Files below `root` that import one another in a circle; empty if there is none."""
+    modules = {
+        ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in root.rglob("*.py")
+    }
+    graph = {name: _imports(path, set(modules)) - {name} for name, path in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_file_imports_itself_in_a_circle_types_included(tmp_path: Path) -> None:
+    assert _circle(PACKAGE) == []
+    for name, other in (("one", "two"), ("two", "one")):
+        code = f"if TYPE_CHECKING:\n    from {tmp_path.name}.{other} import x"
+        (tmp_path / f"{name}.py").write_text(code)
+    assert set(_circle(tmp_path)) == {f"{tmp_path.name}.one", f"{tmp_path.name}.two"}
 
 
 def _is_private(name: str) -> bool:

@@ -15,10 +15,10 @@ from scipy import stats
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.models.fitting import Stretch
 from rungwise.models.trained.encoders import new_tokens_of
 from rungwise.models.word_vectors import sparse_sums, word2vec_kernel
 from rungwise.models.word_vectors.glove import GloveConfig
-from rungwise.models.word_vectors.vector_family import Stretch
 from rungwise.models.word_vectors.word2vec import (
     Word2vecConfig,
     alias_table,
@@ -27,6 +27,7 @@ from rungwise.models.word_vectors.word2vec import (
 )
 from rungwise.pretraining.config import AsynchronousConfig
 from rungwise.pretraining.rounds import mean_loss
+from rungwise.tokens.text import TokenisedText
 
 COUNTS = np.array([5, 9, 12, 13, 16, 45, 0])
 P = 16  # rows in memory are multiples of this
@@ -34,6 +35,20 @@ P = 16  # rows in memory are multiples of this
 
 def rows(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
     return rng.normal(0, 0.5, (count, P)).astype(np.float32)
+
+
+def text_of(sentences: list[list[int]]) -> TokenisedText:
+    """One document."""
+    ids = np.array([word for sentence in sentences for word in sentence], np.uint16)
+    starts, first_sentence = np.cumsum([0, *map(len, sentences)]), np.array([0, len(sentences)])
+    return TokenisedText(ids, starts, first_sentence, np.zeros(1, np.uint64))
+
+
+def sentences_of(ids: NDArray[Any], length: int) -> Stretch:
+    """Sentences of equal length, each a document."""
+    count = len(ids) // length
+    starts = np.arange(0, len(ids) + 1, length)
+    return Stretch(ids.astype(np.int32), starts, np.arange(count), 0, count)
 
 
 def step(
@@ -239,7 +254,7 @@ def slow_cells(sentences: list[list[int]], window: int, counts: Any) -> NDArray[
 
 def test_cooccurrences_by_hand_and_in_any_number_of_shards() -> None:
     config, counts = GloveConfig(window=3), COUNTS
-    by_hand = config.count(np.array([0, 1, 0, 2]), np.array([0, 4]), counts)
+    by_hand = config.count(text_of([[0, 1, 0, 2]]), counts)
     cells = config.cells(by_hand, 7)
     found = {(r, c): x for r, c, x in zip(*(a.tolist() for a in cells), strict=True)}
     # 0 1 at 1 and 1, 0 0 at 2 in both windows, 0 2 at 3 and 1, 1 2 at 2
@@ -251,14 +266,7 @@ def test_cooccurrences_by_hand_and_in_any_number_of_shards() -> None:
     tables = []
     for pieces in (1, 7):
         shards = [sentences[first::pieces] for first in range(pieces)]
-        counted = [
-            config.count(
-                np.array([word for row in shard for word in row]),
-                np.cumsum([0, *map(len, shard)]),
-                counts,
-            )
-            for shard in shards
-        ]
+        counted = [config.count(text_of(shard), counts) for shard in shards]
         parts = zip(*(sparse_sums.split(table, 3) for table in counted), strict=True)
         tables.append(sparse_sums.merge([sparse_sums.merge(part) for part in parts]))
     assert np.array_equal(tables[0].keys, tables[1].keys)
@@ -273,10 +281,9 @@ def test_glove_against_the_paper_in_double_precision() -> None:
     """Equation 8 and its gradient, with AdaGrad as in glove.c, cell by cell."""
     config, rng = GloveConfig(size=5, x_max=4.0), np.random.default_rng(1)
     sentences = [rng.integers(0, 6, 12).tolist() for _ in range(8)]
-    ids = np.array([word for row in sentences for word in row])
-    table = config.count(ids, np.arange(0, 97, 12), COUNTS)
+    table = config.count(text_of(sentences), COUNTS)
     cells = config.cells(table, 7)
-    weights = config.start(COUNTS, 0)
+    weights = config.start(COUNTS, 0, 0)
     for name in ("words", "contexts"):
         weights[name][:6, :5] = rng.normal(0, 0.5, (6, 5))
     slow = {name: array.astype(np.float64) for name, array in weights.items()}
@@ -319,7 +326,7 @@ def test_the_encoder_takes_the_vectors_and_gets_marks(config: Any) -> None:
     import torch
 
     counts = np.array([0, 3, 3, 3])
-    model = config.model(config.start(counts, 0))
+    model = config.model(config.start(counts, 0, 0), counts)
     vectors = model.vectors([0, 1, 2, 3])
     assert vectors.shape == (4, 12)
     assert not vectors[0].any()
@@ -337,8 +344,8 @@ def test_the_encoder_takes_the_vectors_and_gets_marks(config: Any) -> None:
 def test_a_rate_too_high_is_named(rate: float, finite: bool) -> None:
     ids = np.random.default_rng(0).integers(0, 40, 3000).astype(np.int32)
     counts, model = np.bincount(ids, minlength=40), Word2vecConfig(size=16)
-    text = Stretch(ids, np.arange(0, 3001, 30), 0, 100)
-    weights, plan = model.start(counts, seed=0), model.plan(counts)
+    text = sentences_of(ids, 30)
+    weights, plan = model.start(counts, 0, seed=0), model.plan(counts)
     for seed in range(5):
         model.read(weights, plan, text, (rate, rate), seed)
     total, count = model.read(weights, plan, text, (0.0, 0.0), seed=0)
@@ -356,8 +363,8 @@ def test_a_rate_that_would_rise_is_refused() -> None:
 
 def test_text_without_two_words_in_a_sentence_has_no_loss() -> None:
     counts, model = np.full(40, 5), Word2vecConfig(size=16)
-    text = Stretch(np.arange(40, dtype=np.int32), np.arange(41), 0, 40)
-    weights, plan = model.start(counts, seed=0), model.plan(counts)
+    text = sentences_of(np.arange(40), 1)
+    weights, plan = model.start(counts, 0, seed=0), model.plan(counts)
     with pytest.raises(DataError, match=r"two words or more .* found none; lower pretrain"):
         mean_loss(*model.read(weights, plan, text, (0.0, 0.0), seed=0))
 
@@ -365,8 +372,8 @@ def test_text_without_two_words_in_a_sentence_has_no_loss() -> None:
 def test_a_stretch_is_read_the_same_way_twice() -> None:
     config, rng = Word2vecConfig(size=20), np.random.default_rng(0)
     ids = rng.integers(0, 6, 500).astype(np.int32)
-    text, plan = Stretch(ids, np.arange(0, 501, 10), 0, 50), config.plan(COUNTS)
-    weights = [config.start(COUNTS, 1) for _ in range(3)]
+    text, plan = sentences_of(ids, 10), config.plan(COUNTS)
+    weights = [config.start(COUNTS, 0, 1) for _ in range(3)]
     for each, seed in zip(weights, (7, 7, 8), strict=True):
         config.read(each, plan, text, (0.05, 0.01), seed)
     assert np.array_equal(weights[0]["inputs"], weights[1]["inputs"])

@@ -13,9 +13,9 @@ from torch import Tensor
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
-from rungwise.models.family import Family
+from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.trained.encoders import LayeredEncoder, new_tokens_of, predicts_by_table
+from rungwise.models.trained.encoders import LayeredEncoder, new_tokens_of
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks import interface as kinds
 from rungwise.tasks.data.noise import noisy, split_of
@@ -148,7 +148,7 @@ def _check_auxiliary(
         why = f"finetune.adaptation.kind is {config.adaptation.kind}, where the encoder is fixed"
     elif info.kind == "generation":
         why = "a task of generation is a language model itself"
-    elif not predicts_by_table(model, objective):
+    elif not (isinstance(model, LayeredFamily) and model.predicts_by_table(objective)):
         why = (
             f"{model.kind} pretrained on {objective.name} does not predict the next token by its "
             "table of tokens, as a gpt does"

@@ -26,9 +26,9 @@ from rungwise.finetune.heads import (
 )
 from rungwise.finetune.mixing import ScalarMix
 from rungwise.models.config import model_config
-from rungwise.models.family import Family
+from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.trained.encoders import new_tokens_of, output_of
+from rungwise.models.trained.encoders import new_tokens_of
 from rungwise.tasks.kinds.examples import TaskInfo
 
 DESCRIPTION = "model.json"  # file name of `describe`, beside the weights
@@ -99,9 +99,9 @@ class TaskModel(HeadedEncoder):
                 if (trained := pretrained.get(f"{self.encoder.pooler}{name}")) is not None:
                     parameter.copy_(trained)
         if self.info.kind == "generation" and whole:
-            table_VD, bias_V = output_of(
-                self.model_config, self.objective, self.vocab_size, pretrained
-            )
+            family = self.model_config
+            assert isinstance(family, LayeredFamily)
+            table_VD, bias_V = family.output_weights(self.objective, self.vocab_size, pretrained)
             linear, known = self.head.linear, slice(self.vocab_size)
             if table_VD.shape[1] == linear.in_features:
                 linear.weight[known] = table_VD

@@ -18,6 +18,7 @@ from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.families.recurrent import LstmConfig, RnnConfig
 from rungwise.models.family import Family
 from rungwise.models.word_vectors.glove import GloveConfig
+from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.models.word_vectors.word2vec import Word2vecConfig
 
 ModelConfig = Annotated[
@@ -32,7 +33,8 @@ ModelConfig = Annotated[
     | NnlmConfig
     | NgramConfig
     | Word2vecConfig
-    | GloveConfig,
+    | GloveConfig
+    | ParagraphVectorsConfig,
     Field(discriminator="kind"),
 ]
 

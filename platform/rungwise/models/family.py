@@ -1,4 +1,4 @@
-"""The interface of a model family, and of the way its weights are fitted.
+"""The interface of a model family.
 
 A family is one file here: a config with the sizes, derived from `Family` or `TransformerFamily`,
 and the modules it builds. The platform uses families only through this interface; config.py lists
@@ -12,16 +12,16 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
-from pydantic import Field, field_validator, model_validator
-from torch import nn
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
 from rungwise.core.plural import counted
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.encoders import LayeredEncoder
-from rungwise.models.transformer.body import Body
+from rungwise.models.transformer.body import Body, OnBody, TokenOutput
 from rungwise.models.transformer.layer import Activation, Layer, Norm
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
@@ -38,17 +38,6 @@ class Family(Config):
     year: ClassVar[int]  # of the paper, the place of the rung in history
     paper: ClassVar[str]  # `Devlin et al.`
     objectives: ClassVar[tuple[Objective, ...]]  # the first is the default
-    fitting: ClassVar[str] = "gradient"  # the kind of the pretrain block that it takes
-    has_encoder: ClassVar[bool] = True  # whether its weights have states to fine-tune and to probe
-    # Whether it goes on where the row before has ended: the `CarriesState` of objectives.py.
-    carries_state: ClassVar[bool] = False
-    # Whether it reads how tokens are written, which its body is told before training: `Body.spell`.
-    reads_spelling: ClassVar[bool] = False
-    # Tensors, by the beginnings of their names, that only some of its objectives train: what goes
-    # on from other weights may lack them.
-    optional_tensors: ClassVar[tuple[str, ...]] = ()
-    # What objectives that mask train above the first token's last state, likewise by its beginning.
-    pooler: ClassVar[str | None] = None
 
     @property
     def max_length(self) -> int | None:
@@ -78,18 +67,11 @@ class Family(Config):
         `vocab_multiple`: see `Body`."""
         self._lacks("weights that are learnt by gradient")
 
-    def body(self, vocab_size: int, objective: Objective) -> Body:
-        """Build the model without the parts that only pretraining needs, with random weights."""
-        self._lacks("encoder to fine-tune")
-
     def encoder(
         self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
     ) -> LayeredEncoder:
         """Build the body to fine-tune with this `dropout`; `new_tokens` follow the vocabulary."""
-        config = self.model_copy(update={"dropout": dropout})
-        body = config.body(vocab_size + new_tokens, objective)
-        pooler = self.pooler if objective.masks else None
-        return LayeredEncoder(body, self.max_length, new_tokens, pooler)
+        self._lacks("encoder to fine-tune")
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> object:
         """Wrap a trained module with the family's capabilities (capabilities.py)."""
@@ -126,7 +108,50 @@ class Family(Config):
         raise ConfigError(f"model.kind is {self.kind}, which has no {what}; choose another kind")
 
 
-class TransformerFamily(Family):
+class LayeredFamily(Family):
+    """A family with states of tokens, to fine-tune and to probe."""
+
+    @abstractmethod
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        """Build the model without the parts that only pretraining needs, with random weights."""
+
+    def encoder(
+        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
+    ) -> LayeredEncoder:
+        config = self.model_copy(update={"dropout": dropout})
+        body = config.body(vocab_size + new_tokens, objective)
+        return LayeredEncoder(body, self.max_length, new_tokens)
+
+    def output_weights(
+        self, objective: Objective, vocab_size: int, tensors: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output matrix (V, D) and bias (V,) or None of a model with these tensors; for
+        a model without a next-token output, the token table and None."""
+        with torch.device("meta"):
+            model = self.build(vocab_size, objective)
+        model.load_state_dict(tensors, assign=True)
+        if isinstance(model, TokenOutput):
+            return model.output_table(), model.output_bias()
+        assert isinstance(model, OnBody)
+        return model.body.word_table(), None
+
+    def predicts_by_table(self, objective: Objective) -> bool:
+        """Whether the logits of the next token are a state times the token table, without bias."""
+        with torch.device("meta"):
+            model = self.build(1, objective)
+        return (
+            isinstance(model, TokenOutput)
+            and model.output_table() is model.body.word_table()
+            and model.output_bias() is None
+        )
+
+
+class StatefulFamily(LayeredFamily):
+    """A family that goes on where the row before has ended: its modules are `CarriesState`, in
+    objectives.py."""
+
+
+class TransformerFamily(LayeredFamily):
     """The sizes of a Transformer (transformer.py), by default those of BERT base and GPT-2."""
 
     layer_norm_epsilon: ClassVar[float] = 1e-5
@@ -182,6 +207,10 @@ class TransformerFamily(Family):
             head_size=self.own_head_size or self.hidden_size // self.num_heads,
         )
 
+    def blocks(self) -> list[Layer]:
+        """Return the options of each block."""
+        return [self.layer(number) for number in range(self.num_layers)]
+
     @property
     def max_length(self) -> int | None:
         return self.max_position_embeddings
@@ -207,38 +236,4 @@ class TransformerFamily(Family):
         pairs of positions. Causal attention counts half, because a causal kernel skips the future.
         Boundaries inside a row are ignored.
         """
-        return sum(self.layer(number).flops(T, causal) for number in range(self.num_layers))
-
-
-class Fitting(Config):
-    """A way in which the weights of a family come about: the block `pretrain` of a recipe.
-
-    `objective` is the name of one of the family's; null stands for its first, which takes its place
-    as soon as the family is known (pretraining/config.py).
-    """
-
-    kind: Any
-    objective: str | None = None  # one of the model's objectives; null: its first
-
-    reads_tokens: ClassVar[bool] = False  # and not instances
-
-    @property
-    def reads_longer(self) -> bool:
-        """Whether it also reads `longer_instances`."""
-        return False
-
-    @property
-    def watched(self) -> set[str]:
-        """Keys that affect monitoring and not the weights; excluded from the run's identity."""
-        return set()
-
-    def check(self, model: Family, compute: ComputeConfig) -> None:
-        """Raise ConfigError if `model` cannot be fitted this way on these machines."""
-
-    @field_validator("objective", mode="before")
-    @classmethod
-    def _plain_name(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            name = value.get("kind", "mlm_nsp")
-            raise ValueError(f"expected a plain name, objective: {name}, found {dict(value)}")
-        return value
+        return sum(layer.flops(T, causal) for layer in self.blocks())

@@ -27,6 +27,7 @@ from rungwise.evaluation.comparison.compare import (
 )
 from rungwise.evaluation.comparison.table import TABLE, TableConfig
 from rungwise.finetune import FinetuneConfig, check
+from rungwise.models.family import LayeredFamily
 from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import (
     Recipe,
@@ -96,7 +97,11 @@ class Experiment:
         self._recipe = recipe
         self._pretrained: dict[str, list[_Pretrained]] = {}
         variants = {name: _variant(recipe, name) for name in recipe.variants}
-        with_encoder = [name for name, each in variants.items() if training(each).model.has_encoder]
+        with_encoder = [
+            name
+            for name, each in variants.items()
+            if isinstance(training(each).model, LayeredFamily)
+        ]
         self._tuned = {
             task: entry.variants or with_encoder or list(variants)
             for task, entry in recipe.tasks.items()

@@ -3,9 +3,9 @@
     round ──┬──> replica 0 reads its share of the text ──┬──> average ──> next round
             └──> replica 1, on any machine ──────────────┘
 
-The text of an epoch is cut by tokens, between sentences, into a stretch for each round and replica;
-a task memory-maps the files of its stretch. Parameter mixing: McDonald et al. 2010, "Distributed
-Training Strategies for the Structured Perceptron".
+The text of an epoch is cut by tokens, between the units of the family, into a stretch for each
+round and replica; a task memory-maps the files of its stretch. Parameter mixing: McDonald et al.
+2010, "Distributed Training Strategies for the Structured Perceptron".
 
 V vocabulary
 """
@@ -16,7 +16,7 @@ import functools
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,39 +25,21 @@ from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.models.word_vectors.vector_family import Stretch, Weights
+from rungwise.models.fitting import Losses, ReadingFamily, Stretch, Weights
 from rungwise.pretraining.config import AsynchronousConfig, FitConfig
+from rungwise.pretraining.counts import read_text
 from rungwise.pretraining.rounds import (
-    Losses,
-    WeightedFamily,
+    Rounds,
+    copy_arrays,
+    count_tokens,
     fit,
-    in_threads,
-    word_counts,
-    writable,
+    run_threads,
+    sum_losses,
 )
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokensFile
 
-
-class ReadingFamily(WeightedFamily, Protocol):
-    """A family that learns while it reads."""
-
-    def plan(self, counts_V: NDArray[np.int64]) -> Sequence[NDArray[Any]]:
-        """Tables that reading needs, derived from the counts of words."""
-        ...
-
-    def read(
-        self,
-        weights: Weights,
-        plan: Sequence[NDArray[Any]],
-        text: Stretch,
-        rates: tuple[float, float],
-        seed: int,
-    ) -> Losses:
-        """Learn from sentences, updating `weights` in place, while the rate goes from the first to
-        the second; with rates of 0 only measure."""
-        ...
+Plan = Sequence[NDArray[Any]]
 
 
 def pretrain_asynchronously(
@@ -73,115 +55,99 @@ def pretrain_asynchronously(
     began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
     family = cast(ReadingFamily, config.model)
-    counts_V = word_counts(artifact, settings.minimum_count, context)
+    counts_V = count_tokens(artifact, settings.minimum_count, context)
     plan = ray.put(family.plan(counts_V))
     replicas, per_epoch = settings.replicas, settings.rounds_per_epoch
-    rounds = settings.epochs * per_epoch
-    read = ray.remote(_read)
+    number_of_rounds = settings.epochs * per_epoch
+    read = ray.remote(_read_share)
 
     def rate(number: int) -> float:
         slope = settings.minimum_rate - settings.learning_rate
-        return settings.learning_rate + slope * number / rounds
+        return settings.learning_rate + slope * number / number_of_rounds
 
-    def take(number: int, weights: Weights) -> Weights:
-        shared, at = ray.put(weights), (rate(number), rate(number + 1))
-        first, of = number % per_epoch * replicas, per_epoch * replicas
-        seeds = [int(bits(settings.seed, number, replica)) >> 1 for replica in range(replicas)]
-        tasks = [
-            read.options(num_cpus=settings.threads).remote(
-                _Share("train", first + replica, of, at, seed, settings.threads),
-                family,
-                artifact,
-                plan,
-                shared,
+    def learn(number: int, weights: Weights) -> Weights:
+        shared, rates = ray.put(weights), (rate(number), rate(number + 1))
+        first, parts = number % per_epoch * replicas, per_epoch * replicas
+        shares = [
+            _Share(
+                "train",
+                first + replica,
+                parts,
+                rates,
+                int(bits(settings.seed, number, replica)) >> 1,
+                settings.threads,
             )
-            for replica, seed in enumerate(seeds)
+            for replica in range(replicas)
         ]
-        return mean([weights for weights, _ in ray.get(tasks)])
+        tasks = [
+            read.options(num_cpus=settings.threads).remote(share, family, artifact, plan, shared)
+            for share in shares
+        ]
+        return family.average(weights, [weights for weights, _ in ray.get(tasks)])
 
-    def losses(weights: Weights) -> Losses:
+    def measure(weights: Weights) -> Losses:
         share = _Share("validation", 0, 1, (0.0, 0.0), settings.seed, 1)
         return ray.get(read.remote(share, family, artifact, plan, weights))[1]
 
-    return fit(
-        config,
-        artifact,
-        output,
-        context,
-        began=began,
-        start=lambda: family.start(counts_V, settings.seed),
-        rounds=rounds,
-        take=take,
-        losses=losses,
-    )
+    rounds = Rounds(counts_V, number_of_rounds, learn, measure, began)
+    return fit(config, artifact, output, context, rounds)
 
 
 class _Share(NamedTuple):
-    """A task's part of the text, stretch `number` of `of` of a split, and how to read it."""
+    """A task's part of a split, one of `parts`, and how to read it."""
 
     split: str
     number: int
-    of: int
+    parts: int
     rates: tuple[float, float]
     seed: int
     threads: int
 
 
-def _read(
-    share: _Share,
-    family: ReadingFamily,
-    artifact: Artifact,
-    plan: Sequence[NDArray[Any]],
-    weights: Weights,
+def _read_share(
+    share: _Share, family: ReadingFamily, artifact: Artifact, plan: Plan, weights: Weights
 ) -> tuple[Weights, Losses]:
-    weights = dict(zip(weights, writable(weights.values()), strict=True))
-    plan, (first, last) = writable(plan), share.rates
+    weights = dict(zip(weights, copy_arrays(weights.values()), strict=True))
+    plan, (first, last) = copy_arrays(plan), share.rates
 
-    def learn(part: tuple[Stretch, int], at: tuple[float, float]) -> Losses:
-        return family.read(weights, plan, part[0], at, part[1])
+    def learn(rates: tuple[float, float], part: tuple[Stretch, int]) -> Losses:
+        stretch, seed = part
+        return family.read(weights, plan, stretch, rates, seed)
 
-    found: list[Losses] = []
-    for file, (stretch, begin, end) in enumerate(_stretches(artifact, share)):
+    losses: list[Losses] = []
+    for file, (stretch, begin, end) in enumerate(_stretches(share, family, artifact)):
         # Threads share a file, and each goes through the rates of the whole file.
-        at = (first + (last - first) * begin, first + (last - first) * end)
-        each = [
+        rates = (first + (last - first) * begin, first + (last - first) * end)
+        parts = [
             (part, int(bits(share.seed, file, number)) >> 1)
-            for number, part in enumerate(parts(stretch, share.threads))
+            for number, part in enumerate(cut(stretch, share.threads))
         ]
-        found.append(in_threads(functools.partial(learn, at=at), each))
-    return weights, (sum(total for total, _ in found), sum(count for _, count in found))
+        losses.append(run_threads(functools.partial(learn, rates), parts))
+    return weights, sum_losses(losses)
 
 
-def _stretches(artifact: Artifact, share: _Share) -> Iterator[tuple[Stretch, float, float]]:
-    """The sentences of a share, file by file, with the fraction of it read before and after."""
+def _stretches(
+    share: _Share, family: ReadingFamily, artifact: Artifact
+) -> Iterator[tuple[Stretch, float, float]]:
+    """Yield what a share has of each file, with the fraction of the share before and after it."""
     files = TokensSummary.of(artifact).files_of(share.split)
     total = sum(row.tokens for row in files)
-    low, high = (number * total // share.of for number in (share.number, share.number + 1))
-    passed = 0
+    low, high = (number * total // share.parts for number in (share.number, share.number + 1))
+    tokens = documents = 0  # of the files before
     for row in files:
-        if passed < high and passed + row.tokens > low:
-            text = TokensFile(artifact.folder.local(row.file)).text()
-            begins = text.starts[:-1] + passed
-            first, last = (int(at) for at in np.searchsorted(begins, [low, high]))
-            ends = text.starts[[first, last]] + passed
-            begin, end = (ends - low) / max(1, high - low)
-            yield Stretch(text.ids.astype(np.int32), text.starts, first, last), begin, end
-        passed += row.tokens
+        if tokens < high and tokens + row.tokens > low:
+            whole = family.units(read_text(artifact, row.file, documents))
+            starts = whole.starts + tokens
+            first, last = (int(unit) for unit in np.searchsorted(starts[:-1], [low, high]))
+            begin, end = (starts[[first, last]] - low) / max(1, high - low)
+            yield whole._replace(first=first, last=last), begin, end
+        tokens += row.tokens
+        documents += row.documents
 
 
-def parts(stretch: Stretch, count: int) -> list[Stretch]:
-    """Split a stretch into `count` parts of about as many tokens each."""
+def cut(stretch: Stretch, count: int) -> list[Stretch]:
+    """Cut a stretch into `count` parts of about as many tokens each."""
     ends = stretch.starts[[stretch.first, stretch.last]]
     cuts = np.searchsorted(stretch.starts, np.linspace(ends[0], ends[1], count + 1)).tolist()
     cuts[0], cuts[-1] = stretch.first, stretch.last
     return [stretch._replace(first=a, last=b) for a, b in itertools.pairwise(cuts)]
-
-
-def mean(replicas: Sequence[Weights]) -> Weights:
-    """The mean of each array, summed in the order of the replicas."""
-    if len(replicas) == 1:
-        return replicas[0]
-    return {
-        name: np.stack([weights[name] for weights in replicas]).mean(axis=0, dtype=np.float32)
-        for name in replicas[0]
-    }

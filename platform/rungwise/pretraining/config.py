@@ -14,7 +14,8 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
 from rungwise.models.config import ModelConfig
-from rungwise.models.family import Family, Fitting
+from rungwise.models.family import Family, StatefulFamily
+from rungwise.models.fitting import CountedFamily, Fitting, PairsFamily, ReadingFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.training.config import GradientConfig
 
@@ -29,6 +30,7 @@ def _kind(block: Any) -> str | None:
 class CountsConfig(Fitting):
     """Fitting by counting the text once; there is nothing to choose."""
 
+    fits: ClassVar[type] = CountedFamily
     reads_tokens: ClassVar[bool] = True
 
     kind: Literal["counts"] = "counts"
@@ -58,6 +60,8 @@ class AsynchronousConfig(_Passes):
     fit into memory.
     """
 
+    fits: ClassVar[type] = ReadingFamily
+
     kind: Literal["asynchronous"] = "asynchronous"
     epochs: int = Field(default=5, ge=1)
     learning_rate: float = Field(default=0.025, gt=0)
@@ -79,6 +83,8 @@ class AsynchronousConfig(_Passes):
 class CooccurrenceConfig(_Passes):
     """Epochs of AdaGrad over counts of co-occurring words, in the memory of one machine."""
 
+    fits: ClassVar[type] = PairsFamily
+
     kind: Literal["cooccurrence"] = "cooccurrence"
     # a killed run counts again and resumes from the last epoch
     epochs: int = Field(default=25, ge=1)
@@ -92,7 +98,13 @@ PretrainConfig = Annotated[
     | Annotated[CooccurrenceConfig, Tag("cooccurrence")],
     Discriminator(_kind),
 ]
-KINDS = ("gradient", "counts", "asynchronous", "cooccurrence")
+# By gradient are all families that no other kind fits.
+KINDS: dict[str, type[Fitting]] = {
+    "counts": CountsConfig,
+    "asynchronous": AsynchronousConfig,
+    "cooccurrence": CooccurrenceConfig,
+    "gradient": GradientConfig,
+}
 
 FittingT = TypeVar("FittingT", bound=Fitting)
 FittingT_co = TypeVar("FittingT_co", bound=Fitting, covariant=True)
@@ -143,7 +155,7 @@ class FitConfig(Generic[FittingT_co]):
     def compiles(self) -> bool:
         """Whether torch.compile takes the step: recurrent layers are kernels of their own, and
         losses that compare a whole batch have no fixed shapes."""
-        return not (self.model.carries_state or self.objective.sentences)
+        return not (isinstance(self.model, StatefulFamily) or self.objective.sentences)
 
     def blocks(self) -> dict[str, Any]:
         """Both blocks as plain data, from which `PretrainStageConfig` is read again."""
@@ -164,12 +176,17 @@ def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
     """Return `pretrain`, which may be unvalidated. Raises ConfigError if the family does not take
     its kind, before any of that kind's keys are reported."""
     kind = _kind(pretrain)
-    if model is not None and kind != model.fitting and kind in KINDS:
+    if model is not None and kind in KINDS and kind != (takes := fitting_kind(model)):
         raise ConfigError(
             f"pretrain.kind is {kind}, but model.kind is {model.kind}, which is fitted by "
-            f"{model.fitting}; set pretrain.kind={model.fitting}, or take another model"
+            f"{takes}; set pretrain.kind={takes}, or take another model"
         )
     return pretrain
+
+
+def fitting_kind(model: Family) -> str:
+    """Return the kind of `pretrain` that fits a family."""
+    return next(kind for kind, block in KINDS.items() if isinstance(model, block.fits))
 
 
 def with_objective(pretrain: FittingT, model: Family) -> FittingT:

@@ -10,63 +10,32 @@ the model is the same to the byte. The family defines what is counted and how th
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import safetensors.numpy
-from numpy.typing import NDArray
 
 from rungwise.core.errors import UserError, from_text, to_text
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.models.trained.capabilities import LanguageModel
+from rungwise.models.fitting import CountedFamily
 from rungwise.models.trained.perplexity import perplexity
 from rungwise.pretraining.config import CountsConfig, FitConfig
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.summary import TokensSummary
+from rungwise.tokens.summary import TokensRow, TokensSummary
 from rungwise.tokens.text import TokenisedText, TokensFile, close_documents
 from rungwise.training.tensor_files import MODEL
 
 _BYTES_A_TOKEN = 64  # of a table, at most: its n-grams of each order with their counts
 _PARTS = 16  # into which the counts of a shard are split, to be merged in parallel
 Table = TypeVar("Table")
-
-
-class CountedModel(LanguageModel, Protocol):
-    """A language model made of arrays."""
-
-    def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the model by name."""
-        ...
-
-
-class CountedFamily(Protocol):
-    """A family whose model is estimated from counts of documents; a table holds counts."""
-
-    def count(
-        self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.integer], special: SpecialIds
-    ) -> Any:
-        """The table of one shard of documents, each closed by the end symbol."""
-        ...
-
-    def split(self, table: Any, parts: int) -> Sequence[Any]:
-        """Split the table into parts that can be merged separately."""
-        ...
-
-    def merge(self, tables: Sequence[Any]) -> Any:
-        """The sum of tables, the same for any grouping."""
-        ...
-
-    def estimate(self, table: Any, vocab_size: int, special: SpecialIds) -> CountedModel:
-        """Estimate the model from all counts."""
-        ...
 
 
 def pretrain_by_counts(
@@ -81,19 +50,17 @@ def pretrain_by_counts(
     artifact, objective = inputs["tokens"], config.objective
     tokens = TokensSummary.of(artifact)
     family = cast(CountedFamily, config.model)
-    special = tokens.special
-    (end,) = special.require("end")
 
     def count(text: TokenisedText) -> Any:
-        return family.count(*close_documents(text, end), special)
+        return family.count(text, tokens.special)
 
-    table = counted(artifact, count, family.split, family.merge, context)
+    table = count_split(artifact, count, family.split, family.merge, context)
     model = family.estimate(table, tokens.vocab_size, tokens.special)
     tensors = model.to_tensors()
     output.write_bytes(MODEL, safetensors.numpy.save(tensors))
-    held_out = list(_held_out(artifact, tokens))
-    measured = perplexity(model, held_out, tokens.text_bytes.validation)
-    nats = measured.nats_per_token
+    (end,) = tokens.special.require("end")
+    held_out = perplexity(model, list(_documents(artifact, end)), tokens.text_bytes.validation)
+    nats = held_out.nats_per_token
     parameters = sum(array.size for name, array in tensors.items() if name.startswith("log"))
     return PretrainSummary(
         fitting="counts",
@@ -107,24 +74,38 @@ def pretrain_by_counts(
         final={
             "loss": nats,
             objective.tokens.loss_key: nats,
-            "perplexity": measured.perplexity,
-            "bits_per_byte": measured.bits_per_byte,
+            "perplexity": held_out.perplexity,
+            "bits_per_byte": held_out.bits_per_byte,
         },
         seconds=time.monotonic() - began,
         headline=f"{parameters / 1e6:.1f} M parameters  validation {objective.tokens.key} "
         f"{nats:.3f} (unigram {tokens.unigram_entropy:.2f})  "
-        f"{measured.bits_per_byte:.3f} bits per byte",
+        f"{held_out.bits_per_byte:.3f} bits per byte",
     )
 
 
-def counted(
+def split_texts(artifact: Artifact, split: str) -> Iterator[tuple[TokensRow, TokenisedText]]:
+    """Yield the files of a split with their text, whose documents know their numbers."""
+    first_document = 0
+    for row in TokensSummary.of(artifact).files_of(split):
+        yield row, read_text(artifact, row.file, first_document)
+        first_document += row.documents
+
+
+def read_text(artifact: Artifact, file: str, first_document: int) -> TokenisedText:
+    """Map a file of tokens into memory; `first_document` is the number of its first document."""
+    text = TokensFile(artifact.folder.local(file)).text()
+    return dataclasses.replace(text, first_document=first_document)
+
+
+def count_split(
     artifact: Artifact,
     count: Callable[[TokenisedText], Table],
     split: Callable[[Table, int], Sequence[Table]],
     merge: Callable[[Sequence[Table]], Table],
     context: Context,
 ) -> Table:
-    """The table of the whole training split; the functions are those of `CountedFamily`."""
+    """Count the whole training split; the functions are those of `CountedFamily`."""
     import ray.data
 
     from rungwise.cluster.session import quiet_ray_data
@@ -133,39 +114,44 @@ def counted(
     quiet_ray_data()
     tokens = TokensSummary.of(artifact)
     files = tokens.files_of("train")
+    numbers = itertools.accumulate((row.documents for row in files), initial=0)
+    items = [
+        {"file": row.file, "first_document": number}
+        for row, number in zip(files, numbers, strict=False)
+    ]
 
     def count_files(batch: pa.Table) -> pa.Table:
         parts: list[list[Any]] = [[] for _ in range(_PARTS)]
         try:
-            for name in batch["file"].to_pylist():
-                table = count(TokensFile(artifact.folder.local(name)).text())
+            for item in batch.to_pylist():
+                table = count(read_text(artifact, **item))
                 for part, piece in zip(parts, split(table, _PARTS), strict=True):
                     part.append(piece)
         except UserError as error:
-            return _rows([0], [b""], to_text(error))
-        return _rows(range(_PARTS), [pickle.dumps(merge(pieces)) for pieces in parts])
+            return _table_rows([0], [b""], to_text(error))
+        return _table_rows(range(_PARTS), [pickle.dumps(merge(pieces)) for pieces in parts])
 
     def merge_part(group: pa.Table) -> pa.Table:
-        failed = group["error"].drop_null()
-        if len(failed):
-            return _rows([0], [b""], failed[0].as_py())
-        tables = [pickle.loads(one) for one in group["table"].to_pylist()]
-        return _rows([group["part"][0].as_py()], [pickle.dumps(merge(tables))])
+        errors = group["error"].drop_null()
+        if len(errors):
+            return _table_rows([0], [b""], errors[0].as_py())
+        tables = [pickle.loads(table) for table in group["table"].to_pylist()]
+        return _table_rows([group["part"][0].as_py()], [pickle.dumps(merge(tables))])
 
-    pieces = ray.data.from_items([{"file": row.file} for row in files]).map_batches(
+    pieces = ray.data.from_items(items).map_batches(
         count_files, batch_size=1, batch_format="pyarrow"
     )
-    merged = []
+    tables = []
     moved_bytes = tokens.tokens.train * _BYTES_A_TOKEN
     for row in by_part(pieces, "part", _PARTS, moved_bytes, merge_part).iter_rows():
         if row["error"] is not None:
             raise from_text(row["error"])
-        merged.append(pickle.loads(row["table"]))
-        context.report.progress(len(merged), _PARTS)
-    return merge(merged)
+        tables.append(pickle.loads(row["table"]))
+        context.report.progress(len(tables), _PARTS)
+    return merge(tables)
 
 
-def _rows(parts: Sequence[int], tables: list[bytes], error: str | None = None) -> pa.Table:
+def _table_rows(parts: Sequence[int], tables: list[bytes], error: str | None = None) -> pa.Table:
     return pa.table(
         {
             "part": pa.array(parts, pa.int32()),
@@ -175,10 +161,9 @@ def _rows(parts: Sequence[int], tables: list[bytes], error: str | None = None) -
     )
 
 
-def _held_out(artifact: Artifact, tokens: TokensSummary) -> Iterator[list[int]]:
-    for row in tokens.files_of("validation"):
-        (end,) = tokens.special.require("end")
-        ids, starts = close_documents(TokensFile(artifact.folder.local(row.file)).text(), end)
-        flat = ids.tolist()
-        for begin, end in itertools.pairwise(starts.tolist()):
-            yield flat[begin:end]
+def _documents(artifact: Artifact, end: int) -> Iterator[list[int]]:
+    """Yield the ids of each held-out document, closed by the end symbol."""
+    for _, text in split_texts(artifact, "validation"):
+        ids, starts = close_documents(text, end)
+        for document in np.split(ids, starts[1:-1]):
+            yield document.tolist()

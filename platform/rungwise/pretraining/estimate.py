@@ -28,6 +28,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kinds import AnyInstancesConfig, config_of
 from rungwise.instances.summary import InstancesSummary
+from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
 from rungwise.models.losses.objectives import CarriesState
 from rungwise.models.transformer.block import parameter_count, recompute_activations
@@ -239,7 +240,7 @@ def _batches(
         batch = objective.random_batch(
             micro, measures.sequence_length, measures.vocab_size, measures.masked_per_row
         ).to(device)
-        if config.model.carries_state:
+        if isinstance(config.model, StatefulFamily):
             state_shape = cast(CarriesState, model).state_shape
             batch = replace(batch, state=torch.zeros(micro, *state_shape, device=device))
         for _ in range(_MEASURED_BATCHES):

@@ -30,6 +30,7 @@ from rungwise.core.stages.context import Context, Reporter
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import config_of
 from rungwise.instances.summary import InstancesSummary
+from rungwise.models.trained.capabilities import ReadsSpelling
 from rungwise.models.transformer.body import OnBody
 from rungwise.pretraining.config import FitConfig, check_rows
 from rungwise.pretraining.initial import INITIAL, began_with, check_initial, load_initial
@@ -314,10 +315,11 @@ def pretrain(
             )
     initial = inputs.get(INITIAL)
     model = build(config, summary.vocab_size)
-    if config.model.reads_spelling:
+    body = cast(OnBody, model).body
+    if isinstance(body, ReadsSpelling):
         tokenizer = find_input(find_input(inputs["instances"], "tokens"), "tokenizer")
         pieces = token_bytes(load_tokenizer(tokenizer.folder))
-        cast(OnBody, model).body.spell(pieces, *summary.special.require("end"))
+        body.spell(pieces, *summary.special.require("end"))
     # The others receive the leader's weights; a checkpoint of this run replaces them.
     carried = load_initial(model, initial) if initial and group.leads else {}
     checkpoints = Checkpoints(

@@ -19,9 +19,8 @@ sentences without a successor. A carried part was trained on an older encoder.
 
 from __future__ import annotations
 
-from typing import cast
-
 import safetensors
+import torch
 from torch import Tensor, nn
 
 from rungwise.core.configuration.canonical import flatten
@@ -30,7 +29,6 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.transformer.body import OnBody
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.imported import IMPORTED, ImportSummary
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
@@ -84,18 +82,23 @@ def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
     tensors. Raises DataError if the file lacks a required tensor."""
     saved = load_tensors(initial.folder, MODEL)
     own = model.state_dict()
-    trained, _ = _trained(initial)
-    optional = trained.optional_tensors
-    if is_imported(initial):  # heads that it lacks are drawn
-        body = cast(OnBody, model).body.name
-        optional += tuple(name for name in own if not name.startswith(f"{body}."))
-    missing = [name for name in own if name not in saved and not name.startswith(optional)]
-    if missing:
+    required = _required_tensors(initial)
+    if missing := [name for name in own if name not in saved and name in required]:
         raise DataError(
             f"{initial.folder.path(MODEL)} lacks {missing[0]}; remove the folder to train it again"
         )
     model.load_state_dict({name: saved[name] for name in own if name in saved}, strict=False)
     return {name: tensor for name, tensor in saved.items() if name not in own}
+
+
+def _required_tensors(initial: Artifact) -> set[str]:
+    """The names of the tensors that the file must have: those of the model before, and of imported
+    weights, which may lack any head, those of its body."""
+    family, objective = _trained(initial)
+    with torch.device("meta"):
+        if is_imported(initial):
+            return set(family.encoder(objective, 1, 0.0).state_dict())
+        return set(family.build(1, objective).state_dict())
 
 
 def carried_by(pretrain: Artifact) -> list[str]:

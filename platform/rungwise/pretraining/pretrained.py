@@ -13,6 +13,7 @@ from torch import nn
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.instances.summary import InstancesSummary
+from rungwise.models.family import LayeredFamily
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.pretraining.config import PretrainStageConfig
@@ -81,7 +82,7 @@ def load_encoder(pretrain: Artifact) -> LayeredEncoder | None:
     """The trained model as an encoder of states, layer by layer, in eval mode and without new
     tokens; None for a family without states."""
     config, summary = config_of(pretrain), PretrainSummary.of(pretrain)
-    if not config.model.has_encoder:
+    if not isinstance(config.model, LayeredFamily):
         return None
     encoder = config.model.encoder(config.objective, summary.vocab_size, dropout=0.0)
     encoder.load(load_tensors(pretrain.folder, MODEL))

@@ -12,7 +12,8 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import safetensors.numpy
@@ -22,42 +23,30 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.models.fitting import Losses, WeightedFamily, Weights
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
-from rungwise.models.word_vectors.vector_family import Weights, WordVectorModel
 from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig, FitConfig
-from rungwise.pretraining.counts import counted
+from rungwise.pretraining.counts import count_split
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText
 from rungwise.training.tensor_files import MODEL
 
+DOCUMENTS = "documents.safetensors"  # a row for each training document
 _STATE, _ROUND, _SECONDS = ".state.safetensors", "round", "seconds"
-Losses = tuple[float, int]  # their sum, and their number
 
 
-class WeightedFamily(Protocol):
-    """A family whose weights are learnt in rounds."""
-
-    def start(self, counts_V: NDArray[np.int64], seed: int) -> Weights:
-        """The weights before the first round; a word whose count is 0 is left out."""
-        ...
-
-    def model(self, weights: Weights) -> WordVectorModel:
-        """The model of the weights."""
-        ...
-
-
-def word_counts(artifact: Artifact, minimum: int, context: Context) -> NDArray[np.int64]:
-    """How often each token (V,) occurs in the training split; 0 for special tokens and those below
-    `minimum`. Raises DataError if fewer than two are left."""
+def count_tokens(artifact: Artifact, minimum: int, context: Context) -> NDArray[np.int64]:
+    """Count each token (V,) of the training split; 0 for special tokens and those below `minimum`.
+    Raises DataError if fewer than two remain."""
     tokens = TokensSummary.of(artifact)
 
     def count(text: TokenisedText) -> SparseSums:
-        found = np.bincount(text.ids)
-        return SparseSums(np.flatnonzero(found), found[found > 0])
+        counts = np.bincount(text.ids)
+        return SparseSums(np.flatnonzero(counts), counts[counts > 0])
 
-    table = counted(artifact, count, sparse_sums.split, sparse_sums.merge, context)
+    table = count_split(artifact, count, sparse_sums.split, sparse_sums.merge, context)
     counts_V = np.zeros(tokens.vocab_size, np.int64)
     counts_V[table.keys] = table.sums
     counts_V[list(tokens.special.ids)] = 0
@@ -70,40 +59,52 @@ def word_counts(artifact: Artifact, minimum: int, context: Context) -> NDArray[n
     return counts_V
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """What a fit does in rounds: the functions `learn`, of a round's number and the weights before
+    it, and `measure`, of the weights."""
+
+    counts: NDArray[np.int64]  # (V,) of tokens
+    number: int
+    learn: Callable[[int, Weights], Weights]
+    measure: Callable[[Weights], Losses]
+    began: float  # when counting began, by the monotonic clock
+
+
 def fit(
     config: FitConfig[AsynchronousConfig | CooccurrenceConfig],
     artifact: Artifact,
     output: Folder,
     context: Context,
-    *,
-    began: float,
-    start: Callable[[], Weights],
-    rounds: int,
-    take: Callable[[int, Weights], Weights],
-    losses: Callable[[Weights], Losses],
+    rounds: Rounds,
 ) -> PretrainSummary:
-    """Run the remaining rounds, write `model.safetensors`, and return the summary. `began` is when
-    counting began, by the monotonic clock; a resumed run has counted before."""
+    """Run the remaining rounds, write `model.safetensors` and the vectors of documents if there are
+    any, and return the summary. The seconds of a resumed run include those before."""
     settings, tokens = config.pretrain, TokensSummary.of(artifact)
-    _say_if_it_waits(settings.threads, context)
-    if saved := _saved(output):
-        weights, done, seconds = saved
+    family = cast(WeightedFamily, config.model)
+    _warn_if_it_waits(settings.threads, context)
+    began, first = rounds.began, 0
+    if state := _load_state(output):
+        weights, first, seconds = state
         began = time.monotonic() - seconds
     else:
-        weights, done = start(), 0
-    for number in range(done, rounds):
-        weights = take(number, weights)
-        at = {_ROUND: number + 1, _SECONDS: time.monotonic() - began}
-        state = weights | {name: np.array([value]) for name, value in at.items()}
-        output.write_bytes(_STATE, safetensors.numpy.save(state))
-        context.report.progress(number + 1, rounds)
-    loss = mean_loss(*losses(weights))
-    tensors = config.model.model(weights).to_tensors()  # pyright: ignore[reportAttributeAccessIssue]
+        weights = family.start(rounds.counts, tokens.documents.train, settings.seed)
+    for number in range(first, rounds.number):
+        weights = rounds.learn(number, weights)
+        progress = {_ROUND: number + 1, _SECONDS: time.monotonic() - began}
+        arrays = weights | {name: np.array([value]) for name, value in progress.items()}
+        output.write_bytes(_STATE, safetensors.numpy.save(arrays))
+        context.report.progress(number + 1, rounds.number)
+    loss = mean_loss(*rounds.measure(weights))
+    tensors = family.model(weights, rounds.counts).to_tensors()
     output.write_bytes(MODEL, safetensors.numpy.save(tensors))
-    parameters = sum(array.size for array in tensors.values())
+    vectors = family.document_vectors(weights)
+    if vectors is not None:
+        output.write_bytes(DOCUMENTS, safetensors.numpy.save({"documents": vectors}))
     output.remove(_STATE)
+    parameters = sum(array.size for array in tensors.values() if array.dtype.kind == "f")
     objective, threads = config.objective, settings.threads
-    again = "" if threads == 1 else f"  {threads} threads: not repeatable to the bit"
+    warning = "" if threads == 1 else f"  {threads} threads: not repeatable to the bit"
     return PretrainSummary(
         fitting=settings.kind,
         model=config.model,
@@ -116,13 +117,13 @@ def fit(
         final={"loss": loss, objective.tokens.loss_key: loss},
         seconds=time.monotonic() - began,
         headline=f"{parameters / 1e6:.1f} M parameters  {objective.tokens.name.lower()} loss "
-        f"{loss:.3f} a {objective.tokens.unit}{again}",
+        f"{loss:.3f} a {objective.tokens.unit}{warning}",
     )
 
 
 def mean_loss(total: float, count: int) -> float:
-    """The mean of `count` losses. Raises DataError if there are none, UserError if they are not
-    finite."""
+    """Return the mean of `count` losses. Raises DataError if there are none, UserError if they are
+    not finite."""
     if not count:
         raise DataError(
             "expected sentences with two words or more to measure a loss on, found none; lower "
@@ -133,19 +134,23 @@ def mean_loss(total: float, count: int) -> float:
     return total / count
 
 
-def in_threads(work: Callable[[Any], Losses], shares: Iterable[Any]) -> Losses:
-    """Work on shares in threads; returns the sum of their losses."""
+def run_threads(work: Callable[[Any], Losses], shares: Iterable[Any]) -> Losses:
+    """Work on shares in threads; return the sum of their losses."""
     with ThreadPoolExecutor() as pool:
-        found = list(pool.map(work, shares))
-    return sum(total for total, _ in found), sum(count for _, count in found)
+        return sum_losses(pool.map(work, shares))
 
 
-def writable(arrays: Iterable[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Copies, because Ray hands read-only arrays to a task."""
+def sum_losses(losses: Iterable[Losses]) -> Losses:
+    totals, counts = zip((0, 0), *losses, strict=True)
+    return sum(totals), sum(counts)
+
+
+def copy_arrays(arrays: Iterable[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Copy arrays, because Ray hands read-only ones to a task."""
     return [np.array(array) for array in arrays]
 
 
-def _say_if_it_waits(threads: int, context: Context) -> None:
+def _warn_if_it_waits(threads: int, context: Context) -> None:
     import ray
 
     most = max(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
@@ -156,10 +161,9 @@ def _say_if_it_waits(threads: int, context: Context) -> None:
         )
 
 
-def _saved(output: Folder) -> tuple[Weights, int, float] | None:
-    """The weights of a killed run, the number of rounds done, and their seconds."""
+def _load_state(output: Folder) -> tuple[Weights, int, float] | None:
+    """Load the weights of a killed run, the number of its rounds, and their seconds."""
     if not output.exists(_STATE):
         return None
     state = safetensors.numpy.load(output.read_bytes(_STATE))
-    seconds = state.pop(_SECONDS, np.zeros(1))  # earlier versions wrote none
-    return state, int(state.pop(_ROUND)[0]), float(seconds[0])
+    return state, int(state.pop(_ROUND)[0]), float(state.pop(_SECONDS)[0])

@@ -34,6 +34,7 @@ class TokenisedText:
     first_sentence: NDArray[np.int64]  # (D + 1,)
     documents: NDArray[np.uint64]  # (D,) the hash of each
     unit_starts: NDArray[np.bool_] | None = None  # (N,) where a mask unit begins
+    first_document: int = 0  # the number of the first of them in its split
 
 
 def join_texts(parts: Sequence[TokenisedText]) -> TokenisedText:
@@ -47,6 +48,7 @@ def join_texts(parts: Sequence[TokenisedText]) -> TokenisedText:
         _offsets([np.diff(part.first_sentence) for part in parts]),
         np.concatenate([part.documents for part in parts]),
         np.concatenate(units) if units else None,
+        parts[0].first_document,
     )
 
 

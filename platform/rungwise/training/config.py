@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.instances.order import OrderConfig
-from rungwise.models.family import Family, Fitting
+from rungwise.models.family import Family, StatefulFamily
+from rungwise.models.fitting import Fitting
 from rungwise.training.average import AverageConfig, LastAverageConfig
 from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
 from rungwise.training.outliers import OutlierConfig
@@ -108,7 +109,7 @@ class GradientConfig(Fitting):
                 f"pretrain.global_batch_size is {self.global_batch_size}, but pretrain.objective "
                 f"{objective.name} compares the texts of a batch; raise it to 2 or more"
             )
-        if model.carries_state:
+        if isinstance(model, StatefulFamily):
             self._check_lanes(model, compute)
 
     def _check_lanes(self, model: Family, compute: ComputeConfig) -> None:

@@ -22,7 +22,7 @@ from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.instances.mixture import MixedOrder, quotas_of
 from rungwise.instances.order import Order, ReadOrder
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.family import Family
+from rungwise.models.family import Family, StatefulFamily
 from rungwise.models.losses.objectives import Batch
 from rungwise.training.average import LastAverageConfig
 from rungwise.training.config import GradientConfig, first_longer_step
@@ -112,7 +112,11 @@ def steps_read(turns: Sequence[tuple[int, Artifact]], steps: int) -> list[tuple[
 def rows_per_epoch(model: Family, instances: int, global_batch_size: int) -> int:
     """Instances that an epoch reads. If the model carries a state, lanes have equal length, so up
     to `global_batch_size` - 1 instances are left out."""
-    return instances - instances % global_batch_size if model.carries_state else instances
+    return (
+        instances - instances % global_batch_size
+        if isinstance(model, StatefulFamily)
+        else instances
+    )
 
 
 def rows_for_length(micro_batch_size: int, first_length: int, length: int) -> int:
@@ -154,7 +158,7 @@ def _phase(
     )
     objective = model.objective(settings.objective)
     order, lanes = order_of(model, settings, summary), None
-    if model.carries_state:
+    if isinstance(model, StatefulFamily):
         lanes = lanes_of(settings.global_batch_size, group.rank, group.world_size)
 
     def step(number: int) -> StepBatch:
@@ -172,7 +176,7 @@ def _phase(
 
     held_out = (
         functools.partial(held_out_in_lanes, lanes=settings.global_batch_size)
-        if model.carries_state
+        if isinstance(model, StatefulFamily)
         else held_out_batches
     )
     return Phase(
@@ -201,7 +205,7 @@ def order_of(model: Family, settings: GradientConfig, instances: InstancesSummar
     the sources."""
     files, seed = instances.files_of("train"), settings.seed
     rows = np.array([row.instances for row in files], dtype=np.int64)
-    if model.carries_state:
+    if isinstance(model, StatefulFamily):
         return LaneOrder(rows, seed, settings.global_batch_size)
     if quotas := quotas_of(settings.order, instances.instances_by_source("train")):
         sources = [row.source for row in files]

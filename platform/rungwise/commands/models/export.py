@@ -96,6 +96,7 @@ def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
     """
     from rungwise import tokenizer as tokenizers
     from rungwise.models.families.kneser_ney import NgramLanguageModel
+    from rungwise.models.fitting import CountedFamily
     from rungwise.pretraining.initial import config_of
     from rungwise.pretraining.pretrained import load_model, load_module, tokenizer_of
 
@@ -103,7 +104,7 @@ def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
     objective = config_of(pretrain).objective
     if vectors or not (objective.predicts_text or objective.sentences):
         return _write_vectors(pretrain, tokenizer, to)
-    if config_of(pretrain).model.fitting == "counts":
+    if isinstance(config_of(pretrain).model, CountedFamily):
         model = load_model(pretrain)
         if isinstance(model, NgramLanguageModel):
             return _write_arpa(model, tokenizer, to)

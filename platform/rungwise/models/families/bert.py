@@ -30,7 +30,7 @@ from torch.nn import functional
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.contrastive import SentenceModel
 from rungwise.models.losses.cross_entropy import output_logits
-from rungwise.models.losses.denoising import DECODER, SENTENCE_OBJECTIVES, sentence_encoder
+from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, sentence_encoder
 from rungwise.models.losses.objectives import (
     LEFT_TO_RIGHT,
     MLM,
@@ -39,6 +39,7 @@ from rungwise.models.losses.objectives import (
     Objective,
     PretrainingLogits,
 )
+from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
 from rungwise.models.transformer.block import (
     Transformer,
@@ -99,8 +100,6 @@ class BertConfig(EncoderFamily):
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Devlin et al."
     objectives: ClassVar = (MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT, *SENTENCE_OBJECTIVES)
-    optional_tensors: ClassVar = ("bert.pooler.", "nsp.", *DECODER)
-    pooler: ClassVar[str | None] = "bert.pooler."
     layer_norm_epsilon: ClassVar[float] = 1e-12
     activation: ClassVar[Activation] = "gelu"
 
@@ -136,6 +135,13 @@ class BertConfig(EncoderFamily):
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Bert(self, vocab_size, pooler=False, causal=not objective.masks)
 
+    def encoder(
+        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
+    ) -> LayeredEncoder:
+        encoder = super().encoder(objective, vocab_size, dropout, new_tokens)
+        encoder.pooler = "bert.pooler." if objective.masks else None
+        return encoder
+
 
 class Bert(TransformerBody):
     """The encoder, with its pooler unless `pooler` is False."""
@@ -162,7 +168,7 @@ class Bert(TransformerBody):
             else None
         )
         self.embedding_norm = nn.LayerNorm(D, eps=config.layer_norm_epsilon)
-        self.transformer = Transformer(config, causal)
+        self.transformer = Transformer(config.blocks(), causal)
         self.pooler = nn.Linear(D, D) if pooler else None
         initialise(self, config.initializer_range)
         self.clear_padding()

@@ -82,7 +82,7 @@ class Direction(nn.Module):
         super().__init__()
         self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
-        self.transformer = Transformer(config, causal=True)
+        self.transformer = Transformer(config.blocks(), causal=True)
 
     def forward(
         self,

@@ -36,7 +36,7 @@ from rungwise.core.plural import counted
 from rungwise.models.families.bidirectional import turned
 from rungwise.models.families.characters import Activation, CharacterEncoder, products
 from rungwise.models.families.projected_lstm import ProjectedLstm
-from rungwise.models.family import Family
+from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import padded_size
 from rungwise.models.losses.objectives import BILM, Objective
 from rungwise.models.trained.encoders import LayeredEncoder
@@ -50,12 +50,10 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 Filter = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
 
-class ElmoConfig(Family):
+class ElmoConfig(StatefulFamily):
     """The shape of an ELMo; the defaults are the paper's, 93.6 M parameters without the output."""
 
     objectives: ClassVar = (BILM,)
-    carries_state: ClassVar[bool] = True
-    reads_spelling: ClassVar[bool] = True
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Peters et al."

@@ -80,7 +80,7 @@ class Gpt(TransformerBody):
         super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
         self.config = config
         self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.transformer = Transformer(config, causal=True)
+        self.transformer = Transformer(config.blocks(), causal=True)
         initialise(self, config.initializer_range, truncated=False)
         if config.norm == "pre":
             self.transformer.scale_residuals()

@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead
-from rungwise.models.losses.denoising import DECODER, SENTENCE_OBJECTIVES, sentence_encoder
+from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, sentence_encoder
 from rungwise.models.losses.objectives import MLM, Objective
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import Body, TransformerBody
@@ -36,7 +36,6 @@ class ModernBertConfig(EncoderFamily):
     year: ClassVar[int] = 2024
     paper: ClassVar[str] = "Warner et al."
     objectives: ClassVar = (MLM, *SENTENCE_OBJECTIVES)
-    optional_tensors: ClassVar = DECODER
     activation: ClassVar[Activation] = "gelu"
 
     kind: Literal["modern_bert"] = "modern_bert"
@@ -85,7 +84,7 @@ class ModernBert(TransformerBody):
         super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
         self.config = config
         self.embedding_norm = config.layer(0).new_norm()
-        self.transformer = Transformer(config, causal=False)
+        self.transformer = Transformer(config.blocks(), causal=False)
         initialise(self, config.initializer_range)
         self.transformer.scale_residuals()
         self.clear_padding()

@@ -14,7 +14,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
@@ -25,6 +24,7 @@ from rungwise.models.losses.objectives import CAUSAL, Objective
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
+    from rungwise.tokens.text import TokenisedText
 
 
 class NgramConfig(Family):
@@ -33,8 +33,6 @@ class NgramConfig(Family):
     year: ClassVar[int] = 1998
     paper: ClassVar[str] = "Chen & Goodman"
     objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)  # counts need no instances
-    fitting: ClassVar[str] = "counts"
-    has_encoder: ClassVar[bool] = False
 
     kind: Literal["ngram"] = "ngram"
     order: int = Field(default=5, ge=1, le=16)
@@ -62,12 +60,12 @@ class NgramConfig(Family):
     def page_name(self, objective: Objective) -> str:
         return f"{self.order}-gram model"
 
-    def count(
-        self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.integer], special: SpecialIds
-    ) -> Table:
+    def count(self, text: TokenisedText, special: SpecialIds) -> Table:
         """Count the n-grams of one shard of documents, each closed by the end symbol."""
-        (start,) = special.require("cls")
-        return kneser_ney.count(ids, offsets, self.order, start)
+        from rungwise.tokens.text import close_documents
+
+        start, end = special.require("cls", "end")
+        return kneser_ney.count(*close_documents(text, end), self.order, start)
 
     def estimate(self, table: Table, vocab_size: int, special: SpecialIds) -> NgramLanguageModel:
         """Estimate the model from all counts. Raises DataError if the corpus is too small."""

@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.models.family import Family
+from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.trained.language_models import CausalModel
 from rungwise.models.transformer.body import Body, NextTokenModel
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
 
 
-class NnlmConfig(Family):
+class NnlmConfig(LayeredFamily):
     """The shape of a neural n-gram model; the defaults are MLP1 of the paper's table 1."""
 
     objectives: ClassVar = (CAUSAL,)

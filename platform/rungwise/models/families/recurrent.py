@@ -35,7 +35,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from rungwise.core.plural import counted
-from rungwise.models.family import Family
+from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.body import Body, NextTokenModel
@@ -44,12 +44,11 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
 
 
-class RecurrentFamily(Family):
+class RecurrentFamily(StatefulFamily):
     """The keys of both. The dropouts are 0 unless asked for: see BertConfig. Small corpora, which
     are read many times, need them."""
 
     objectives: ClassVar = (CAUSAL,)
-    carries_state: ClassVar[bool] = True
     gates: ClassVar[int]  # of a cell, each with a matrix for its input and one for its state
 
     num_layers: int = Field(default=2, ge=1)

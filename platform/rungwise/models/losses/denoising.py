@@ -16,19 +16,17 @@ Shapes: B batch, T sequence, D hidden.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.contrastive import CONTRASTIVE, SentenceEncoder, unmasked
 from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_sums
 from rungwise.models.losses.objectives import MLM, Losses, Objective, Part, PretrainingBatch
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import Body
-
-if TYPE_CHECKING:
-    from rungwise.models.family import TransformerFamily
 
 
 class SentenceAutoencoder(SentenceEncoder):
@@ -36,7 +34,7 @@ class SentenceAutoencoder(SentenceEncoder):
 
     def __init__(self, body: Body, config: TransformerFamily) -> None:
         super().__init__(body)
-        self.decoder = Transformer(config, causal=True)
+        self.decoder = Transformer(config.blocks(), causal=True)
         self.from_vector = nn.Linear(config.hidden_size, config.hidden_size)
         initialise(self.decoder, config.initializer_range)
         initialise(self.from_vector, config.initializer_range)
@@ -117,7 +115,6 @@ TSDAE = dataclasses.replace(
     losses=_losses,
     sentences=True,
 )
-DECODER = ("decoder.", "from_vector.")  # name prefixes of its tensors
 SENTENCE_OBJECTIVES: tuple[Objective, ...] = (*CONTRASTIVE, TSDAE)
 
 

@@ -100,6 +100,16 @@ class Encoder(Protocol):
 
 
 @runtime_checkable
+class ReadsSpelling(Protocol):
+    """A body that reads how tokens are written."""
+
+    def spell(self, tokens: Sequence[bytes], end: int) -> None:
+        """Store how each token is written; `end` is the token between documents. Called before
+        training."""
+        ...
+
+
+@runtime_checkable
 class TargetLogits(Protocol):
     """Predicts every target of packed blocks."""
 

@@ -23,17 +23,13 @@ Shapes: B batch, T sequence, E width of a state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.transformer.body import Body, OnBody, TokenOutput, TransformerBody
-
-if TYPE_CHECKING:  # family.py imports this file
-    from rungwise.models.family import Family
+from rungwise.models.transformer.body import Body, OnBody, TransformerBody
 
 NUM_MARKS = 3  # start, delimiter, extract
 
@@ -44,7 +40,7 @@ class LayeredEncoder(OnBody):
     encoder leaves these weights out; a head may load them."""
 
     def __init__(
-        self, body: Body, max_length: int | None, new_tokens: int, pooler: str | None
+        self, body: Body, max_length: int | None, new_tokens: int, pooler: str | None = None
     ) -> None:
         super().__init__(body)
         self.width = body.width
@@ -144,31 +140,6 @@ class LayeredEncoder(OnBody):
                 )
         for target, source in copies:
             target.copy_(source)
-
-
-def output_of(
-    family: Family, objective: Objective, vocab_size: int, pretrained: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor | None]:
-    """Return a pretrained model's output matrix (V, D) and bias (V,) or None; for a model without
-    a next-token output, the token table and None."""
-    with torch.device("meta"):
-        model = family.build(vocab_size, objective)
-    model.load_state_dict(pretrained, assign=True)
-    if isinstance(model, TokenOutput):
-        return model.output_table(), model.output_bias()
-    assert isinstance(model, OnBody)
-    return model.body.word_table(), None
-
-
-def predicts_by_table(family: Family, objective: Objective) -> bool:
-    """Whether the logits of the next token are a state times the token table, without a bias."""
-    with torch.device("meta"):
-        model = family.build(1, objective)
-    return (
-        isinstance(model, TokenOutput)
-        and model.output_table() is model.body.word_table()
-        and model.output_bias() is None
-    )
 
 
 def new_tokens_of(objective: Objective) -> int:

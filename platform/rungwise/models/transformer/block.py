@@ -16,7 +16,8 @@ Shapes: B batch, T sequence, D hidden, M chosen positions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +32,6 @@ from rungwise.models.transformer.attention import (
 )
 from rungwise.models.transformer.layer import ACTIVATIONS, Layer, StackedLinear
 from rungwise.models.transformer.rotary import Rotation, rotation
-
-if TYPE_CHECKING:
-    from rungwise.models.family import TransformerFamily
 
 Seen = tuple[Visible, Rotation | None]  # inputs of a block beside the states
 
@@ -183,14 +181,13 @@ class Transformer(nn.Module):
     graphs: ClassVar = ("_leave",)  # see parallel.py
     stream: torch.dtype | None = None
 
-    def __init__(self, config: TransformerFamily, causal: bool) -> None:
+    def __init__(self, options: Sequence[Layer], causal: bool) -> None:
         super().__init__()
         self.causal = causal
-        self.dropout = config.dropout
+        self.options = options
         self.recompute = False
-        self.made = [config.layer(number) for number in range(config.num_layers)]
-        self.blocks = nn.ModuleList(Block(layer, causal) for layer in self.made)
-        last = self.made[-1]
+        self.blocks = nn.ModuleList(Block(layer, causal) for layer in options)
+        last = options[-1]
         self.final_norm = last.new_norm() if last.norm == "pre" else nn.Identity()
 
     def forward(
@@ -239,7 +236,7 @@ class Transformer(nn.Module):
         visible: Visible = None,
     ) -> tuple[Tensor, list[Seen]]:
         """Return the residual stream and each block's mask and rotation, shared where equal."""
-        dropout = self.dropout if self.training else 0.0
+        dropout = self.options[0].dropout if self.training else 0.0
         if visible is None:
             visible = visible_keys(
                 x_BTD.shape[1],
@@ -247,14 +244,14 @@ class Transformer(nn.Module):
                 document_BT,
                 starts_S,
                 causal=self.causal,
-                varlen=has_varlen(x_BTD, self.made[0].head_size, dropout),
+                varlen=has_varlen(x_BTD, self.options[0].head_size, dropout),
             )
         near = {
             window: near_keys(visible, window, x_BTD, self.causal)
-            for window in {each.window for each in self.made}
+            for window in {each.window for each in self.options}
         }
-        turns = {b: self._turn(b, x_BTD) for b in {each.rotary_base for each in self.made}}
-        seen = [(near[layer.window], turns[layer.rotary_base]) for layer in self.made]
+        turns = {b: self._turn(b, x_BTD) for b in {each.rotary_base for each in self.options}}
+        seen = [(near[layer.window], turns[layer.rotary_base]) for layer in self.options]
         return (x_BTD if self.stream is None else x_BTD.to(self.stream)), seen
 
     def _leave(self, x_BTD: Tensor) -> Tensor:
@@ -263,13 +260,17 @@ class Transformer(nn.Module):
     def _turn(self, base: float | None, x_BTD: Tensor) -> Rotation | None:
         if base is None:
             return None
-        return rotation(x_BTD.shape[1], self.made[0].head_size, base, x_BTD.device)
+        return rotation(x_BTD.shape[1], self.options[0].head_size, base, x_BTD.device)
 
     def _through(self, block: nn.Module, x_BTD: Tensor, *told: Any) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
             # Without dropout there is no random state to preserve.
             output = checkpoint(
-                block, x_BTD, *told, use_reentrant=False, preserve_rng_state=self.dropout > 0
+                block,
+                x_BTD,
+                *told,
+                use_reentrant=False,
+                preserve_rng_state=self.options[0].dropout > 0,
             )
             assert isinstance(output, Tensor)
             return output

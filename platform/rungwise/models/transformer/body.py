@@ -78,11 +78,6 @@ class Body(nn.Module, ABC):
         """Return the tensor with a row per token: a parameter, or the fixed spelling table."""
         return self.token_embedding.weight
 
-    def spell(self, tokens: Sequence[bytes], end: int) -> None:
-        """Store how each token is written; `end` is the token between documents. Called before
-        training for families with `reads_spelling`; others raise TypeError."""
-        raise TypeError(f"{type(self).__name__} does not read how tokens are written")
-
     @abstractmethod
     def encode_layers(
         self,

@@ -12,24 +12,27 @@ V vocabulary, D size of a vector, N cells
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.models.fitting import Weights
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.models.word_vectors.vector_family import (
     VectorFamily,
-    Weights,
     WordVectorModel,
-    drawn,
     objective_of,
+    random_rows,
 )
 
-_LEARNT = ("words", "contexts", "word_bias", "context_bias")
+if TYPE_CHECKING:  # a bare machine with PyTorch has no pyarrow
+    from rungwise.tokens.text import TokenisedText
+
+_PARAMETERS = ("words", "contexts", "word_bias", "context_bias")
 _SQUARES = "_squares"  # suffix of the sums of squared gradients
 
 
@@ -38,7 +41,6 @@ class GloveConfig(VectorFamily):
     is the sum of the word's vectors as a word and as a context."""
 
     objectives: ClassVar = (objective_of("log_counts", "Weighted squared", "cell"),)
-    fitting: ClassVar[str] = "cooccurrence"
 
     year: ClassVar[int] = 2014
     paper: ClassVar[str] = "Pennington et al."
@@ -55,18 +57,17 @@ class GloveConfig(VectorFamily):
     def page_name(self, objective: Objective) -> str:
         return "GloVe model"
 
-    def count(
-        self, ids: NDArray[np.integer], starts: NDArray[np.int64], counts_V: NDArray[np.int64]
-    ) -> SparseSums:
-        """Count the co-occurrences of one shard of sentences, in multiples of 1 / `_unit`, by key
-        row·V + column with row ≤ column. Words with a count of 0 are removed first."""
-        kept = counts_V[ids] > 0
-        words = ids[kept].astype(np.int64)
-        sentence = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[kept]
+    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
+        """Count the co-occurrences within the sentences of one shard, in multiples of 1 / `_unit`,
+        by key row·V + column with row ≤ column. Words with a count of 0 are removed first."""
+        is_frequent = counts_V[text.ids] > 0
+        words = text.ids[is_frequent].astype(np.int64)
+        sizes = np.diff(text.starts)
+        sentence = np.repeat(np.arange(len(sizes)), sizes)[is_frequent]
         tables = [SparseSums(words[:0], words[:0])]
         for distance in range(1, min(self.window, len(words) - 1) + 1):
-            together = sentence[distance:] == sentence[:-distance]
-            left, right = words[:-distance][together], words[distance:][together]
+            same = sentence[distance:] == sentence[:-distance]
+            left, right = words[:-distance][same], words[distance:][same]
             cells = np.minimum(left, right) * len(counts_V) + np.maximum(left, right)
             amount = np.full(len(cells), self._unit // distance)
             tables.append(sparse_sums.merge([SparseSums(cells, amount)]))
@@ -78,26 +79,25 @@ class GloveConfig(VectorFamily):
         amounts = table.sums / self._unit * (1 + (rows == columns))
         return Cells(rows.astype(np.int32), columns.astype(np.int32), amounts.astype(np.float32))
 
-    def start(self, counts_V: NDArray[np.int64], seed: int) -> Weights:
+    def start(self, counts_V: NDArray[np.int64], documents: int, seed: int) -> Weights:
         """Draw the initial weights; the sums of squared gradients start at 1."""
         rng = np.random.default_rng(seed)
-        rows = [drawn(rng, counts_V, self.size) for _ in _LEARNT]
+        rows = [random_rows(rng, counts_V, self.size) for _ in _PARAMETERS]
         biases = [row[:, 0].copy() for row in rows[2:]]
-        weights: Weights = dict(zip(_LEARNT, [*rows[:2], *biases], strict=True))
-        return weights | {f"{name}{_SQUARES}": np.ones_like(weights[name]) for name in _LEARNT}
+        weights: Weights = dict(zip(_PARAMETERS, [*rows[:2], *biases], strict=True))
+        return weights | {f"{name}{_SQUARES}": np.ones_like(weights[name]) for name in _PARAMETERS}
 
     def read(
         self, weights: Weights, cells: Cells, order: NDArray[np.int64], rate: float
     ) -> tuple[float, int]:
-        """Train on these cells in order, updating the weights in place; a rate of 0 only evaluates.
-        Returns the sum of the losses before each step and their number."""
+        """Train on cells; see `PairsFamily`."""
         from rungwise.models.word_vectors import glove_kernel
 
-        learnt = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _LEARNT)
-        arguments = [order, *cells, *learnt, self.x_max, self.alpha, rate]
+        arrays = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _PARAMETERS)
+        arguments = [order, *cells, *arrays, self.x_max, self.alpha, rate]
         return glove_kernel.read(*arguments)
 
-    def model(self, weights: Weights) -> WordVectorModel:
+    def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> WordVectorModel:
         words, contexts = (weights[name][:, : self.size] for name in ("words", "contexts"))
         return WordVectorModel(words + contexts, contexts.copy())
 

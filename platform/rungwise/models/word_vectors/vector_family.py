@@ -12,14 +12,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from rungwise.models.family import Family
+from rungwise.models.family import LayeredFamily
+from rungwise.models.fitting import Weights
 from rungwise.models.losses.objectives import CAUSAL, Objective, Part
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body
@@ -27,17 +28,7 @@ from rungwise.models.transformer.body import Body
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
 
-Weights = dict[str, NDArray[Any]]
-_LANES = 16  # floats in the widest register; rows are padded with zeros to a multiple
-
-
-class Stretch(NamedTuple):
-    """The sentences [first, last) of a text; sentence s is `ids[starts[s]:starts[s + 1]]`."""
-
-    ids: NDArray[np.int32]
-    starts: NDArray[np.int64]
-    first: int
-    last: int
+_MULTIPLE = 16  # floats in the widest register; rows are padded with zeros to a multiple
 
 
 def objective_of(name: str, part: str, unit: str) -> Objective:
@@ -52,7 +43,7 @@ def objective_of(name: str, part: str, unit: str) -> Objective:
     )
 
 
-class VectorFamily(Family):
+class VectorFamily(LayeredFamily):
     """A family whose model is a table of vectors; `size` is that of the papers' comparisons."""
 
     size: int = Field(default=100, ge=1)  # size of a vector
@@ -64,7 +55,10 @@ class VectorFamily(Family):
         self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
     ) -> LayeredEncoder:
         body = WordTable(vocab_size + new_tokens, self.size, dropout)
-        return LayeredEncoder(body, None, new_tokens, None)
+        return LayeredEncoder(body, None, new_tokens)
+
+    def document_vectors(self, weights: Weights) -> None:
+        """Return None: documents have no vectors."""
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> WordVectorModel:
@@ -116,13 +110,25 @@ class WordVectorModel:
         return self.table[list(ids)]
 
 
+def mean(replicas: Sequence[Weights]) -> Weights:
+    """Return the mean of each array, summed in the order of the replicas."""
+    if len(replicas) == 1:
+        return replicas[0]
+    return {
+        name: np.stack([weights[name] for weights in replicas]).mean(axis=0, dtype=np.float32)
+        for name in replicas[0]
+    }
+
+
 def padded(rows_VD: NDArray[Any]) -> NDArray[np.float32]:
     """Pad rows with zeros to (V, P), so that vectorised loops have no remainder."""
-    missing = -rows_VD.shape[1] % _LANES
+    missing = -rows_VD.shape[1] % _MULTIPLE
     return np.pad(rows_VD, ((0, 0), (0, missing))).astype(np.float32)
 
 
-def drawn(rng: np.random.Generator, counts_V: NDArray[np.int64], size: int) -> NDArray[np.float32]:
+def random_rows(
+    rng: np.random.Generator, counts_V: NDArray[np.int64], size: int
+) -> NDArray[np.float32]:
     """Draw vectors (V, P), uniform in ±1/(2D); tokens with a count of 0 get zeros."""
     rows_VD = (rng.random((len(counts_V), size), np.float32) - 0.5) / size
     return padded(rows_VD * (counts_V > 0)[:, None])

@@ -15,44 +15,35 @@ V vocabulary, D size of a vector, L steps of all paths in the tree
 from __future__ import annotations
 
 import heapq
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.models.family import Family
+from rungwise.models.fitting import Stretch, Weights, sentences
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.word_vectors.vector_family import (
-    Stretch,
     VectorFamily,
-    Weights,
     WordVectorModel,
-    drawn,
+    mean,
     objective_of,
+    random_rows,
 )
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no pyarrow
+    from rungwise.tokens.text import TokenisedText
 
 Counts = NDArray[np.int64]
 _WHOLE = 1 << 32  # a probability of 1 as an integer
 
 
-class Word2vecConfig(VectorFamily):
-    """One of the four models of the papers: two architectures, two outputs.
+class WindowFamily(Family):
+    """The keys of families that predict a word from its window, and the tables that they need."""
 
-    Noise is drawn once for all words of a window, which has the same expectation as drawing for
-    each (Ji et al. 2016, arXiv:1604.04661). CBOW follows the gradient of the mean, which the first
-    implementations did not (Irsoy et al. 2021, arXiv:2012.15332), and needs a learning rate of
-    about 0.075.
-    """
-
-    objectives: ClassVar = (objective_of("context_words", "Held-out context", "pair of words"),)
-    fitting: ClassVar[str] = "asynchronous"
-
-    year: ClassVar[int] = 2013
-    paper: ClassVar[str] = "Mikolov et al."
-
-    kind: Literal["word2vec"] = "word2vec"
-    # predict a word from one of its neighbours, or (cbow) from the mean of all
-    architecture: Literal["skip_gram", "cbow"] = "skip_gram"
+    size: int = Field(default=100, ge=1)  # size of a vector
     # negative sampling, or hierarchical softmax
     output: Literal["negative", "hierarchical"] = "negative"
     window: int = Field(default=5, ge=1)  # words on each side
@@ -63,13 +54,10 @@ class Word2vecConfig(VectorFamily):
     # words with a larger share of the text are read less often; 0: read all
     subsample: float = Field(default=1e-3, ge=0)
 
-    def describe(self) -> str:
-        by = "hierarchical softmax" if self.output == "hierarchical" else "negative sampling"
-        reads = "CBOW" if self.architecture == "cbow" else "skip-gram"
-        return f"{reads} with {by}, vectors of {self.size}, window {self.window}"
-
-    def page_name(self, objective: Objective) -> str:
-        return "word2vec model"
+    @property
+    def output_name(self) -> str:
+        """The output in words."""
+        return "hierarchical softmax" if self.output == "hierarchical" else "negative sampling"
 
     def plan(self, counts_V: Counts) -> Plan:
         """Build the tables for a pass over the text; words with a count of 0 are left out."""
@@ -79,27 +67,64 @@ class Word2vecConfig(VectorFamily):
             *huffman_paths(counts_V if self.output == "hierarchical" else counts_V[:0]),
         )
 
-    def start(self, counts_V: Counts, seed: int) -> Weights:
-        """Return the initial weights: random vectors, zeros for the output."""
-        inputs = drawn(np.random.default_rng(seed), counts_V, self.size)
+    def outputs(self, counts_V: Counts, width: int) -> NDArray[np.float32]:
+        """Return the initial output: zeros, a row per word, or per node of the tree."""
         nodes = max(1, int((counts_V > 0).sum()) - 1)
         rows = nodes if self.output == "hierarchical" else len(counts_V)
-        return {"inputs": inputs, "outputs": np.zeros((rows, inputs.shape[1]), np.float32)}
+        return np.zeros((rows, width), np.float32)
+
+
+class Word2vecConfig(WindowFamily, VectorFamily):
+    """One of the four models of the papers: two architectures, two outputs.
+
+    Noise is drawn once for all words of a window, which has the same expectation as drawing for
+    each (Ji et al. 2016, arXiv:1604.04661). CBOW follows the gradient of the mean, which the first
+    implementations did not (Irsoy et al. 2021, arXiv:2012.15332), and needs a learning rate of
+    about 0.075.
+    """
+
+    objectives: ClassVar = (objective_of("context_words", "Held-out context", "pair of words"),)
+
+    year: ClassVar[int] = 2013
+    paper: ClassVar[str] = "Mikolov et al."
+
+    kind: Literal["word2vec"] = "word2vec"
+    # predict a word from one of its neighbours, or (cbow) from the mean of all
+    architecture: Literal["skip_gram", "cbow"] = "skip_gram"
+
+    def describe(self) -> str:
+        architecture = "CBOW" if self.architecture == "cbow" else "skip-gram"
+        return (
+            f"{architecture} with {self.output_name}, vectors of {self.size}, window {self.window}"
+        )
+
+    def page_name(self, objective: Objective) -> str:
+        return "word2vec model"
+
+    def start(self, counts_V: Counts, documents: int, seed: int) -> Weights:
+        """Return the initial weights: random vectors, zeros for the output."""
+        inputs = random_rows(np.random.default_rng(seed), counts_V, self.size)
+        return {"inputs": inputs, "outputs": self.outputs(counts_V, inputs.shape[1])}
+
+    def units(self, text: TokenisedText) -> Stretch:
+        return sentences(text)
 
     def read(
         self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
     ) -> tuple[float, int]:
-        """Train on sentences, updating the weights in place; the learning rate goes linearly from
-        the first of `rates` to the second, and rates of 0 only evaluate. Returns the sum of the
-        losses (0 in training) and their number."""
+        """Train on sentences; see `ReadingFamily`. The sum of the losses is 0 in training."""
         from rungwise.models.word_vectors import word2vec_kernel
 
+        stretch = (text.ids, text.starts, text.first, text.last)
         reach = (self.window, self.dynamic_window, self.negatives, self.architecture == "cbow")
         return word2vec_kernel.read(
-            *text, *plan, weights["inputs"], weights["outputs"], *reach, *rates, seed
+            *stretch, *plan, weights["inputs"], weights["outputs"], *reach, *rates, seed
         )
 
-    def model(self, weights: Weights) -> WordVectorModel:
+    def average(self, before: Weights, replicas: Sequence[Weights]) -> Weights:
+        return mean(replicas)
+
+    def model(self, weights: Weights, counts_V: Counts) -> WordVectorModel:
         inputs, outputs = weights["inputs"], weights["outputs"]
         return WordVectorModel(inputs[:, : self.size].copy(), outputs[:, : self.size].copy())
 

@@ -237,7 +237,7 @@ def _theirs(model: nn.Module, config: Known, vocab_size: int) -> dict[str, Tenso
         state = {
             name: tensor
             for name, tensor in state.items()
-            if not name.startswith(config.optional_tensors)
+            if not name.startswith(("bert.pooler.", "nsp."))
         }
     tensors: dict[str, Tensor] = {}
     for entry in entries(config):

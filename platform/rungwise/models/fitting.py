@@ -1,0 +1,189 @@
+"""How the weights of a family come about: the block `pretrain`, and what it needs of a family.
+
+    gradient       the methods of `Family`
+    counts         CountedFamily    sums over the shards of the text, then an estimate
+    asynchronous   ReadingFamily    steps while it reads
+    cooccurrence   PairsFamily      sums of pairs, then epochs over them
+
+Text comes as `TokenisedText`, with the bounds of its documents and their numbers in the split.
+
+V vocabulary, U units of a text: sentences or documents
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import field_validator
+
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.config import Config
+from rungwise.models.family import Family
+from rungwise.models.trained.capabilities import LanguageModel
+from rungwise.models.word_vectors.sparse_sums import SparseSums
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+    from rungwise.tokens.text import TokenisedText
+
+Weights = dict[str, NDArray[Any]]
+Losses = tuple[float, int]  # their sum, and their number
+
+
+class Fitting(Config):
+    """A way in which the weights of a family come about: the block `pretrain` of a recipe.
+
+    `objective` is the name of one of the family's; null stands for its first, which takes its place
+    as soon as the family is known (pretraining/config.py).
+    """
+
+    kind: Any
+    objective: str | None = None  # one of the model's objectives; null: its first
+
+    fits: ClassVar[type] = Family  # what a family must be to be fitted this way
+    reads_tokens: ClassVar[bool] = False  # and not instances
+
+    @property
+    def reads_longer(self) -> bool:
+        """Whether it also reads `longer_instances`."""
+        return False
+
+    @property
+    def watched(self) -> set[str]:
+        """Keys that affect monitoring and not the weights; excluded from the run's identity."""
+        return set()
+
+    def check(self, model: Family, compute: ComputeConfig) -> None:
+        """Raise ConfigError if `model` cannot be fitted this way on these machines."""
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _plain_name(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            name = value.get("kind", "mlm_nsp")
+            raise ValueError(f"expected a plain name, objective: {name}, found {dict(value)}")
+        return value
+
+
+class ArrayModel(Protocol):
+    """A trained model made of arrays."""
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name; `from_tensors` of the family is the inverse."""
+        ...
+
+
+class CountedModel(ArrayModel, LanguageModel, Protocol):
+    """A language model made of arrays."""
+
+
+@runtime_checkable
+class CountedFamily(Protocol):
+    """A family whose model is estimated from counts; a table holds counts."""
+
+    def count(self, text: TokenisedText, special: SpecialIds) -> Any:
+        """Return the table of one shard."""
+        ...
+
+    def split(self, table: Any, parts: int) -> Sequence[Any]:
+        """Split the table into parts that can be merged separately."""
+        ...
+
+    def merge(self, tables: Sequence[Any]) -> Any:
+        """Return the sum of tables, the same for any grouping."""
+        ...
+
+    def estimate(self, table: Any, vocab_size: int, special: SpecialIds) -> CountedModel:
+        """Estimate the model from all counts. Raises DataError if the corpus is too small."""
+        ...
+
+
+class WeightedFamily(Protocol):
+    """A family whose weights are learnt in rounds."""
+
+    def start(self, counts_V: NDArray[np.int64], documents: int, seed: int) -> Weights:
+        """Return the weights before the first round, for a training split of so many documents; a
+        token whose count is 0 is left out."""
+        ...
+
+    def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> ArrayModel:
+        """Return the model of the weights."""
+        ...
+
+    def document_vectors(self, weights: Weights) -> NDArray[np.float32] | None:
+        """Return the vectors of the training documents, or None if it has none."""
+        ...
+
+
+class Stretch(NamedTuple):
+    """The units [first, last) of a text; unit u is `ids[starts[u]:starts[u + 1]]`."""
+
+    ids: NDArray[np.int32]
+    starts: NDArray[np.int64]  # (U + 1,)
+    documents: NDArray[np.int64]  # (U,) the number in the split of the document of each unit
+    first: int
+    last: int
+
+
+def sentences(text: TokenisedText) -> Stretch:
+    """Return a text as sentences."""
+    sizes = np.diff(text.first_sentence)
+    numbers = np.repeat(np.arange(len(sizes)) + text.first_document, sizes)
+    return Stretch(text.ids.astype(np.int32), text.starts, numbers, 0, len(numbers))
+
+
+def documents(text: TokenisedText) -> Stretch:
+    """Return a text as documents."""
+    starts = text.starts[text.first_sentence]
+    numbers = np.arange(len(starts) - 1) + text.first_document
+    return Stretch(text.ids.astype(np.int32), starts, numbers, 0, len(numbers))
+
+
+@runtime_checkable
+class ReadingFamily(WeightedFamily, Protocol):
+    """A family that learns while it reads."""
+
+    def plan(self, counts_V: NDArray[np.int64]) -> Sequence[NDArray[Any]]:
+        """Return tables that reading needs, derived from the counts of tokens."""
+        ...
+
+    def units(self, text: TokenisedText) -> Stretch:
+        """Return the text as the units that are read whole, by one task and one thread."""
+        ...
+
+    def read(
+        self,
+        weights: Weights,
+        plan: Sequence[NDArray[Any]],
+        text: Stretch,
+        rates: tuple[float, float],
+        seed: int,
+    ) -> Losses:
+        """Learn from a stretch, updating `weights` in place; the learning rate goes linearly from
+        the first to the second. Rates of 0 measure on held-out text."""
+        ...
+
+    def average(self, before: Weights, replicas: Sequence[Weights]) -> Weights:
+        """Return the mean of replicas that began with the same weights and read different text."""
+        ...
+
+
+@runtime_checkable
+class PairsFamily(WeightedFamily, Protocol):
+    """A family that learns from how often words occur together."""
+
+    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
+        """Return the pairs of one shard; a token whose count is 0 is left out."""
+        ...
+
+    def cells(self, table: SparseSums, vocab_size: int) -> tuple[NDArray[Any], ...]:
+        """Return the cells of all pairs, as arrays of one length."""
+        ...
+
+    def read(self, weights: Weights, cells: Any, order: NDArray[np.int64], rate: float) -> Losses:
+        """Learn from cells in this order, updating `weights` in place; a rate of 0 only measures.
+        Returns the sum of the losses before each step and their number."""
+        ...

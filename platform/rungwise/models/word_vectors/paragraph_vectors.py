@@ -1,0 +1,236 @@
+"""Paragraph vectors as a family: a vector for each document, learnt by predicting its words.
+
+    dbow   the document's row                         ──> a word of it
+    dm     the document's row and the word's window   ──> the word in the middle
+
+Le & Mikolov 2014, "Distributed Representations of Sentences and Documents" (arXiv:1405.4053). The
+paper concatenates document and window (PV-DM); their mean or sum is cheaper. The output is that of
+word2vec. A text that was not trained on gets a vector by a small fit: its row alone learns, while
+words and output stay as they are. Random numbers of this fit follow from the text, so equal texts
+get equal vectors. The passes over the text are in paragraph_vectors_kernel.py.
+
+V vocabulary, N training documents, D size of a vector, P the same in memory, R rows of the output,
+X size of what is read: D, or (2·window + 1)·D if concatenated
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from rungwise.core import randomness
+from rungwise.models.fitting import Losses, Stretch, Weights, documents
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.word_vectors.vector_family import mean, objective_of, padded, random_rows
+from rungwise.models.word_vectors.word2vec import Counts, Plan, WindowFamily
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has neither tokenizers nor pyarrow
+    from rungwise.tokenizer.special import SpecialIds
+    from rungwise.tokens.text import TokenisedText
+
+_LOWEST_RATE = 1e-4  # at the end of the fit of a new text
+
+
+class ParagraphVectorsConfig(WindowFamily):
+    """PV-DBOW or PV-DM, by default the first, which learns no vectors of words.
+
+    As in word2vec, the mean follows its true gradient and needs a learning rate about as many times
+    higher as rows are averaged.
+    """
+
+    objectives: ClassVar = (objective_of("document_words", "Held-out document", "word"),)
+
+    year: ClassVar[int] = 2014
+    paper: ClassVar[str] = "Le & Mikolov"
+
+    kind: Literal["paragraph_vectors"] = "paragraph_vectors"
+    # predict a word from its document, or (dm) from its document and its window
+    architecture: Literal["dbow", "dm"] = "dbow"
+    # how dm joins the two; concatenation always reads the whole window
+    joining: Literal["mean", "sum", "concatenation"] = "mean"
+    words: bool = False  # dbow also learns vectors of words, by skip-gram in the same pass
+    inference_epochs: int = Field(default=50, ge=1)  # passes over a new text
+    inference_rate: float = Field(default=0.025, gt=0)  # learning rate of the first of them
+
+    @model_validator(mode="after")
+    def _words_of_dbow(self) -> Self:
+        if self.words and self.architecture == "dm":
+            raise ValueError("words is for architecture dbow; dm always learns vectors of words")
+        return self
+
+    @property
+    def learns_words(self) -> bool:
+        """Whether it has vectors of words."""
+        return self.architecture == "dm" or self.words
+
+    def describe(self) -> str:
+        name = f"PV-DM ({self.joining})" if self.architecture == "dm" else "PV-DBOW"
+        words = f", window {self.window}" if self.learns_words else ""
+        return f"{name} with {self.output_name}, vectors of {self.size}{words}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "paragraph-vector model"
+
+    def start(self, counts_V: Counts, documents: int, seed: int) -> Weights:
+        """Return the initial weights: random vectors, zeros for the output. The last input is for
+        places beyond the ends of a document."""
+        rng = np.random.default_rng(seed)
+        counts = counts_V if self.learns_words else counts_V[:0]
+        inputs = random_rows(rng, np.append(counts, 0), self.size)
+        return {
+            "documents": random_rows(rng, np.ones(documents, np.int64), self.size),
+            "inputs": inputs,
+            "outputs": self.outputs(counts_V, self._parts * inputs.shape[1]),
+        }
+
+    def units(self, text: TokenisedText) -> Stretch:
+        return documents(text)
+
+    def read(
+        self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
+    ) -> Losses:
+        """Train on documents; see `ReadingFamily`. On held-out text, the vector of a document is
+        fitted to its first half, and the losses are those of the second."""
+        if not any(rates):
+            return self._held_out(weights, plan, text, seed)
+        first, last = rates  # a document may reach beyond the share of its task
+        return self.pass_over(text, weights, plan, (first, max(0.0, last)), seed)
+
+    def pass_over(
+        self,
+        text: Stretch,
+        weights: Weights,
+        plan: Plan,
+        rates: tuple[float, float],
+        seed: int,
+        is_training: bool = True,
+    ) -> Losses:
+        """Read documents once; unless it `is_training`, only their vectors learn."""
+        from rungwise.models.word_vectors import paragraph_vectors_kernel as kernel
+
+        joins = self.architecture == "dm"
+        reads_words = joins or (self.words and is_training)
+        joining = {"sum": kernel.SUM, "mean": kernel.MEAN, "concatenation": kernel.CONCATENATION}
+        return kernel.read(
+            *(text.ids, text.starts, text.documents, text.first, text.last, *plan),
+            *(weights["documents"], weights["inputs"], weights["outputs"]),
+            *(self.window if reads_words else 0, self.dynamic_window and self._parts == 1),
+            *(self.negatives, joins, joining[self.joining] if joins else kernel.SUM, is_training),
+            *(*rates, seed),
+        )
+
+    def fit(
+        self, weights: Weights, plan: Plan, texts: Sequence[NDArray[np.integer]]
+    ) -> NDArray[np.float32]:
+        """Return the vectors (len(texts), P) of new texts; zeros for one without a known token."""
+        rows = np.zeros((len(texts), weights["inputs"].shape[1]), np.float32)
+        for ids, row in zip(texts, rows, strict=True):
+            words = ids[plan.keep[ids] > 0].astype(np.int32)
+            if not len(words):
+                continue
+            key = int.from_bytes(hashlib.blake2b(words.tobytes(), digest_size=8).digest(), "little")
+            places = np.arange(self.size)
+            row[: self.size] = (randomness.uniform(key, 0, places) - 0.5) / self.size
+            text = Stretch(words, np.array([0, len(words)]), np.zeros(1, np.int64), 0, 1)
+            for epoch in range(self.inference_epochs):
+                rate = self.inference_rate * (1 - epoch / self.inference_epochs)
+                seed = int(randomness.bits(key, 1, epoch)) >> 1
+                frozen = {**weights, "documents": row[None]}
+                self.pass_over(text, frozen, plan, (rate, rate), seed, is_training=False)
+        return rows
+
+    def _held_out(self, weights: Weights, plan: Plan, text: Stretch, seed: int) -> Losses:
+        begins, ends = text.starts[:-1], text.starts[1:]
+        middles = (begins + ends) // 2
+        halves = [text.ids[begin:middle] for begin, middle in zip(begins, middles, strict=True)]
+        weights = {**weights, "documents": self.fit(weights, plan, halves)}
+        total, count = 0.0, 0
+        for unit, (middle, end) in enumerate(zip(middles, ends, strict=True)):
+            number = np.array([unit])
+            second = Stretch(text.ids, np.array([middle, end]), number, 0, 1)
+            loss, losses = self.pass_over(second, weights, plan, (0.0, 0.0), seed + unit, False)
+            total, count = total + loss, count + losses
+        return total, count
+
+    def average(self, before: Weights, replicas: Sequence[Weights]) -> Weights:
+        """Return the mean of replicas; that of a document is over those that have read it."""
+        if len(replicas) == 1:
+            return replicas[0]
+        rows = np.stack([weights["documents"] for weights in replicas])
+        has_read = (rows != before["documents"]).any(axis=-1, keepdims=True)
+        total = np.where(has_read, rows, 0).sum(axis=0)
+        count = has_read.sum(axis=0)
+        documents = np.where(count, total / np.maximum(count, 1), before["documents"])
+        return {**mean(replicas), "documents": documents.astype(np.float32)}
+
+    def model(self, weights: Weights, counts_V: Counts) -> ParagraphModel:
+        kind = ParagraphWordModel if self.learns_words else ParagraphModel
+        return kind(
+            self, self._narrowed(weights["inputs"]), self._narrowed(weights["outputs"]), counts_V
+        )
+
+    def document_vectors(self, weights: Weights) -> NDArray[np.float32]:
+        return self._narrowed(weights["documents"])
+
+    def from_tensors(
+        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
+    ) -> ParagraphModel:
+        """Restore a model from `to_tensors`."""
+        kind = ParagraphWordModel if self.learns_words else ParagraphModel
+        return kind(self, *(tensors[name] for name in _TENSORS))
+
+    @property
+    def _parts(self) -> int:
+        """How many vectors x holds."""
+        is_long = self.architecture == "dm" and self.joining == "concatenation"
+        return 2 * self.window + 1 if is_long else 1
+
+    def _narrowed(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Remove what rows of one or more vectors are padded with."""
+        parts = rows.shape[1] // len(padded(np.zeros((1, self.size)))[0])
+        return rows.reshape(len(rows), parts, -1)[:, :, : self.size].reshape(len(rows), -1)
+
+
+_TENSORS = ("inputs", "outputs", "counts")
+
+
+@dataclass(frozen=True, eq=False)
+class ParagraphModel:
+    """A finished run without the vectors of its documents: what gives a new text its vector."""
+
+    config: ParagraphVectorsConfig
+    inputs: NDArray[np.float32]  # (V + 1, D), the last for places beyond an end; or (1, D)
+    outputs: NDArray[np.float32]  # (R, X)
+    counts: Counts  # (V,) of tokens in the training split
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name."""
+        return {name: getattr(self, name) for name in _TENSORS}
+
+    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Return the vectors (len(texts), D) of texts; zeros for one without a known token."""
+        outputs = self.outputs.reshape(-1, self.config.size)
+        weights = {
+            "inputs": padded(self.inputs),
+            "outputs": padded(outputs).reshape(len(self.outputs), -1),
+        }
+        plan = self.config.plan(self.counts)
+        rows = self.config.fit(weights, plan, [np.array(ids, np.int32) for ids in texts])
+        return rows[:, : self.config.size]
+
+
+class ParagraphWordModel(ParagraphModel):
+    """A model that also has vectors of words."""
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.counts)
+
+    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        return self.inputs[list(ids)]
