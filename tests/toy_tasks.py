@@ -1,8 +1,7 @@
 """Tiny tasks of every kind as hand-built items, and a stand-in for what reads their answers.
 
-In each, one of two tokens says the answer. The stand-in takes the place of
-`rungwise.tasks.interface` where a test is about training alone: its metric is the share of right
-answers, and it has no text.
+In each, one of two tokens says the answer. The stand-ins take the place of the kinds where a test
+is about training alone: their metric is the share of right answers, and they have no text.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ from tokenizers import Tokenizer, models
 
 from rungwise.core.configuration.config import validate
 from rungwise.finetune import FinetuneConfig, Split, TaskData
-from rungwise.tasks import interface as kinds
+from rungwise.tasks import interface
+from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item
-from rungwise.tasks.kinds.sentences import Pairs
+from rungwise.tasks.kinds.kind import Outputs, Pairs, TaskKind
 from tests.small_models import VOCAB_SIZE, objective_of, small_config, small_model
 
 FRAME = Frame(2, 3, 3, 16)
@@ -106,36 +106,35 @@ def toy_item(kind: Kind, number: int, rng: np.random.Generator, pairs: Pairs = "
             return Item((row,), number, row.ids[-2:], (row.second - 1, row.second))
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the functions of `rungwise.tasks.interface` be ones that need no text."""
+class _Toy(TaskKind):
+    """Answers without text. Examples are targets."""
 
-    def encode(examples: Any, info: TaskInfo, tokenizer: Any, frame: Frame, **_: Any) -> list[Item]:
+    def encode(self, examples: Any, tokenizer: Any, frame: Frame) -> list[Item]:
         return [Item((frame.one([10]),), number, 0) for number in range(len(examples))]
 
-    def calibrate(
-        outputs: Any, items: Any, examples: Any, info: TaskInfo, **_: Any
-    ) -> dict[str, float]:
-        return {"outputs": float(len(outputs))}
+    def calibrate(self, outputs: Outputs) -> dict[str, float]:
+        return {"outputs": float(len(outputs.arrays))}
 
-    def decode(
-        outputs: Any, items: Any, examples: Any, info: TaskInfo, calibration: Any, **_: Any
-    ) -> list[dict[str, Any]]:
-        if info.kind == "multilabel":
-            return [{"answer": output > 0} for output in outputs]
-        if info.kind == "generation":  # one word, and the end
-            return [{"answer": [*output, FRAME.end, FRAME.end][:2]} for output in outputs]
-        places = {"regression": None, "tagging": 1}.get(info.kind, 0)
+    def decode(self, outputs: Outputs, calibration: Any, tokenizer: Any = None) -> list[Any]:
+        if self.info.kind == "multilabel":
+            return [{"answer": array > 0} for array in outputs.arrays]
+        if self.info.kind == "generation":  # one word, and the end
+            return [{"answer": [*array, FRAME.end, FRAME.end][:2]} for array in outputs.arrays]
+        places = {"regression": None, "tagging": 1}.get(self.info.kind, 0)
         return [
-            {"answer": output if places is None else output.argmax(axis=places)}
-            for output in outputs
+            {"answer": array if places is None else array.argmax(axis=places)}
+            for array in outputs.arrays
         ]
 
-    def score(predictions: Any, examples: Any, info: TaskInfo) -> dict[str, float]:
+    def score(self, predictions: Any, examples: Any) -> dict[str, float]:
         right = [
             np.mean(np.abs(np.subtract(prediction["answer"], target)) < 0.5)
             for prediction, target in zip(predictions, examples, strict=True)
         ]
         return {"accuracy": float(np.mean(right))}
 
-    for function in (encode, calibrate, decode, score):
-        monkeypatch.setattr(kinds, function.__name__, function)
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kinds of tasks be ones that need no text."""
+    toys = {name: type(kind.__name__, (_Toy, kind), {}) for name, kind in KINDS.items()}
+    monkeypatch.setattr(interface, "KINDS", toys)

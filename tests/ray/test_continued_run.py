@@ -30,7 +30,7 @@ from rungwise.tasks.kinds.examples import (
     TaskInfo,
     TaskSummary,
     Text,
-    write,
+    write_examples,
 )
 from rungwise.training.feed import held_out_batches, open_source
 from tests.conftest import made_up_sentences, small_recipe, write_corpus, write_recipe
@@ -45,7 +45,7 @@ def task_of(splits: dict[str, list[Example]]) -> Stage:
 
     def build(config: Any, inputs: Any, output: Folder, context: Context) -> TaskSummary:
         for split in SPLITS:
-            write(splits[split], output, split)
+            write_examples(splits[split], output, split)
         return TaskSummary(
             info=TaskInfo("classification", ("0", "1"), False, "accuracy"),
             examples=ExampleCounts(train=1, validation=1, test=1),

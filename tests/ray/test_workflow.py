@@ -36,7 +36,7 @@ from rungwise.evaluation.comparison.compare import CompareConfig
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.pipeline.loading import Pretrained
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks.data.unlabelled import example_of
+from rungwise.tasks.data.unlabelled import parse_example
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain")
@@ -163,7 +163,9 @@ def test_python_code_takes_what_was_built(finished: Path) -> None:
         torch.testing.assert_close(here, there)
     predictor = rungwise.load(str(finished / "root" / "evaluate"))
     assert isinstance(predictor, Predictor)
-    [answer] = predictor([example_of({"text": "A worker keeps the rows."}, predictor.info, "here")])
+    [answer] = predictor(
+        [parse_example({"text": "A worker keeps the rows."}, predictor.info, "here")]
+    )
     assert answer["label"] in predictor.info.labels
 
 

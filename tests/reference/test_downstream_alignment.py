@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from transformers import BertTokenizerFast
 
-from rungwise.tasks import interface as kinds
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Question, Tagged, TaskInfo
 from rungwise.tasks.kinds.items import Frame
+from rungwise.tasks.kinds.kind import Outputs, Reading
 from rungwise.tasks.scoring import squad_rules
 from rungwise.tokenizer import special_ids
 from tests.task_cases import SPAN, perfect_logits, questions, vocabulary
@@ -49,8 +50,8 @@ def test_words_are_aligned_as_transformers_aligns_them(name: str, real_data: Pat
     sentences = list(conll(real_data / "tasks/en/CoNLL-2003/eng.testb"))[:600]
     info = TaskInfo("tagging", ("O",), False, "accuracy")
     examples = [Tagged("a", words) for words in sentences]
-    items = kinds.encode(
-        examples, info, vocabulary(real_data, name), frame_of(real_data, name, 512)
+    items = task_kind(info).encode(
+        examples, vocabulary(real_data, name), frame_of(real_data, name, 512)
     )
     expected = theirs(real_data, name)([list(s) for s in sentences], is_split_into_words=True)
     assert len(items) == len(sentences)
@@ -66,7 +67,9 @@ def test_windows_are_those_of_transformers(name: str, real_data: Path) -> None:
     length, stride = 160, 40
     examples = questions(real_data / ENGLISH)[::6]
     frame = frame_of(real_data, name, length)
-    items = kinds.encode(examples, SPAN, vocabulary(real_data, name), frame, stride=stride)
+    items = task_kind(SPAN, Reading(stride=stride)).encode(
+        examples, vocabulary(real_data, name), frame
+    )
     tokenizer = theirs(real_data, name)
     several = 0
     for number, example in enumerate(examples):
@@ -97,11 +100,15 @@ def test_windows_are_those_of_transformers(name: str, real_data: Path) -> None:
 def inside_a_token(name: str, examples: list[Question], data: Path, length: int) -> list[str]:
     """The answers that a perfect model does not give back exactly; its scores are checked."""
     tokenizer = vocabulary(data, name)
-    items = kinds.encode(examples, SPAN, tokenizer, frame_of(data, name, length), stride=128)
+    items = task_kind(SPAN, Reading(stride=128)).encode(
+        examples, tokenizer, frame_of(data, name, length)
+    )
     outputs = perfect_logits(items)
-    calibration = kinds.calibrate(outputs, items, examples, SPAN, max_answer_tokens=LONGEST)
-    predictions = kinds.decode(
-        outputs, items, examples, SPAN, calibration, max_answer_tokens=LONGEST
+    calibration = task_kind(SPAN, Reading(max_answer_tokens=LONGEST)).calibrate(
+        Outputs(outputs, items, examples)
+    )
+    predictions = task_kind(SPAN, Reading(max_answer_tokens=LONGEST)).decode(
+        Outputs(outputs, items, examples), calibration
     )
     other = []
     for prediction, example in zip(predictions, examples, strict=True):
@@ -113,10 +120,10 @@ def inside_a_token(name: str, examples: list[Question], data: Path, length: int)
             assert wanted in text
             other.append(wanted)
         else:
-            assert squad_rules.of_example(text, example) == (1, 1) or not squad_rules.normalised(
+            assert squad_rules.score_answer(text, example) == (1, 1) or not squad_rules.normalise(
                 text
             )
-    scores = kinds.score(predictions, examples, SPAN)
+    scores = task_kind(SPAN).score(predictions, examples)
     assert scores["f1"] > 0.999
     assert scores["exact_match"] >= 1 - len(other) / len(examples)
     return other
@@ -168,10 +175,10 @@ def test_every_marked_answer_scores_in_full(file: str, empty: int, real_data: Pa
     nothing_left = set()  # the official script leaves these out
     for example in questions(real_data / file):
         for answer in example.answers or ():
-            if not squad_rules.normalised(answer.text):
+            if not squad_rules.normalise(answer.text):
                 nothing_left.add(example.id)
             else:
-                scored = squad_rules.of_example(answer.text, example)
+                scored = squad_rules.score_answer(answer.text, example)
                 assert scored == (1, 1), (example.where, answer.text)
     assert len(nothing_left) == empty
 

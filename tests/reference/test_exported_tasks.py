@@ -14,9 +14,10 @@ from safetensors.torch import save_file
 from rungwise.__main__ import main
 from rungwise.finetune.scoring import outputs
 from rungwise.serving import onnx
-from rungwise.tasks import interface as kinds
-from rungwise.tasks.data.unlabelled import example_of
+from rungwise.tasks.data.unlabelled import parse_example
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import OF_TEXT, Kind
+from rungwise.tasks.kinds.kind import Reading
 from tests.reference.test_onnx import TOLERANCE, logits_by
 from tests.small_models import shaken
 from tests.unit.test_predictor import INFO, RECORDS, make_model
@@ -67,9 +68,9 @@ def test_a_fine_tuned_model_answers_the_same_in_transformers(
     assert main(["export", str(tmp_path), "--to", str(out)]) == 0
     assert "AutoModelFor" in capsys.readouterr().out
     theirs, info, settings = Theirs(out, kind), predictor.info, predictor.model.config
-    examples = [example_of(each, info, str(n)) for n, each in enumerate(RECORDS[kind])]
-    items = kinds.encode(
-        examples, info, predictor.tokenizer, predictor.frame, stride=settings.stride
+    examples = [parse_example(each, info, str(n)) for n, each in enumerate(RECORDS[kind])]
+    items = task_kind(info, Reading(stride=settings.stride)).encode(
+        examples, predictor.tokenizer, predictor.frame
     )
     ours = outputs(predictor.model, items)
     for one, other in zip(logits_by(predictor, theirs, items), ours, strict=True):

@@ -19,10 +19,11 @@ from rungwise.finetune.scoring import outputs
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import onnx
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks import interface as kinds
-from rungwise.tasks.data.unlabelled import example_of
+from rungwise.tasks.data.unlabelled import parse_example
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Kind, Text
 from rungwise.tasks.kinds.items import Item
+from rungwise.tasks.kinds.kind import Outputs, Reading
 from tests.report_pages import built
 from tests.small_models import LENGTH, VOCAB_SIZE, objective_of, shaken, small_config
 from tests.unit.test_predictor import INFO, RECORDS, make_model, numeric
@@ -97,20 +98,15 @@ def test_a_model_for_a_task_gives_the_same_answers(
     out = tmp_path / "out"
     assert main(["export", str(tmp_path), "--format", "onnx", "--to", str(out)]) == 0
     graph, info, settings = session(out), predictor.info, predictor.model.config
-    examples = [example_of(each, info, str(n)) for n, each in enumerate(RECORDS[kind])]
-    items = kinds.encode(
-        examples,
-        info,
-        predictor.tokenizer,
-        predictor.frame,
-        pairs=settings.pairs,
-        stride=settings.stride,
+    examples = [parse_example(each, info, str(n)) for n, each in enumerate(RECORDS[kind])]
+    items = task_kind(info, Reading(pairs=settings.pairs, stride=settings.stride)).encode(
+        examples, predictor.tokenizer, predictor.frame
     )
     for some in (items, items[:1]):  # of several lengths, then without padding
         theirs, ours = logits_by(predictor, graph, some), outputs(predictor.model, some)
         for one, other in zip(theirs, ours, strict=True):
             np.testing.assert_allclose(one, other, **TOLERANCE)
-    said = kinds.decode(logits_by(predictor, graph, items), items, examples, info, {})
+    said = task_kind(info).decode(Outputs(logits_by(predictor, graph, items), items, examples), {})
     for one, other in zip(said, predictor(examples), strict=True):
         assert one.keys() == other.keys()
         for name, value in other.items():

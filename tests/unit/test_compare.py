@@ -25,8 +25,15 @@ from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import estimate
 from rungwise.report import formats
 from rungwise.serving.predictor import Predictor
-from rungwise.tasks.data.noise import noisy
-from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, Text, read, write
+from rungwise.tasks.data.noise import add_errors
+from rungwise.tasks.kinds.examples import (
+    ExampleCounts,
+    TaskInfo,
+    TaskSummary,
+    Text,
+    read_examples,
+    write_examples,
+)
 from rungwise.training.tensor_files import save_tensors
 from tests.small_models import small_config, small_model
 from tests.summaries import pretrained_of, standing
@@ -73,7 +80,7 @@ def compared(
     for split, count in known.examples.model_dump().items():
         texts = [" ".join(words[n] for n in rng.integers(5, 40, size=6)) for _ in range(count)]
         examples = [Text(f"{split}:{n}", t, None, target(n)) for n, t in enumerate(texts)]
-        write(examples, task.folder, split)
+        write_examples(examples, task.folder, split)
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]
     splitter = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
     splitter.add_special_tokens(names[:4])
@@ -160,7 +167,7 @@ def test_what_is_reported_is_what_the_predictions_give(
     assert "read in several rows, so that nothing is cut" in note
     # What is kept says again what the table has.
     own = table[(table.variant == "second") & (table.seed == summary.chosen.seed)]
-    said = Predictor.load(Folder.at(tmp_path / "out"))(read(task, "test"))
+    said = Predictor.load(Folder.at(tmp_path / "out"))(read_examples(task, "test"))
     assert [each["label"] for each in said] == list(own.prediction)
     np.testing.assert_allclose(
         [each["probability"] for each in said], [max(s) for s in own.probabilities], atol=1e-5
@@ -232,7 +239,7 @@ def test_several_labels_and_noisy_copies_are_what_scikit_learn_scores(
     [kept] = [row for row in summary.rows if row.seed == summary.chosen.seed]
     assert list(kept.noise) == ["0.1", "1"]
     for rate, found in kept.noise.items():
-        copies = noisy(read(task, "test"), float(rate), 0)
+        copies = add_errors(read_examples(task, "test"), float(rate), 0)
         gold, said = (
             np.asarray(binarizer.fit_transform(sets_))
             for sets_ in (

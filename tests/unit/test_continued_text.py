@@ -34,7 +34,7 @@ from rungwise.tasks.kinds.examples import (
     Tagged,
     TaskInfo,
     Text,
-    write,
+    write_examples,
 )
 from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.summaries import task_of
@@ -48,7 +48,7 @@ def corpus_of(
 ) -> tuple[CorpusSummary, list[Document]]:
     """The summary and the documents of the corpus of a task with these training examples."""
     made = Folder.at(folder / "task")
-    write(examples, made, "train")
+    write_examples(examples, made, "train")
     # What nobody can read, so that whoever tries is found out.
     for split in ("validation", "test"):
         made.write_bytes(f"{split}.parquet", b"not to be opened")

@@ -14,8 +14,8 @@ from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.comparison.ensemble import combined, threshold, together
-from rungwise.tasks.kinds.examples import TaskInfo, Text, write
-from rungwise.tasks.scoring import metrics
+from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.examples import TaskInfo, Text, write_examples
 from tests.summaries import standing, task_of
 
 INFO = TaskInfo("classification", ("no", "yes"), False, "f1")
@@ -27,7 +27,7 @@ def test_seeds_together_and_their_threshold_are_what_scikit_learn_scores(tmp_pat
     shares_SN = 1 / (1 + np.exp(-(rng.normal(size=(3, 300)) + 2 * gold_N - 2)))
     task = task_of(tmp_path / "task", INFO)
     examples = [Text(str(n), "w", None, INFO.labels[int(gold)]) for n, gold in enumerate(gold_N)]
-    write(examples, task.folder, "test")
+    write_examples(examples, task.folder, "test")
     rows = [
         row
         for seed, shares_N in enumerate(shares_SN)
@@ -60,13 +60,15 @@ def said(share: float) -> dict[str, Any]:
 def test_equal_shares_are_on_one_side_of_a_threshold() -> None:
     share_N, gold = np.array([0.4, 0.4, 0.7, 0.1]), ("yes", "yes", "no", "no")
     examples = [Text("", "", None, label) for label in gold]
-    either = np.stack([metrics.sums([{"label": each}] * 4, examples, INFO) for each in INFO.labels])
+    either = np.stack(
+        [task_kind(INFO).sums([{"label": each}] * 4, examples) for each in INFO.labels]
+    )
     assert threshold(share_N, either, INFO) == pytest.approx(0.25)
 
 
 def test_a_threshold_can_refuse_what_is_certain() -> None:
     info, examples = replace(INFO, metric="accuracy"), [Text("", "", None, "no")]
-    either = np.stack([metrics.sums([{"label": each}], examples, info) for each in info.labels])
+    either = np.stack([task_kind(info).sums([{"label": each}], examples) for each in info.labels])
     assert threshold(np.array([1.0]), either, info) >= 1
 
 

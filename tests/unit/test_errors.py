@@ -18,7 +18,7 @@ from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.comparison.errors import disagreements, errors
 from rungwise.report.environment import environment
 from rungwise.report.erring import Erring
-from rungwise.tasks import interface as kinds
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import (
     Answer,
     ChoiceExample,
@@ -29,6 +29,7 @@ from rungwise.tasks.kinds.examples import (
     Text,
 )
 from rungwise.tasks.kinds.items import Item
+from rungwise.tasks.kinds.kind import Outputs
 
 LABELS = ("no", "maybe", "yes")
 TAGS = ("O", "B-A", "I-A", "B-B", "I-B")
@@ -62,8 +63,8 @@ def made(kind: str, seed: int) -> tuple[TaskInfo, list[Example], list[dict[str, 
     labels = {"classification": LABELS, "multilabel": LABELS, "tagging": TAGS}.get(kind, ())
     info = TaskInfo(kind, labels, False, "accuracy")  # pyright: ignore[reportArgumentType]
     items = [Item((), n, places=(1,) * lengths[n]) for n in range(COUNT)]
-    said = kinds.decode(outputs, items, examples, info, {})
-    shares = kinds.probabilities(outputs, items, COUNT, info)
+    said = task_kind(info).decode(Outputs(outputs, items, examples), {})
+    shares = task_kind(info).probabilities(Outputs(outputs, items, examples))
     return info, examples, [{**a, "probabilities": b} for a, b in zip(said, shares, strict=True)]
 
 

@@ -42,9 +42,9 @@ from rungwise.finetune.learning import learning_rate_shares
 from rungwise.finetune.loop import batches_of, build
 from rungwise.finetune.scoring import loss_sums
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write
+from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
 from rungwise.tasks.kinds.items import Item, Row
-from rungwise.tasks.kinds.sentences import Pairs
+from rungwise.tasks.kinds.kind import Pairs
 from rungwise.training.optimizer import (
     OptimizerConfig,
     build_optimizer,
@@ -553,7 +553,9 @@ def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) ->
     info = TaskInfo("classification", ("a", "b"), False, "accuracy")
     task = task_of(tmp_path / "task", info)
     for split, count in (("train", 3), ("validation", 2), ("test", 1)):
-        write([Text(f"{split}:{n}", "w1", target="a") for n in range(count)], task.folder, split)
+        write_examples(
+            [Text(f"{split}:{n}", "w1", target="a") for n in range(count)], task.folder, split
+        )
     (tmp_path / "tokenizer").mkdir()
     words = Artifact("tokenizer", "f" * 12, Folder.at(tmp_path / "tokenizer"), {})
     tokenizer.save(str(tmp_path / "tokenizer" / "tokenizer.json"))

@@ -19,7 +19,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.finetune import FinetuneConfig, TaskModel, copies, evaluate, finetune
 from rungwise.finetune import loop as finetune_loop
 from rungwise.tasks.kinds.examples import Kind
-from rungwise.tasks.kinds.sentences import Pairs
+from rungwise.tasks.kinds.kind import Pairs
 from rungwise.training.optimizer import build_optimizer
 from tests.toy_tasks import INFO, WAYS, stand_in, toy_data
 

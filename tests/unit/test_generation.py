@@ -25,12 +25,12 @@ from rungwise.finetune.scoring import outputs
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import hugging_face
 from rungwise.serving.onnx import export
-from rungwise.tasks import interface as kinds
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.look import look
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame
-from rungwise.tasks.scoring.baselines import baselines
+from rungwise.tasks.kinds.kind import Reading
 from tests.small_models import objective_of, shaken, small_config
 
 INFO = TaskInfo("generation", (), False, "chrf")
@@ -73,7 +73,7 @@ def data_of(kind: str, tokenizer: Tokenizer, config: FinetuneConfig, **sizes: An
     frame, examples = frame_of(config, family, objective, V, tokenizer), backwards()
     parts = {"train": examples[80:], "validation": examples[:10], "test": examples[40:80]}
     splits = {
-        name: Split(part, kinds.encode(part, INFO, tokenizer, frame, **config.encoding))
+        name: Split(part, task_kind(INFO, config.reading).encode(part, tokenizer, frame))
         for name, part in parts.items()
     }
     return TaskData(INFO, splits, family, objective, V, weights, tokenizer)
@@ -87,7 +87,7 @@ def test_texts_that_were_never_seen_are_written_backwards(kind: str, letters: To
     scores = evaluate(finetune(config, data, 0, lambda *_: None), data, "test")
     assert scores.metrics["exact_match"] > 0.9
     assert scores.metrics["chrf"] > 0.9
-    trivial = baselines(INFO, data.splits["train"].examples, data.splits["test"].examples)
+    trivial = task_kind(INFO).baselines(data.splits["train"].examples, data.splits["test"].examples)
     assert set(trivial) == {"copy", "majority"}
     same = sum(e.text == e.target for e in data.splits["test"].examples)
     assert trivial["copy"]["exact_match"] == same / 40  # those that read the same both ways
@@ -178,17 +178,19 @@ def test_at_the_start_it_writes_as_it_was_pretrained_to(kind: str, letters: Toke
 def test_both_texts_are_cut_in_their_own_room_and_a_cut_one_has_no_end(letters: Tokenizer) -> None:
     frame = Frame(10, 11, 12, 11)
     long = Text("1", "a b c d e f", target="a b c d e")
-    [known] = kinds.encode([long], INFO, letters, frame, max_answer_tokens=3)
+    [known] = task_kind(INFO, Reading(max_answer_tokens=3)).encode([long], letters, frame)
     assert known.rows[0].ids == (10, 4, 5, 6, 7, 8, 11, 4, 5, 6, 12)
     assert (known.places, known.target) == ((6, 7, 8), (4, 5, 6))
     assert [(c.text, c.begin, c.end) for c in known.cut] == [
         ("a b c d e f", 0, 5),
         ("a b c d e", 0, 3),
     ]
-    [asked] = kinds.encode([Text("1", long.text)], INFO, letters, frame, max_answer_tokens=3)
+    [asked] = task_kind(INFO, Reading(max_answer_tokens=3)).encode(
+        [Text("1", long.text)], letters, frame
+    )
     assert asked.rows[0].ids == (10, 4, 5, 6, 7, 8, 11, 12)
     assert (asked.places, asked.target) == ((), None)
-    [whole] = kinds.encode([Text("1", "a", target="b c")], INFO, letters, frame)
+    [whole] = task_kind(INFO).encode([Text("1", "a", target="b c")], letters, frame)
     assert (whole.places, whole.target) == ((2, 3, 4), (5, 6, 12))
 
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from scipy.stats import gmean
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.tasks import interface as kinds
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.kind import Outputs, Reading
 
 LABELS = TaskInfo("classification", ("a", "b", "c"), False, "accuracy")
 PAIRS = TaskInfo("classification", ("a", "b", "c"), True, "accuracy")
@@ -37,7 +38,7 @@ def rows(items: list[Item]) -> list[list[tuple[int, ...]]]:
 
 def test_windows_of_a_text_and_of_the_longer_one_of_a_pair(numbers: Tokenizer) -> None:
     texts = [Text("1", words(*range(1, 9)), target="b"), Text("2", words(1, 2), target="a")]
-    items = kinds.encode(texts, LABELS, numbers, FRAME, windows=True, stride=2)
+    items = task_kind(LABELS, Reading(windows=True, stride=2)).encode(texts, numbers, FRAME)
     assert rows(items) == [
         [(101, 1, 2, 3, 4, 5, 6, 103)],
         [(101, 3, 4, 5, 6, 7, 8, 103)],
@@ -49,7 +50,9 @@ def test_windows_of_a_text_and_of_the_longer_one_of_a_pair(numbers: Tokenizer) -
         (1, 0, ()),
     ]
     pair = [Text("3", words(1, 2, 3), words(4, 5, 6, 7, 8), 0.5)]
-    items = kinds.encode(pair, NUMBERS, numbers, FRAME, windows=True, pairs="both_orders")
+    items = task_kind(NUMBERS, Reading(windows=True, pairs="both_orders")).encode(
+        pair, numbers, FRAME
+    )
     assert rows(items) == [
         [(101, 1, 2, 102, *longer, 103), (101, *longer, 102, 1, 2, 103)]
         for longer in ((4, 5, 6), (5, 6, 7), (6, 7, 8))
@@ -66,7 +69,7 @@ def test_every_token_is_read_and_what_fits_is_as_without_windows(
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     pair = [Text("1", words(*range(first)), words(*range(50, 50 + second)))]
     frame = Frame(101, 102, 103, longest)
-    items = kinds.encode(pair, PAIRS, made, frame, windows=True, stride=stride)
+    items = task_kind(PAIRS, Reading(windows=True, stride=stride)).encode(pair, made, frame)
     assert all(len(row.ids) <= longest for item in items for row in item.rows)
     read = {token for item in items for row in item.rows for token in row.ids if token < 100}
     half = (longest - 3) // 2
@@ -75,27 +78,27 @@ def test_every_token_is_read_and_what_fits_is_as_without_windows(
     assert len(read) == len(whole) - lost
     assert bool(items[0].cut) == bool(lost)
     if first + second <= longest - 3:
-        assert items == kinds.encode(pair, PAIRS, made, frame)
+        assert items == task_kind(PAIRS).encode(pair, made, frame)
 
 
 def test_the_answer_for_a_text_is_the_geometric_mean_of_its_windows(numbers: Tokenizer) -> None:
     rng = np.random.default_rng(0)
     texts = [Text("1", words(*range(20))), Text("2", words(1))]
-    items = kinds.encode(texts, LABELS, numbers, FRAME, windows=True)
+    items = task_kind(LABELS, Reading(windows=True)).encode(texts, numbers, FRAME)
     outputs = [4 * rng.normal(size=3).astype(np.float32) for _ in items]
     shares = np.exp(outputs[:-1]) / np.exp(outputs[:-1]).sum(axis=1, keepdims=True)
     assert len(shares) > 3
     mean = gmean(shares, axis=0)
-    first, second = kinds.probabilities(outputs, items, 2, LABELS)
+    first, second = task_kind(LABELS).probabilities(Outputs(outputs, items, 2))
     np.testing.assert_allclose(first, mean / mean.sum(), rtol=1e-5)
     np.testing.assert_allclose(second, np.exp(outputs[-1]) / np.exp(outputs[-1]).sum(), rtol=1e-5)
-    said = kinds.decode(outputs, items, texts, LABELS, {})
+    said = task_kind(LABELS).decode(Outputs(outputs, items, texts), {})
     assert [each["label"] for each in said] == [
         LABELS.labels[np.argmax(each)] for each in (first, second)
     ]
     assert [each["probability"] for each in said] == [max(first), max(second)]
     pair = [Text("3", words(*range(20)), words(1, 2))]
-    items = kinds.encode(pair, NUMBERS, numbers, FRAME, windows=True)
+    items = task_kind(NUMBERS, Reading(windows=True)).encode(pair, numbers, FRAME)
     scores = rng.normal(size=len(items)).astype(np.float32)
-    [said] = kinds.decode(list(scores), items, pair, NUMBERS, {})
+    [said] = task_kind(NUMBERS).decode(Outputs(list(scores), items, pair), {})
     assert said["score"] == pytest.approx(scores.astype(np.float64).mean(), rel=1e-9)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.data.noise import noisy
+from rungwise.tasks.data.noise import add_errors
 from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, Text
 from tests.task_cases import questions
 
@@ -55,8 +55,8 @@ def test_each_altered_word_has_one_error_inside_and_the_rate_is_that_asked_for()
     altered: dict[float, set[int]] = {}
     said: dict[float, list[str]] = {}
     for rate in (0.1, 0.3, 1.0):
-        copies = noisy(texts, rate, seed=3)
-        assert copies == noisy(texts, rate, seed=3)
+        copies = add_errors(texts, rate, seed=3)
+        assert copies == add_errors(texts, rate, seed=3)
         said[rate] = " ".join(copy.text for copy in copies).split(" ")
         pairs = list(zip(words, said[rate], strict=True))
         altered[rate] = {n for n, (word, changed) in enumerate(pairs) if word != changed}
@@ -75,7 +75,7 @@ def test_each_altered_word_has_one_error_inside_and_the_rate_is_that_asked_for()
         if way(words[n], said[1.0][n]) == "replace":
             [pair] = [a + b for a, b in zip(words[n], said[1.0][n], strict=True) if a != b]
             assert {pair, pair[::-1]} & TYPED, "the key beside it"
-    other = noisy(texts, 0.3, seed=4)
+    other = add_errors(texts, 0.3, seed=4)
     assert " ".join(copy.text for copy in other).split(" ") != said[0.3]
 
 
@@ -91,7 +91,7 @@ def test_an_answer_stands_where_it_says_and_is_as_it_was(
     start = min(start, len(context) - 1)
     answer = Answer(context[start : start + length], start)
     asked = Question("a:1", "1", "Which words are here?", context, (answer,))
-    [copy] = noisy([asked], 1.0, seed)
+    [copy] = add_errors([asked], 1.0, seed)
     [moved] = copy.answers
     assert copy.context[moved.start : moved.start + len(moved.text)] == moved.text == answer.text
     assert copy.question != asked.question
@@ -103,7 +103,7 @@ def test_answers_of_published_questions_stand_in_the_noisy_contexts(real_data: P
         if not path.exists():
             pytest.skip(f"{path} is not there")
         asked = questions(path)[:200]
-        copies = noisy(asked, 0.3, seed=0)
+        copies = add_errors(asked, 0.3, seed=0)
         assert sum(a.context != b.context for a, b in zip(asked, copies, strict=True)) > 150
         for before, after in zip(asked, copies, strict=True):
             for old, new in zip(before.answers or (), after.answers or (), strict=True):
@@ -121,7 +121,7 @@ def test_every_kind_keeps_its_targets_and_what_it_has_none_of() -> None:
         Question("a", "1", "some words", "other words", None),
     ]
     for example in examples:
-        [copy] = noisy([example], 1.0, seed=0)
+        [copy] = add_errors([example], 1.0, seed=0)
         assert copy != example
         for name in ("where", "second", "target", "tags", "answers", "id"):
             before, after = (getattr(each, name, None) for each in (example, copy))
@@ -133,4 +133,4 @@ def test_every_kind_keeps_its_targets_and_what_it_has_none_of() -> None:
 
 def test_a_copy_without_an_error_is_refused() -> None:
     with pytest.raises(DataError, match=r"evaluate\.noise: 0\.3 changes none of the 2 test"):
-        noisy([Text("a", "a 1234 the"), Text("b", "")], 0.3, seed=0)
+        add_errors([Text("a", "a 1234 the"), Text("b", "")], 0.3, seed=0)

@@ -22,7 +22,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, TaskModel, describe
 from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
-from rungwise.tasks.data.unlabelled import example_of
+from rungwise.tasks.data.unlabelled import parse_example
 from rungwise.tasks.kinds.examples import OF_TEXT, Kind, TaskInfo
 from tests.small_models import VOCAB_SIZE, small_config
 
@@ -88,7 +88,7 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
     of_text = kind in OF_TEXT
     predictor = make_model(tmp_path, kind, objective, windows=of_text, legal_tags=kind == "tagging")
     records = RECORDS[kind]
-    examples = [example_of(record, INFO[kind], str(n)) for n, record in enumerate(records)]
+    examples = [parse_example(record, INFO[kind], str(n)) for n, record in enumerate(records)]
     together = predictor(examples)
     for record, prediction in zip(records, together, strict=True):
         assert prediction.keys() == COLUMNS[kind]
@@ -153,7 +153,7 @@ def test_the_label_of_a_long_text_is_that_of_all_its_windows_together(tmp_path: 
     names = [f"w{n}" for n in range(5, 45)]
 
     def said(words: list[str]) -> dict[str, Any]:
-        return predictor([example_of({"text": " ".join(words)}, predictor.info, "1")])[0]
+        return predictor([parse_example({"text": " ".join(words)}, predictor.info, "1")])[0]
 
     # Of 16 tokens 14 are words, and each window begins 4 after the last.
     shares = []
@@ -172,13 +172,13 @@ def test_a_text_that_is_cut_is_said_once(
 ) -> None:
     predictor = make_model(tmp_path, "classification", "mlm_nsp")
     for text in ("w5", "w9 " * 40, "w9 " * 50):
-        predictor([example_of({"text": text}, predictor.info, f"stdin:{len(text)}")])
+        predictor([parse_example({"text": text}, predictor.info, f"stdin:{len(text)}")])
     assert capsys.readouterr().err == (
         "stdin:120: the text is cut, for the model reads 16 tokens (finetune.sequence_length) and "
         "this needs 42; others that are cut are not named\n"
     )
     predictor = make_model(tmp_path, "span", "mlm_nsp")
-    predictor([example_of({"question": "w5 " * 65, "context": "w6"}, predictor.info, "stdin:1")])
+    predictor([parse_example({"question": "w5 " * 65, "context": "w6"}, predictor.info, "stdin:1")])
     assert capsys.readouterr().err == (
         "stdin:1: the text is cut, for a question is read up to 64 tokens, and up to half of the "
         "16 of a row (finetune.sequence_length); others that are cut are not named\n"

@@ -29,9 +29,17 @@ from rungwise.serving.card import description, uses
 from rungwise.serving.predictor import FILES, Predictor
 from rungwise.serving.pretrained import load
 from rungwise.serving.registry import RegisterConfig, register_model
-from rungwise.tasks.data.unlabelled import columns, examples_in
-from rungwise.tasks.kinds import examples as tasks
-from rungwise.tasks.kinds.examples import ExampleCounts, Kind, TaskSummary, Text
+from rungwise.tasks.data.unlabelled import parse_examples
+from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.examples import (
+    SPLITS,
+    ExampleCounts,
+    Kind,
+    TaskSummary,
+    Text,
+    read_examples,
+    write_examples,
+)
 from tests.report_pages import Recorder, corpus_summary
 from tests.unit.test_predictor import INFO, make_model
 
@@ -64,8 +72,8 @@ class Models:
         )
         task = self._recorder.add("task", {}, summary)
         labelled = [replace(t, target=each["label"]) for t, each in zip(TEXTS, said, strict=True)]
-        for split in tasks.SPLITS:
-            tasks.write(labelled, task.folder, split)
+        for split in SPLITS:
+            write_examples(labelled, task.folder, split)
         self._finish(task)
         score = Score(
             suite="blimp",
@@ -138,7 +146,7 @@ class Models:
             artifact.folder.copy_in(made / name, name)
         with artifact.folder.staged("model.safetensors") as path:
             save_file(weights, path)
-        examples = tasks.read(self._recorder.made["task"], "test")
+        examples = read_examples(self._recorder.made["task"], "test")
         said = Predictor.load(artifact.folder)(TEXTS)
         rows = predictions.rows("pretrained", 5, examples, said)
         predictions.write(rows, artifact.folder)
@@ -259,8 +267,11 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
 def test_a_model_is_said_to_take_lines_of_text_only_if_it_does(kind: Kind) -> None:
     told = uses("models:/small-toy/1", "root", INFO[kind]).partition("\n")[0]
     try:
-        examples_in("a line", INFO[kind])
+        parse_examples("a line", INFO[kind])
     except DataError:
-        assert f"predictions, a table or JSON Lines with {', '.join(columns(INFO[kind]))}:" in told
+        assert (
+            f"predictions, a table or JSON Lines with {', '.join(task_kind(INFO[kind]).columns)}:"
+            in told
+        )
     else:
         assert "predictions, one text per line:" in told

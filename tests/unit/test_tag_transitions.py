@@ -11,9 +11,10 @@ import pytest
 from seqeval.scheme import IOB2, IOBES, Tokens
 
 from rungwise.core.errors import ConfigError
-from rungwise.tasks import interface as kinds
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo
 from rungwise.tasks.kinds.items import Item, Row
+from rungwise.tasks.kinds.kind import Outputs, Reading
 from rungwise.tasks.kinds.transitions import Transitions
 
 LABELS = {
@@ -66,10 +67,10 @@ def test_a_sentence_is_legal_over_the_rows_that_it_goes_on_in() -> None:
     items = [Item((row,), 0, None, (1,)), Item((row,), 0, None, (1,), 1), Item((row,), 1)]
     first, second = np.array([[5.0, 4, 0, 0, 0]]), np.array([[0.0, 0, 3, 0, 0]])
     examples = [Tagged("1", ("a", "b")), Tagged("2", ())]
-    given = ([first, second, np.zeros((0, 5))], items, examples, info, {})
-    assert [each["tags"] for each in kinds.decode(*given)] == [["O", "I-X"], []]
-    read = kinds.decode(*given, legal_tags=True)
-    assert [each["tags"] for each in read] == [["B-X", "I-X"], []]
+    outputs = Outputs([first, second, np.zeros((0, 5))], items, examples)
+    for legal_tags, tags in ((False, ["O", "I-X"]), (True, ["B-X", "I-X"])):
+        predictions = task_kind(info, Reading(legal_tags=legal_tags)).decode(outputs, {})
+        assert [each["tags"] for each in predictions] == [tags, []]
 
 
 @pytest.mark.parametrize(

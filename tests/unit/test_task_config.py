@@ -15,9 +15,9 @@ from rungwise.tasks.config import (
     FilesTaskConfig,
     ParagraphTaskConfig,
     TaskConfig,
-    files_of,
     identity,
     outside,
+    split_files,
 )
 
 FORM = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}
@@ -120,4 +120,4 @@ def test_a_path_that_matches_or_holds_nothing_is_refused(tmp_path: Path) -> None
 def test_a_file_that_two_paths_match_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text(ROWS)
     config = task(train=[str(tmp_path), str(tmp_path / "*.tsv")])
-    assert [file.name for file in files_of(config, "train")] == ["a.tsv"]
+    assert [file.name for file in split_files(config, "train")] == ["a.tsv"]

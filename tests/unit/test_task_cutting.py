@@ -7,9 +7,9 @@ import random
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.tasks import interface as kinds
 from rungwise.tasks.data import cutting
 from rungwise.tasks.data.cutting import CutShare, cut_share
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import (
     Answer,
     ChoiceExample,
@@ -21,6 +21,7 @@ from rungwise.tasks.kinds.examples import (
     Text,
 )
 from rungwise.tasks.kinds.items import Frame
+from rungwise.tasks.kinds.kind import Reading
 
 INFO: dict[str, TaskInfo] = {
     "one": TaskInfo("classification", ("a", "b"), False, "accuracy"),
@@ -44,7 +45,9 @@ def share_of(
     name: str, examples: list[Example], tokenizer: Tokenizer, length: int, windows: bool = False
 ) -> CutShare:
     frame = Frame(101, 102, 103, length)
-    items = kinds.encode(examples, INFO[name], tokenizer, frame, stride=4, windows=windows)
+    items = task_kind(INFO[name], Reading(stride=4, windows=windows)).encode(
+        examples, tokenizer, frame
+    )
     return cut_share(examples, items, tokenizer, INFO[name].kind)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
-import types
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,10 @@ import yaml
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.tasks.config import FilesTaskConfig, TaskConfig, files_of
+from rungwise.tasks.config import FilesTaskConfig, TaskConfig, split_files
 from rungwise.tasks.data import files
-from rungwise.tasks.kinds.examples import read
+from rungwise.tasks.interface import KINDS
+from rungwise.tasks.kinds.examples import read_examples
 from rungwise.tasks.kinds.tagging import marks_spans
 from rungwise.tasks.stage import build_task
 from tests.conftest import REPOSITORY
@@ -136,7 +135,7 @@ def block(name: str, real_data: Path) -> FilesTaskConfig:
 
 def in_file(config: FilesTaskConfig, split: str) -> int:
     """The number of examples in the files of a split; a folder is counted as a whole."""
-    names = {file.uri.partition("/tasks/")[2] for file in files_of(config, split)}
+    names = {file.uri.partition("/tasks/")[2] for file in split_files(config, split)}
     return sum(COUNTS[name] for name in {n if n in COUNTS else str(Path(n).parent) for n in names})
 
 
@@ -152,14 +151,13 @@ def test_a_block_of_the_reference_reads_the_real_files_whole(
     name: str, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A stand-in for the baselines, which have tests of their own.
-    module = types.ModuleType("rungwise.tasks.scoring.baselines")
-    module.__dict__["baselines"] = lambda info, train, test: {}
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for kind in KINDS.values():
+        monkeypatch.setattr(kind, "baselines", lambda *_: {})
     config = block(name, real_data)
     output = Folder.at(tmp_path)
     summary = build_task(config, {}, output, Context())
     task = standing("task", output, summary)
-    splits = {split: read(task, split) for split in ("train", "validation", "test")}
+    splits = {split: read_examples(task, split) for split in ("train", "validation", "test")}
     assert {split: len(rows) for split, rows in splits.items()} == summary.examples.model_dump()
     counts: dict[str, int] = Counter()
     for split, number in summary.examples:
@@ -188,7 +186,7 @@ def test_every_file_of_the_real_tasks_is_in_a_block(real_data: Path) -> None:
         for name in REAL
         for config in [block(name, real_data)]
         for split in config.paths()
-        for file in files_of(config, split)
+        for file in split_files(config, split)
     }
     # Minimal pairs and senses are no task to fine-tune on.
     probed = ("en/BLiMP/", "en/CoarseWSD-20/", "zh/ZhoBLiMP/")

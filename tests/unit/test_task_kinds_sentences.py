@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.tasks import interface as kinds
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import ChoiceExample, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading
 from rungwise.tasks.kinds.pieces import longest_first
-from rungwise.tasks.kinds.sentences import Pairs
 
 WORDS = [
     "zero",
@@ -61,7 +61,7 @@ def test_a_sentence_is_framed_and_cut_at_its_end(tokenizer: Tokenizer) -> None:
         Text("b", words(*range(1, 9)), target="no"),
         Text("c", ""),
     ]
-    items = kinds.encode(examples, LABELS, tokenizer, FRAME)
+    items = task_kind(LABELS).encode(examples, tokenizer, FRAME)
     assert [rows(item) for item in items] == [
         [(101, 1, 2, 103)],
         [(101, 1, 2, 3, 4, 5, 6, 103)],
@@ -81,8 +81,8 @@ def test_a_pair_loses_tokens_one_by_one_where_it_is_longer(a: int, b: int, room:
 
 def test_both_orders_hold_the_same_tokens(tokenizer: Tokenizer) -> None:
     pair = [Text("a", words(1, 2, 3, 4), words(5, 6, 7, 8), 2.5)]
-    [one] = kinds.encode(pair, NUMBERS, tokenizer, FRAME)
-    [item] = kinds.encode(pair, NUMBERS, tokenizer, FRAME, pairs="both_orders")
+    [one] = task_kind(NUMBERS).encode(pair, tokenizer, FRAME)
+    [item] = task_kind(NUMBERS, Reading(pairs="both_orders")).encode(pair, tokenizer, FRAME)
     assert rows(item) == [(101, 1, 2, 3, 102, 5, 6, 103), (101, 5, 6, 102, 1, 2, 3, 103)]
     assert rows(one) == rows(item)[:1]
     assert item.rows[0].segments == (0, 0, 0, 0, 0, 1, 1, 1)
@@ -92,7 +92,7 @@ def test_both_orders_hold_the_same_tokens(tokenizer: Tokenizer) -> None:
 
 def test_texts_apart_have_a_row_each_and_are_cut_each_for_itself(tokenizer: Tokenizer) -> None:
     pair = [Text("a", words(*range(1, 10)), words(5, 6), 2.5)]
-    [item] = kinds.encode(pair, NUMBERS, tokenizer, FRAME, pairs="apart")
+    [item] = task_kind(NUMBERS, Reading(pairs="apart")).encode(pair, tokenizer, FRAME)
     assert rows(item) == [(101, 1, 2, 3, 4, 5, 6, 103), (101, 5, 6, 103)]
     assert {segment for row in item.rows for segment in row.segments} == {0}
     assert item.needs == 9 + 2
@@ -101,7 +101,7 @@ def test_texts_apart_have_a_row_each_and_are_cut_each_for_itself(tokenizer: Toke
 
 def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokenizer) -> None:
     def refused(example: Text | ChoiceExample, info: TaskInfo) -> None:
-        kinds.encode([example], info, tokenizer, FRAME)
+        task_kind(info).encode([example], tokenizer, FRAME)
 
     with pytest.raises(DataError, match=r"t:3: label 'maybe' is none of the task's \(no, yes\)"):
         refused(Text("t:3", "one", target="maybe"), LABELS)
@@ -114,26 +114,30 @@ def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokeniz
     with pytest.raises(DataError, match="t:7: option 2 is the answer, but there are 2 options"):
         refused(ChoiceExample("t:7", "one", None, ("two", "three"), 2), OPTIONS)
     with pytest.raises(ConfigError, match="both_orders, which is for pairs"):
-        kinds.encode([Text("t:8", "one")], LABELS, tokenizer, FRAME, pairs="both_orders")
+        task_kind(LABELS, Reading(pairs="both_orders")).encode(
+            [Text("t:8", "one")], tokenizer, FRAME
+        )
 
 
 def test_logits_become_a_label_with_its_share_or_a_number(tokenizer: Tokenizer) -> None:
-    items = kinds.encode([Text("a", "one"), Text("b", "two")], LABELS, tokenizer, FRAME)
+    items = task_kind(LABELS).encode([Text("a", "one"), Text("b", "two")], tokenizer, FRAME)
     outputs = [np.array([0.0, np.log(3.0)]), np.array([1000.0, -1000.0])]
-    predictions = kinds.decode(outputs, items, [None, None], LABELS, {})
+    predictions = task_kind(LABELS).decode(Outputs(outputs, items, [None, None]), {})
     assert predictions == [
         {"label": "yes", "probability": pytest.approx(0.75)},
         {"label": "no", "probability": 1.0},
     ]
     pair = [Text("a", "one", "two")]
-    items = kinds.encode(pair, NUMBERS, tokenizer, FRAME)
-    assert kinds.decode([np.float32(2.5)], items, pair, NUMBERS, {}) == [{"score": 2.5}]
-    assert kinds.calibrate([np.float32(2.5)], items, pair, NUMBERS) == {}
+    items = task_kind(NUMBERS).encode(pair, tokenizer, FRAME)
+    assert task_kind(NUMBERS).decode(Outputs([np.float32(2.5)], items, pair), {}) == [
+        {"score": 2.5}
+    ]
+    assert task_kind(NUMBERS).calibrate(Outputs([np.float32(2.5)], items, pair)) == {}
 
 
 def test_all_options_of_an_example_see_the_same_end_of_the_context(tokenizer: Tokenizer) -> None:
     example = ChoiceExample("a", words(1, 2, 3), words(4, 5), (words(6), words(7, 8), words(9)), 1)
-    [item] = kinds.encode([example], OPTIONS, tokenizer, FRAME)
+    [item] = task_kind(OPTIONS).encode([example], tokenizer, FRAME)
     assert rows(item) == [
         (101, 3, 4, 5, 102, 6, 103),
         (101, 3, 4, 5, 102, 7, 8, 103),
@@ -154,7 +158,7 @@ def test_an_option_is_cut_only_if_it_does_not_fit_alone(
     tokenizer: Tokenizer, option: tuple[int, ...], row: tuple[int, ...]
 ) -> None:
     example = ChoiceExample("a", words(1, 2, 3), words(4, 5), (words(*option),))
-    [item] = kinds.encode([example], OPTIONS, tokenizer, FRAME)
+    [item] = task_kind(OPTIONS).encode([example], tokenizer, FRAME)
     assert rows(item) == [row]
 
 
@@ -163,10 +167,10 @@ def test_examples_with_different_numbers_of_options_stay_apart(tokenizer: Tokeni
         ChoiceExample("a", "one", None, ("two", "three")),
         ChoiceExample("b", "four", None, ("five", "six", "seven")),
     ]
-    items = kinds.encode(examples, OPTIONS, tokenizer, FRAME)
+    items = task_kind(OPTIONS).encode(examples, tokenizer, FRAME)
     assert rows(items[1])[0] == (101, 4, 102, 5, 103)
-    predictions = kinds.decode(
-        [np.array([0.0, 1.0]), np.array([2.0, 0.0, 0.0])], items, examples, OPTIONS, {}
+    predictions = task_kind(OPTIONS).decode(
+        Outputs([np.array([0.0, 1.0]), np.array([2.0, 0.0, 0.0])], items, examples), {}
     )
     assert [prediction["option"] for prediction in predictions] == [1, 0]
     assert [len(prediction["probabilities"]) for prediction in predictions] == [2, 3]
@@ -185,8 +189,8 @@ def test_no_row_is_longer_than_its_frame(lengths: list[int], longest: int, way: 
     pairs = [Text("", text, texts[0]) for text in texts]
     choices = [ChoiceExample("", texts[0], text, tuple(texts)) for text in texts]
     for examples, info in ((pairs, NUMBERS), (choices, OPTIONS)):
-        items = kinds.encode(
-            examples, info, made, frame, pairs=way if info is NUMBERS else "joined"
+        items = task_kind(info, Reading(pairs=way if info is NUMBERS else "joined")).encode(
+            examples, made, frame
         )
         assert [item.example for item in items] == list(range(len(texts)))
         assert all(len(row.ids) <= longest for item in items for row in item.rows)

@@ -16,10 +16,13 @@ from tokenizers import Tokenizer
 
 from rungwise.finetune import Split, scoring
 from rungwise.finetune.loop import build
-from rungwise.tasks import interface as kinds
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Answer, Question
 from rungwise.tasks.kinds.items import Frame, Item, Row
-from rungwise.tasks.kinds.spans import NO_ANSWER, locate, windows
+from rungwise.tasks.kinds.kind import Outputs, Reading
+from rungwise.tasks.kinds.pieces import windows
+from rungwise.tasks.kinds.places import locate
+from rungwise.tasks.kinds.span import NO_ANSWER
 from rungwise.tasks.scoring import squad_rules
 from rungwise.tokenizer import (
     ByteBpeConfig,
@@ -80,7 +83,7 @@ def test_an_answer_between_tokens_comes_back_exactly(
     start, end = text.starts[first], text.ends[last]
     example = asked(context, Answer(context[start:end], start))
     length, stride = data.draw(st.integers(6, 40)), data.draw(st.integers(1, 50))
-    items = kinds.encode([example], SPAN, tokenizer, frame(length), stride=stride)
+    items = task_kind(SPAN, Reading(stride=stride)).encode([example], tokenizer, frame(length))
     assert all(len(item.rows[0].ids) <= length for item in items)
     if all(item.target == NO_ANSWER for item in items):
         # Only what is longer than half a window may stand whole in none.
@@ -88,8 +91,8 @@ def test_an_answer_between_tokens_comes_back_exactly(
         assert covered is not None
         assert covered[1] - covered[0] + 1 > (length - 6) // 2
         return
-    [prediction] = kinds.decode(
-        perfect_logits(items), items, [example], SPAN, {}, max_answer_tokens=99
+    [prediction] = task_kind(SPAN, Reading(max_answer_tokens=99)).decode(
+        Outputs(perfect_logits(items), items, [example]), {}
     )
     assert (
         prediction["text"] == context[start:end] == context[prediction["start"] : prediction["end"]]
@@ -146,17 +149,17 @@ def test_the_target_is_the_answer_in_windows_that_hold_all_of_it(
 ) -> None:
     context = "abcabcabcabc"
     example = asked(context, Answer("abc", 3), Answer("a", 0), question="ab")
-    items = kinds.encode([example], SPAN, tokenizers["character"], frame(13), stride=2)
+    items = task_kind(SPAN, Reading(stride=2)).encode([example], tokenizers["character"], frame(13))
     assert [item.places[0][0] for item in items] == [0, 2, 4]
     assert [item.rows[0].second for item in items] == [4, 4, 4]
     assert [item.target for item in items] == [(7, 9), (5, 7), NO_ANSWER]
     assert items[1].rows[0].ids[5:8] == tuple(
         tokenizers["character"].encode("abc", add_special_tokens=False).ids
     )
-    [item] = kinds.encode([asked(context)], SPAN, tokenizers["character"], frame(40))
+    [item] = task_kind(SPAN).encode([asked(context)], tokenizers["character"], frame(40))
     assert item.target == NO_ANSWER
-    [item] = kinds.encode(
-        [replace(example, answers=None)], SPAN, tokenizers["character"], frame(40)
+    [item] = task_kind(SPAN).encode(
+        [replace(example, answers=None)], tokenizers["character"], frame(40)
     )
     assert item.target is None
 
@@ -166,8 +169,8 @@ def test_a_question_takes_no_more_than_asked_for_or_half_of_the_row(
 ) -> None:
     example = asked("abc", question="a" * 50)
     for length, allowed, kept in ((43, 10, 10), (43, 64, 20), (80, 64, 38)):
-        items = kinds.encode(
-            [example], SPAN, tokenizers["character"], frame(length), max_question_tokens=allowed
+        items = task_kind(SPAN, Reading(max_question_tokens=allowed)).encode(
+            [example], tokenizers["character"], frame(length)
         )
         assert items[0].rows[0].second == kept + 2
 
@@ -176,11 +179,11 @@ def test_a_question_takes_no_more_than_asked_for_or_half_of_the_row(
 def test_a_context_without_tokens_has_no_answer(
     context: str, tokenizers: dict[str, Tokenizer]
 ) -> None:
-    items = kinds.encode([asked(context)], SPAN, tokenizers["wordpiece"], frame(20))
+    items = task_kind(SPAN).encode([asked(context)], tokenizers["wordpiece"], frame(20))
     [item] = items
     assert (item.places, item.target) == ((), NO_ANSWER)
     logits = [np.ones((len(item.rows[0].ids), 2))]
-    [prediction] = kinds.decode(logits, items, [asked(context)], SPAN, {})
+    [prediction] = task_kind(SPAN).decode(Outputs(logits, items, [asked(context)]), {})
     assert (prediction["text"], prediction["start"], prediction["end"]) == ("", 0, 0)
 
 
@@ -217,8 +220,8 @@ def test_the_best_span_over_all_windows_is_the_one_a_search_finds() -> None:
         outputs = [rng.normal(size=(13, 2)) for _ in items]
         longest = int(rng.integers(1, 12))
         _, (start, end), difference = by_search(outputs, items, longest)
-        [prediction] = kinds.decode(
-            outputs, items, [asked(context)], SPAN, {}, max_answer_tokens=longest
+        [prediction] = task_kind(SPAN, Reading(max_answer_tokens=longest)).decode(
+            Outputs(outputs, items, [asked(context)]), {}
         )
         assert (prediction["start"], prediction["end"]) == (start, end)
         assert prediction["text"] == context[start:end]
@@ -231,7 +234,9 @@ def test_no_answer_is_validationabove_the_threshold_only() -> None:
     outputs[1][2] = 0
     examples = [asked("ab")]
     for threshold, text in ((4.9, ""), (5.0, "ab")):  # (3 + 4) - (1 + 1)
-        [prediction] = kinds.decode(outputs, items, examples, SPAN, {"null_threshold": threshold})
+        [prediction] = task_kind(SPAN).decode(
+            Outputs(outputs, items, examples), {"null_threshold": threshold}
+        )
         assert prediction["text"] == text
         assert prediction["no_answer_score"] == 5
 
@@ -250,7 +255,7 @@ def test_the_calibrated_threshold_is_the_best_there_is(metric: str) -> None:
         items = [window(number, places) for number in range(12)]
         # Few different logits, so that scores tie.
         outputs = [rng.integers(0, 3, (6, 2)).astype(float) for _ in items]
-        calibration = kinds.calibrate(outputs, items, examples, info)
+        calibration = task_kind(info).calibrate(Outputs(outputs, items, examples))
         if all(example.answers for example in examples):
             assert calibration == {}
             continue
@@ -258,15 +263,15 @@ def test_the_calibrated_threshold_is_the_best_there_is(metric: str) -> None:
         scores = []
         for threshold in (calibration["null_threshold"], *np.arange(-9.5, 9.5)):
             tried = {"null_threshold": threshold}
-            predictions = kinds.decode(outputs, items, examples, info, tried)
-            scores.append(kinds.score(predictions, examples, info)[metric])
+            predictions = task_kind(info).decode(Outputs(outputs, items, examples), tried)
+            scores.append(task_kind(info).score(predictions, examples)[metric])
         assert scores[0] == pytest.approx(max(scores)), trial
 
 
 def test_answers_of_the_same_characters_score_as_the_official_rules_say() -> None:
     # By hand, from the rules that the official scripts apply.
     def of(predicted: str, *answers: str, context: str = "some words") -> tuple[float, float]:
-        return squad_rules.of_example(
+        return squad_rules.score_answer(
             predicted, asked(context, *(Answer(text, 0) for text in answers))
         )
 
@@ -286,7 +291,7 @@ def test_answers_of_the_same_characters_score_as_the_official_rules_say() -> Non
 def test_chinese_answers_score_by_longest_common_stretch_of_characters() -> None:
     def of(predicted: str, *answers: str) -> tuple[float, float]:
         context = "《战国无双3》是由光荣和ω-force开发的。"
-        return squad_rules.of_example(
+        return squad_rules.score_answer(
             predicted, asked(context, *(Answer(text, 0) for text in answers))
         )
 
@@ -321,11 +326,15 @@ def test_the_threshold_is_the_best_for_answers_as_long_as_the_config_allows(
     found = scoring.calibrate_and_score(model, validation).metrics["f1"]
     leads = [
         each["no_answer_score"]
-        for each in kinds.decode(outputs, items, examples, SPAN, {}, max_answer_tokens=1)
+        for each in task_kind(SPAN, Reading(max_answer_tokens=1)).decode(
+            Outputs(outputs, items, examples), {}
+        )
     ]
     best = 0.0
     for threshold in (min(leads) - 1, *leads):
         calibration = {"null_threshold": threshold}
-        said = kinds.decode(outputs, items, examples, SPAN, calibration, max_answer_tokens=1)
-        best = max(best, kinds.score(said, examples, SPAN)["f1"])
+        said = task_kind(SPAN, Reading(max_answer_tokens=1)).decode(
+            Outputs(outputs, items, examples), calibration
+        )
+        best = max(best, task_kind(SPAN).score(said, examples)["f1"])
     assert found == pytest.approx(best, abs=1e-9)

@@ -18,7 +18,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import SCHEMA, text_digest
 from rungwise.tasks.config import ParagraphTaskConfig
 from rungwise.tasks.data.paragraphs import hide_name
-from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, read
+from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, read_examples
 from rungwise.tasks.stage import build_task
 from tests.summaries import corpus_of, standing
 
@@ -69,7 +69,7 @@ def test_the_task_is_balanced_hides_the_name_and_shares_no_document_or_text(tmp_
     output = Folder.at(tmp_path / "task")
     summary = build_task(config, {"corpus": corpus(tmp_path / "corpus")}, output, Context())
     task = standing("task", output, summary)
-    splits = {split: read(task, split) for split in SPLITS}
+    splits = {split: read_examples(task, split) for split in SPLITS}
     assert {split: len(rows) for split, rows in splits.items()} == summary.examples.model_dump()
     labels = ("alpha", "beta", "gamma")
     assert summary.info == TaskInfo("classification", labels, False, "accuracy")

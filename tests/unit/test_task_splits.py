@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from rungwise.tasks.config import Draw
-from rungwise.tasks.data.splits import drawn, overlap, shares, whole
-from rungwise.tasks.kinds.examples import ChoiceExample, Question, Tagged, Text
+from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
+from rungwise.tasks.kinds.examples import ChoiceExample, Question, Tagged, Text, joined_parts
 
 
 def texts(count: int, labels: str = "abc") -> list[Text]:
@@ -19,7 +19,7 @@ def texts(count: int, labels: str = "abc") -> list[Text]:
 
 def test_shares_are_about_the_fractions_and_a_partition() -> None:
     examples = texts(4000)
-    splits = shares(examples, {"validation": 0.1, "test": 0.3}, seed=0)
+    splits = split_examples(examples, {"validation": 0.1, "test": 0.3}, seed=0)
     assert sorted(e.where for split in splits.values() for e in split) == sorted(
         e.where for e in examples
     )
@@ -30,18 +30,18 @@ def test_shares_are_about_the_fractions_and_a_partition() -> None:
 
 def test_a_share_depends_neither_on_the_order_nor_on_the_other_examples() -> None:
     examples = texts(300)
-    first = shares(examples, {"test": 0.5}, seed=3)["test"]
+    first = split_examples(examples, {"test": 0.5}, seed=3)["test"]
     shuffled = examples[:]
     random.Random(0).shuffle(shuffled)
-    again = shares(shuffled[:200], {"test": 0.5}, seed=3)["test"]
+    again = split_examples(shuffled[:200], {"test": 0.5}, seed=3)["test"]
     assert {e.where for e in again} == {e.where for e in first} & {e.where for e in shuffled[:200]}
-    other = shares(examples, {"test": 0.5}, seed=4)["test"]
+    other = split_examples(examples, {"test": 0.5}, seed=4)["test"]
     assert {e.where for e in other} != {e.where for e in first}
 
 
 def test_questions_about_one_context_stay_together() -> None:
     examples = [Question(f"f:{n}", str(n), f"q{n}?", f"context {n // 5}", ()) for n in range(200)]
-    splits = shares(examples, {"test": 0.5}, seed=0)
+    splits = split_examples(examples, {"test": 0.5}, seed=0)
     places = [{e.context for e in split} for split in splits.values()]
     assert all(places)
     assert not places[0] & places[1]
@@ -49,7 +49,7 @@ def test_questions_about_one_context_stay_together() -> None:
 
 def test_a_budget_is_balanced_and_holds_the_smaller_ones() -> None:
     examples = [*texts(300, "a"), *texts(30, "b"), *texts(4, "c")]
-    budgets = {n: drawn(examples, n, 0, "balanced") for n in (3, 9, 30, 60)}
+    budgets = {n: draw_examples(examples, n, 0, "balanced") for n in (3, 9, 30, 60)}
     assert Counter(e.target for e in budgets[9]) == {"a": 3, "b": 3, "c": 3}
     # The third label has run out, the other two go on taking turns.
     assert Counter(e.target for e in budgets[30]) == {"a": 13, "b": 13, "c": 4}
@@ -59,7 +59,7 @@ def test_a_budget_is_balanced_and_holds_the_smaller_ones() -> None:
 
 def test_a_stratified_budget_has_the_shares_of_the_whole_and_holds_the_smaller_ones() -> None:
     examples = [*texts(300, "a"), *texts(90, "b"), *texts(10, "c")]
-    budgets = {n: drawn(examples, n, 0, "stratified") for n in (40, 80, 200)}
+    budgets = {n: draw_examples(examples, n, 0, "stratified") for n in (40, 80, 200)}
     for number, budget in budgets.items():
         counts = Counter(e.target for e in budget)
         for label, share in (("a", 0.75), ("b", 0.225), ("c", 0.025)):
@@ -72,17 +72,17 @@ def test_a_stratified_budget_has_the_shares_of_the_whole_and_holds_the_smaller_o
 @pytest.mark.parametrize("draw", get_args(Draw))
 def test_what_is_drawn_keeps_its_order_and_is_no_more_than_there_is(draw: Draw) -> None:
     examples = texts(50)
-    budget = drawn(examples, 20, 1, draw)
+    budget = draw_examples(examples, 20, 1, draw)
     assert len(budget) == 20
     assert [examples.index(e) for e in budget] == sorted(examples.index(e) for e in budget)
-    assert drawn(examples, 99, 1, draw) == examples
+    assert draw_examples(examples, 99, 1, draw) == examples
 
 
 def test_overlap_counts_inputs_and_not_labels() -> None:
     train = [Text("a", "one", "two", "x"), Text("b", "three", None, "x")]
     other = [Text("c", "one", "two", "y"), Text("d", "one", None, "x"), Text("e", "two", "one")]
-    assert overlap(train, other) == 1
-    assert overlap(train, [Text("f", "three", None, "y")] * 3) == 3
+    assert count_overlap(train, other) == 1
+    assert count_overlap(train, [Text("f", "three", None, "y")] * 3) == 3
 
 
 def test_no_two_inputs_have_the_same_whole_text() -> None:
@@ -94,4 +94,4 @@ def test_no_two_inputs_have_the_same_whole_text() -> None:
         ChoiceExample("a", "one", None, ("two", "x")),
         ChoiceExample("a", "one", "two", ("x", "y")),
     ]
-    assert len({(type(e), whole(e)) for e in examples}) == len(examples)
+    assert len({(type(e), joined_parts(e)) for e in examples}) == len(examples)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import sys
-import types
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,9 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.config import TaskConfig, outside
-from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, read
+from rungwise.tasks.interface import KINDS
+from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, read_examples
+from rungwise.tasks.kinds.kind import TaskKind
 from rungwise.tasks.stage import build_task
 from tests.conftest import s3_bucket
 from tests.summaries import standing
@@ -43,13 +43,12 @@ def baselines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[TaskInfo, int, int]
     """A stand-in for the baselines, which have tests of their own: it keeps what it was given."""
     calls: list[tuple[TaskInfo, int, int]] = []
 
-    def stand_in(info: TaskInfo, train: list[Any], test: list[Any]) -> dict[str, Any]:
-        calls.append((info, len(train), len(test)))
-        return {"majority": {info.metric: 0.25}}
+    def stand_in(kind: TaskKind, train: list[Any], test: list[Any]) -> dict[str, dict[str, float]]:
+        calls.append((kind.info, len(train), len(test)))
+        return {"majority": {"accuracy": 0.25}}
 
-    module = types.ModuleType("rungwise.tasks.scoring.baselines")
-    module.__dict__["baselines"] = stand_in
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for kind in KINDS.values():
+        monkeypatch.setattr(kind, "baselines", stand_in)
     return calls
 
 
@@ -90,13 +89,15 @@ def test_the_summary_says_what_a_system_needs_and_the_splits_are_written(
         headline="classification  2 labels  30 to train on  6 to validate  9 to test",
     )
     assert baselines == [(info, 30, 9)]
-    assert [e.where for e in read(task, "test")][:2] == ["test.tsv:1", "test.tsv:2"]
-    assert Counter(e.target for e in read(task, "train")) == {"a": 15, "b": 15}
+    assert [e.where for e in read_examples(task, "test")][:2] == ["test.tsv:1", "test.tsv:2"]
+    assert Counter(e.target for e in read_examples(task, "train")) == {"a": 15, "b": 15}
 
 
 def test_shares_of_one_file_leave_no_text_in_two_splits(tmp_path: Path) -> None:
     summary, task = made(tmp_path, train=rows(200) * 2)
-    splits = [{e.text for e in read(task, split)} for split in ("train", "validation", "test")]
+    splits = [
+        {e.text for e in read_examples(task, split)} for split in ("train", "validation", "test")
+    ]
     assert sum(len(texts) for texts in splits) == 200
     assert summary.examples.total + summary.examples.test == 400
     assert summary.overlap == {"validation": 0, "test": 0}
@@ -114,10 +115,10 @@ def test_a_budget_and_maxima_cap_the_splits_and_baselines_know_the_whole_one(
         tmp_path, **keys, train_examples=20, max_validation_examples=7, max_test_examples=99
     )
     assert summary.examples == ExampleCounts(train=20, validation=7, test=50)
-    assert Counter(e.target for e in read(task, "train")) == {"a": 10, "b": 10}
+    assert Counter(e.target for e in read_examples(task, "train")) == {"a": 10, "b": 10}
     assert [call[1:] for call in baselines] == [(90, 50)]
     stratified, task = made(tmp_path, **keys, train_examples=30, draw="stratified")
-    assert Counter(e.target for e in read(task, "train")) == {"a": 20, "b": 10}
+    assert Counter(e.target for e in read_examples(task, "train")) == {"a": 20, "b": 10}
     assert stratified.baselines == summary.baselines
 
 
@@ -186,7 +187,7 @@ def test_a_split_may_have_a_format_of_its_own(tmp_path: Path) -> None:
     other = {"kind": "table", "columns": {"text": "text", "label": "label"}, "delimiter": ","}
     test = str(tmp_path / "other.csv")
     _, task = made(tmp_path, train=rows(30), test=[test], formats={"test": other})
-    assert [(e.text, e.target) for e in read(task, "test")] == [("one", "b"), ("two", "a")]
+    assert [(e.text, e.target) for e in read_examples(task, "test")] == [("one", "b"), ("two", "a")]
     with pytest.raises(ConfigError, match=r"formats\.test: expected files of classification, as"):
         made(tmp_path, train=rows(30), test=[test], formats={"test": {"kind": "conll"}})
     with pytest.raises(ConfigError, match=r"formats\.test: there is no file that is test"):
@@ -283,7 +284,7 @@ def test_pairs_are_known_as_pairs(tmp_path: Path) -> None:
     content = "".join(f"text {n}\tother\t{'ab'[n % 2]}\n" for n in range(60))
     summary, task = made(tmp_path, format=PAIRS, train=content)
     assert summary.info.pair is True
-    assert {e.second for e in read(task, "train")} == {"other"}
+    assert {e.second for e in read_examples(task, "train")} == {"other"}
 
 
 def test_a_task_is_read_from_a_bucket_and_written_to_it() -> None:
@@ -305,7 +306,7 @@ def test_a_task_is_read_from_a_bucket_and_written_to_it() -> None:
         output = Folder.at(f"{bucket}/task")
         summary = build_task(config, {}, output, Context())
         task = standing("task", output, summary)
-        assert [e.text for e in read(task, "test")] == [f"t {n}" for n in range(10)]
+        assert [e.text for e in read_examples(task, "test")] == [f"t {n}" for n in range(10)]
         assert summary.examples.total + summary.examples.test == 70
         store.pipe(f"{bucket}/data/test.tsv", b"broken\n")
         assert outside(config)["train"] == digests["train"]

@@ -11,13 +11,13 @@ features        fixed; layers are mixed (Peters et al. 2018, arXiv:1802.05365)  
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.finetune.heads import Pooling
-from rungwise.tasks.kinds.sentences import Pairs
+from rungwise.tasks.kinds.kind import Pairs, Reading
 
 Initialisation = Literal["pretrained", "random"]
 
@@ -171,15 +171,15 @@ class FinetuneConfig(Config):
         return None
 
     @property
-    def encoding(self) -> dict[str, Any]:
-        """The options of `kinds.encode`."""
-        names = ("pairs", "windows", "stride", "max_answer_tokens")
-        return {name: getattr(self, name) for name in names}
-
-    @property
-    def decoding(self) -> dict[str, Any]:
-        """The options of `kinds.decode`."""
-        return {name: getattr(self, name) for name in ("max_answer_tokens", "legal_tags")}
+    def reading(self) -> Reading:
+        """How texts become rows, and outputs become answers."""
+        return Reading(
+            self.pairs,
+            self.windows,
+            self.stride,
+            max_answer_tokens=self.max_answer_tokens,
+            legal_tags=self.legal_tags,
+        )
 
     @property
     def fixes_encoder(self) -> bool:

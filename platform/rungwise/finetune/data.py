@@ -17,12 +17,12 @@ from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.encoders import LayeredEncoder, new_tokens_of
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tasks import interface as kinds
-from rungwise.tasks.data.noise import noisy, split_of
-from rungwise.tasks.kinds import tagging
-from rungwise.tasks.kinds.examples import OF_TEXT, SPLITS, TaskInfo, TaskSummary, read
+from rungwise.tasks.data.noise import add_errors, noise_split
+from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.examples import OF_TEXT, SPLITS, TaskInfo, TaskSummary, read_examples
 from rungwise.tasks.kinds.generation import longest_target
 from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.tagging import marks_spans
 from rungwise.tasks.kinds.transitions import Transitions
 from rungwise.tokenizer import load_tokenizer, special_ids
 from rungwise.training.tensor_files import MODEL, load_tensors
@@ -60,7 +60,7 @@ def load_data(
     noise: Sequence[float] = (),
 ) -> TaskData:
     """Load the task, encoded for the model, and the model's weights. For each rate of `noise` there
-    is another test split with typing errors, `noise.split_of(rate)`.
+    is another test split with typing errors, `noise_split(rate)`.
 
     Raises ConfigError if config, task and model do not fit together, DataError if the tokenizer is
     not of the size of the model's vocabulary.
@@ -76,11 +76,13 @@ def load_data(
             f"found {size}; give the tokenizer that the model was trained with"
         )
     frame = frame_of(config, model, objective, vocab_size, splitter)
-    read_ = {name: read(task, name) for name in SPLITS}
-    read_ |= {split_of(rate): noisy(read_["test"], rate, _NOISE_SEED) for rate in noise}
+    examples = {name: read_examples(task, name) for name in SPLITS}
+    examples |= {
+        noise_split(rate): add_errors(examples["test"], rate, _NOISE_SEED) for rate in noise
+    }
+    kind = task_kind(info, config.reading)
     splits = {
-        name: Split(examples, kinds.encode(examples, info, splitter, frame, **config.encoding))
-        for name, examples in read_.items()
+        name: Split(each, kind.encode(each, splitter, frame)) for name, each in examples.items()
     }
     weights = load_tensors(pretrain.folder, MODEL)
     return TaskData(info, splits, model, objective, vocab_size, weights, splitter)
@@ -162,7 +164,7 @@ def _check_auxiliary(
 def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
     """Raise ConfigError, naming the key, for settings that do not fit this task."""
     of_text = info.kind in OF_TEXT
-    tags = info.kind == "tagging" and (not info.labels or tagging.marks_spans(info.labels))
+    tags = info.kind == "tagging" and (not info.labels or marks_spans(info.labels))
     for key, fits, meant in (
         ("pairs", of_text and info.pair, "pairs of texts"),
         (

@@ -37,7 +37,7 @@ from rungwise.finetune.bilstm import BiLstm
 from rungwise.finetune.mixing import ScalarMix
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import initialise
-from rungwise.tasks.kinds.sentences import Pairs
+from rungwise.tasks.kinds.kind import Pairs
 
 Pooling = Literal["cls", "mean", "last"]
 INITIALIZER_RANGE = 0.02  # of the weights of a head, as in BERT and GPT, whatever the encoder's

@@ -19,14 +19,15 @@ from torch.nn import functional
 
 from rungwise.finetune.batches import ItemBatch, collate
 from rungwise.finetune.copies import Copies, devices_of
-from rungwise.finetune.data import Split, TaskData
+from rungwise.finetune.data import TaskData
 from rungwise.finetune.model import TaskModel
 from rungwise.models.device import multiplies_bfloat16
 from rungwise.models.losses.cross_entropy import MOST_LOGITS, at_least_float32, token_sums
-from rungwise.tasks import interface as kinds
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Kind
 from rungwise.tasks.kinds.generation import longest_target
 from rungwise.tasks.kinds.items import Item, Row
+from rungwise.tasks.kinds.kind import Outputs, TaskKind
 
 _ROWS_AT_A_TIME = 64
 Output = NDArray[Any]
@@ -52,40 +53,31 @@ def outputs(model: TaskModel, items: Sequence[Item]) -> list[Output]:
 
 def evaluate(model: TaskModel, data: TaskData, split: str) -> Scores:
     """Return loss, metrics and predictions of a split, with the model's calibration."""
-    part = data.splits[split]
-    outputs, loss = _answers(model, part.items)
-    return _score(model, data, part, outputs, loss)
+    return _score(model, data, *_split_outputs(model, data, split))
 
 
 def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
     """Calibrate the model on the validation split and score it there."""
-    part = data.splits["validation"]
-    outputs, loss = _answers(model, part.items)
-    model.calibration = kinds.calibrate(
-        outputs,
-        part.items,
-        part.examples,
-        data.info,
-        max_answer_tokens=model.config.max_answer_tokens,
-    )
-    return _score(model, data, part, outputs, loss)
+    outputs, loss = _split_outputs(model, data, "validation")
+    model.calibration = _kind(model).calibrate(outputs)
+    return _score(model, data, outputs, loss)
 
 
-def _score(
-    model: TaskModel, data: TaskData, part: Split, outputs: list[Output], loss: float
-) -> Scores:
-    predictions = kinds.decode(
-        outputs,
-        part.items,
-        part.examples,
-        model.info,
-        model.calibration,
-        tokenizer=data.tokenizer,
-        **model.config.decoding,
-    )
-    metrics = kinds.score(predictions, part.examples, model.info)
-    shares = kinds.probabilities(outputs, part.items, len(part.examples), model.info)
-    return Scores(loss, metrics, predictions, shares)
+def _kind(model: TaskModel) -> TaskKind:
+    return task_kind(model.info, model.config.reading)
+
+
+def _split_outputs(model: TaskModel, data: TaskData, split: str) -> tuple[Outputs, float]:
+    part = data.splits[split]
+    arrays, loss = _answers(model, part.items)
+    return Outputs(arrays, part.items, part.examples), loss
+
+
+def _score(model: TaskModel, data: TaskData, outputs: Outputs, loss: float) -> Scores:
+    kind = _kind(model)
+    predictions = kind.decode(outputs, model.calibration, data.tokenizer)
+    metrics = kind.score(predictions, outputs.examples)
+    return Scores(loss, metrics, predictions, kind.probabilities(outputs))
 
 
 @torch.no_grad()

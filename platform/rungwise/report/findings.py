@@ -135,7 +135,7 @@ def what_was_compared(compared: Compared) -> str:
     first = f"It was then fine-tuned as the variant {name}{beside}, with {seeds} seeds each, "
     if len(tasks) == 1:
         examples = number(tasks[0].evaluated.examples.train)
-        asked = tasks[0].task.info.asked
+        asked = tasks[0].task.info.goal
         return (
             f"{first}on the task {tasks[0].name} ({asked}), with "
             f"{examples} labelled examples{_budgets(compared)}."

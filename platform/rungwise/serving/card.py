@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.summary import CORPORA, CorpusSummary, describe_sources
@@ -15,9 +13,8 @@ from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, bootstrap
 from rungwise.evaluation.suites.measure import MeasureSummary
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tasks.data.unlabelled import columns, is_one_text
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary
-from rungwise.tasks.scoring import metrics
 
 _RESAMPLES = 2000
 _MOST_LETTERS = 5000  # of a description in MLflow's tables; PostgreSQL refuses more
@@ -35,9 +32,10 @@ def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> 
     """
     evaluated, task = EvaluateSummary.of(inputs["evaluate"]), TaskSummary.of(inputs["task"])
     chosen, metric, info = evaluated.chosen, evaluated.metric, task.info
+    kind = task_kind(info)
     own = bootstrap(
         sums_of_chosen(inputs["evaluate"], inputs["task"])[None],
-        lambda totals: metrics.value(np.asarray(totals, np.float64), info)[0],
+        lambda totals: kind.value(totals)[0],
         seed=0,
         resamples=_RESAMPLES,
     )
@@ -50,7 +48,7 @@ def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> 
     examples = task.examples
     labels = f" ({', '.join(info.labels)})" if info.labels else ""
     lines = [
-        f"Task {evaluated.task}: {info.asked}{labels}. Fine-tuned on {examples.train:,} examples, "
+        f"Task {evaluated.task}: {info.goal}{labels}. Fine-tuned on {examples.train:,} examples, "
         f"selected on {examples.validation:,} validation examples. "
         "Intended use: text like that of the task; nothing was measured on other text.",
         "",
@@ -144,13 +142,13 @@ def description(before: str, card: str, after: str) -> str:
 
 def uses(model: str, root: str, info: TaskInfo) -> str:
     """The commands that use a registered model of the registry of `root`."""
-    given = "one text per line"
-    if not is_one_text(info):
-        given = f"a table or JSON Lines with {', '.join(columns(info))}"
+    kind, content = task_kind(info), "one text per line"
+    if not kind.is_one_text:
+        content = f"a table or JSON Lines with {', '.join(kind.columns)}"
     where = shlex.join([model, "--root", root])
     return "\n".join(
         (
-            f"- predictions, {given}: `rungwise predict {where} --input FILE`",
+            f"- predictions, {content}: `rungwise predict {where} --input FILE`",
             f"- over HTTP: `rungwise serve {where}`",
             f"- provenance: `rungwise why {where}`",
         )

@@ -21,10 +21,10 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import DESCRIPTION, frame_of, outputs, restore
 from rungwise.models.device import own_devices
-from rungwise.tasks import interface as kinds
-from rungwise.tasks.data.unlabelled import columns
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example
 from rungwise.tasks.kinds.items import Item
+from rungwise.tasks.kinds.kind import Outputs
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.tokenizer import load_tokenizer
 from rungwise.training.tensor_files import MODEL as WEIGHTS
@@ -77,25 +77,18 @@ class Predictor:
     @property
     def example(self) -> dict[str, Any]:
         """An example input by column."""
-        made_up: dict[str, Any] = dict.fromkeys(columns(self.info), "some text")
+        made_up: dict[str, Any] = dict.fromkeys(task_kind(self.info).columns, "some text")
         return made_up | ({"options": ["one", "another"]} if self.info.kind == "choice" else {})
 
     def __call__(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """One prediction per example, in order; see tasks/interface.py for the keys."""
+        """One prediction per example, in order; see tasks/kinds/ for the keys."""
         if not examples:
             return []
-        config = self.model.config
-        items = kinds.encode(examples, self.info, self.tokenizer, self.frame, **config.encoding)
+        kind = task_kind(self.info, self.model.config.reading)
+        items = kind.encode(examples, self.tokenizer, self.frame)
         self._say_cut(examples, items)
-        return kinds.decode(
-            outputs(self.model, items),
-            items,
-            examples,
-            self.info,
-            self.model.calibration,
-            tokenizer=self.tokenizer,
-            **config.decoding,
-        )
+        answered = Outputs(outputs(self.model, items), items, examples)
+        return kind.decode(answered, self.model.calibration, self.tokenizer)
 
     def _say_cut(self, examples: Sequence[Example], items: Sequence[Item]) -> None:
         """Warn once, on standard error, that a text is longer than the model reads."""

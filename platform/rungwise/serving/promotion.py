@@ -28,8 +28,8 @@ from rungwise.finetune import DESCRIPTION
 from rungwise.pretraining.pretrained import tokenizer_of, tokens_of
 from rungwise.serving.predictor import FILES, Predictor
 from rungwise.serving.pretrained import load
-from rungwise.tasks.kinds.examples import TaskSummary, Text, read
-from rungwise.tasks.scoring import metrics
+from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.examples import TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.training.tensor_files import MODEL
 
@@ -76,8 +76,8 @@ def _other_answers(made: Artifact, served: Folder) -> list[str]:
         said = predictor(examples)
     else:
         predictor = Predictor.load(served, quiet=True)
-        name = predictions.PREDICTED[predictor.info.kind]
-        examples = read(find_input(made, "task"), "test")[:_ASKED]
+        name = task_kind(predictor.info).answer
+        examples = read_examples(find_input(made, "task"), "test")[:_ASKED]
         said = [each[name] for each in predictor(examples)]
         before = [row["prediction"] for row in predictions.of_chosen(made)]
     return [
@@ -107,9 +107,7 @@ def compared(first: Artifact, second: Artifact) -> Estimate | None:
         task, _ = _common("task", [find_input(each, "task") for each in both])
         info = TaskSummary.of(task).info
         sums = [predictions.sums_of_chosen(each, task) for each in both]
-        found = paired_bootstrap(
-            *sums, value=lambda totals: metrics.value(np.asarray(totals, np.float64), info), seed=0
-        )
+        found = paired_bootstrap(*sums, value=task_kind(info).value, seed=0)
         return Estimate(found.difference, found.low, found.high, sums[0].shape[1])
     _common("corpus", [find_input(tokens_of(each), "corpus") for each in both])
     bits = [_bits(each) for each in both]

@@ -49,14 +49,11 @@ from rungwise.serving.card import (
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import PretrainedPredictor, describe, load
 from rungwise.tasks.kinds.examples import (
-    ChoiceExample,
     Example,
-    Question,
-    Tagged,
     TaskInfo,
     TaskSummary,
     Text,
-    read,
+    read_examples,
 )
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.tensor_files import MODEL
@@ -221,14 +218,14 @@ def _of_task(config: RegisterConfig, inputs: Mapping[str, Artifact], output: Fol
     evaluation, task = inputs["evaluate"], inputs["task"]
     evaluated, info = EvaluateSummary.of(evaluation), TaskSummary.of(task).info
     chosen, metric = evaluated.chosen, evaluated.metric
-    examples = read(task, "validation")[:_EXAMPLES]
+    examples = read_examples(task, "validation")[:_EXAMPLES]
     return _Entry(
         files=_files(evaluation.folder, evaluation.folder, evaluation.folder),
         info=info,
         shown=_input_example(examples, info),
         said=Predictor.load(evaluation.folder, quiet=True)(examples),
         card=task_card(config.name, inputs, config.licences),
-        about=f"Models fine-tuned for the task {evaluated.task} ({info.asked}).",
+        about=f"Models fine-tuned for the task {evaluated.task} ({info.goal}).",
         score=chosen.validation[metric],
         score_name=f"{metric} on the validation split",
         compared_on=("rungwise.task",),
@@ -286,23 +283,7 @@ def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.Da
     """Examples as a caller gives them: bare texts where an example is one text."""
     if info.kind in ("classification", "multilabel", "generation") and not info.pair:
         return [example.text for example in examples if isinstance(example, Text)]
-    return pd.DataFrame([_record(example) for example in examples])
-
-
-def _record(example: Example) -> dict[str, Any]:
-    match example:
-        case Text():
-            return {"text": example.text, "second": example.second}
-        case Tagged():
-            return {"words": list(example.words)}
-        case Question():
-            return {"question": example.question, "context": example.context}
-        case ChoiceExample():
-            return {
-                "context": example.context,
-                "question": example.question or "",
-                "options": list(example.options),
-            }
+    return pd.DataFrame([example.as_input() for example in examples])
 
 
 def _better_holder(

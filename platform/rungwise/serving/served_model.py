@@ -17,7 +17,7 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from rungwise.core.storage.folder import Folder
 from rungwise.serving.pretrained import load
-from rungwise.tasks.data.unlabelled import examples_in
+from rungwise.tasks.data.unlabelled import parse_examples
 
 
 class Served(PythonModel):
@@ -35,7 +35,7 @@ class Served(PythonModel):
         params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
         """One row per example. Bare texts are enough if an example is one text."""
-        examples = examples_in(_plain(model_input), self._predictor.info)
+        examples = parse_examples(_plain(model_input), self._predictor.info)
         return pd.DataFrame(self._predictor(examples))
 
 

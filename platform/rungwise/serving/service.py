@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 from rungwise.core.errors import DataError
 from rungwise.serving.pretrained import Model
-from rungwise.tasks.data.unlabelled import examples_in
+from rungwise.tasks.data.unlabelled import parse_examples
 from rungwise.tasks.kinds.examples import Example
 
 Answer = dict[str, Any] | DataError
@@ -90,7 +90,7 @@ class Service:
     async def _predicted(self, ask: Callable[[Example], Awaitable[Answer]], body: bytes) -> Reply:
         try:
             given = json.loads(body)
-            examples = examples_in(given, self._predictor.info)
+            examples = parse_examples(given, self._predictor.info)
         except ValueError as error:
             return _error(400, f'expected JSON, such as {{"text": "..."}}; {error}')
         except DataError as error:

@@ -16,20 +16,8 @@ from rungwise.core.storage.outside import Paths, digest, matching
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import TableFormat
-from rungwise.tasks.kinds.examples import SPLITS, Kind
-
-# Metrics that can select a model, by kind, the default first; higher is better for all.
-METRICS: Mapping[Kind, tuple[str, ...]] = {
-    "classification": ("accuracy", "macro_f1", "f1", "matthews"),
-    # Micro F1 counts each decision on a label once, so that rare labels do not dominate.
-    "multilabel": ("micro_f1", "macro_f1", "exact_match"),
-    "regression": ("pearson", "spearman"),
-    "tagging": ("f1", "precision", "recall", "accuracy"),
-    "span": ("f1", "exact_match"),
-    "choice": ("accuracy",),
-    "generation": ("chrf", "exact_match"),
-}
-
+from rungwise.tasks.interface import selecting_metrics
+from rungwise.tasks.kinds.examples import SPLITS
 
 Draw = Literal["balanced", "stratified", "natural"]
 
@@ -92,7 +80,7 @@ class FilesTaskConfig(Config):
                     f"formats.{split}: expected files of {self.format.task_kind}, as format is, "
                     f"found {form.task_kind}"
                 )
-        known = METRICS[self.format.task_kind]
+        known = selecting_metrics(self.format.task_kind)
         if self.metric is not None and self.metric not in known:
             raise ValueError(
                 f"metric: expected one of {', '.join(known)} for {self.format.task_kind}, found "
@@ -135,14 +123,14 @@ def outside(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     """
     if not isinstance(config, FilesTaskConfig):
         return {}
-    return {split: digest(paths, key_of(split)) for split, paths in config.paths().items()}
+    return {split: digest(paths, config_key(split)) for split, paths in config.paths().items()}
 
 
-def files_of(config: FilesTaskConfig, split: str) -> list[SourceFile]:
+def split_files(config: FilesTaskConfig, split: str) -> list[SourceFile]:
     """Return the files that a split's paths match, sorted, each once."""
-    return matching(config.paths()[split], key_of(split))
+    return matching(config.paths()[split], config_key(split))
 
 
-def key_of(name: str) -> str:
+def config_key(name: str) -> str:
     """Return the config key of a field of the block, for messages."""
     return f"data.{name}"

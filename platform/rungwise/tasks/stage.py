@@ -11,7 +11,8 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.config import FilesTaskConfig, ParagraphTaskConfig, identity, outside
 from rungwise.tasks.data import files, paragraphs
-from rungwise.tasks.kinds.examples import ExampleCounts, TaskSummary, write
+from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.examples import ExampleCounts, TaskSummary, write_examples
 
 
 def build_task(
@@ -24,15 +25,13 @@ def build_task(
 
     Raises DataError, naming file and line, for data that no model should be trained on.
     """
-    from rungwise.tasks.scoring.baselines import baselines
-
     match config:
         case ParagraphTaskConfig():
             task = paragraphs.load(config, inputs["corpus"])
         case FilesTaskConfig():
             task = files.load(config)
     for split, examples in task.splits.items():
-        write(examples, output, split)
+        write_examples(examples, output, split)
     for note in task.notes:
         context.report.note(note)
     counts = {split: len(examples) for split, examples in task.splits.items()}
@@ -41,8 +40,8 @@ def build_task(
         info=task.info,
         examples=ExampleCounts(**counts),
         # A balanced draw hides which label is the commonest; the whole training split shows it.
-        baselines=baselines(
-            task.info, task.whole_train or task.splits["train"], task.splits["test"]
+        baselines=task_kind(task.info).baselines(
+            task.whole_train or task.splits["train"], task.splits["test"]
         ),
         overlap=task.overlap,
         irregular=task.irregular,

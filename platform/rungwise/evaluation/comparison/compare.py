@@ -51,9 +51,10 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.sweep.record import SweepSummary
 from rungwise.tasks.data import cutting
 from rungwise.tasks.data.cutting import CutShare
-from rungwise.tasks.data.noise import split_of
-from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, TaskSummary, read
-from rungwise.tasks.scoring import metrics
+from rungwise.tasks.data.noise import noise_split
+from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, TaskSummary, read_examples
+from rungwise.tasks.scoring.metrics import metric_range
 from rungwise.tasks.scoring.units import shown
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
@@ -123,7 +124,7 @@ def compare_variants(
     variants = {
         name: VariantResult(
             estimates={
-                metric: estimate([row.test[metric] for row in of_variant], metrics.range_of(metric))
+                metric: estimate([row.test[metric] for row in of_variant], metric_range(metric))
                 for metric in of_variant[0].test
             },
             finetune=chosen[name],
@@ -133,7 +134,7 @@ def compare_variants(
             noise={
                 rate: estimate(
                     [row.noise[rate][info.metric] for row in of_variant],
-                    metrics.range_of(info.metric),
+                    metric_range(info.metric),
                 )
                 for rate in of_variant[0].noise
             },
@@ -145,7 +146,9 @@ def compare_variants(
         rows_of[settings.keep or first],
         key=lambda row: (-row.validation[info.metric], row.validation["loss"], row.seed),
     )
-    differences = _differences(rows_of, read(inputs["task"], "test"), info, settings, scratch)
+    differences = _differences(
+        rows_of, read_examples(inputs["task"], "test"), info, settings, scratch
+    )
     _keep(rows, best, inputs, output)
     for name, result in variants.items():
         if result.noise:
@@ -303,12 +306,12 @@ def _score(
     # With few labels, scoring every epoch takes longer than training.
     model = finetune(config, data, seed, on_epoch if config.best_epoch else None)
     scores = {split: evaluate(model, data, split) for split in ("validation", "test")}
-    of_noise = {rate: evaluate(model, data, split_of(rate)).metrics for rate in noise}
+    of_noise = {rate: evaluate(model, data, noise_split(rate)).metrics for rate in noise}
     logged = {f"test/{k}": v for k, v in scores["test"].metrics.items()}
     if not config.best_epoch:
         logged |= {f"validation/{k}": v for k, v in scores["validation"].metrics.items()}
     for rate, found in of_noise.items():
-        logged |= {f"test_{split_of(rate)}/{k}": v for k, v in found.items()}
+        logged |= {f"test_{noise_split(rate)}/{k}": v for k, v in found.items()}
     report.metrics(logged | {"kept_epoch": kept}, kept, run=name)
     save_tensors(scratch, f"{done}.safetensors", model.state_dict())
     shares = scores["test"].probabilities
@@ -348,11 +351,10 @@ def _differences(
     examples and so covers the choice of the test split.
     """
     scores = {name: [row.test[info.metric] for row in rows] for name, rows in rows_of.items()}
+    kind = task_kind(info)
     # (S, N, k): the contribution of each test example to the metric, per seed
     sums = {
-        name: np.stack(
-            [metrics.sums(_predictions(scratch, row.files), examples, info) for row in rows]
-        )
+        name: np.stack([kind.sums(_predictions(scratch, row.files), examples) for row in rows])
         for name, rows in rows_of.items()
     }
     differences = []
@@ -360,19 +362,17 @@ def _differences(
         drawn = paired_bootstrap(
             sums[first],
             sums[second],
-            value=lambda totals: metrics.value(totals.astype(np.float64, copy=False), info),
+            value=kind.value,
             seed=settings.first_seed,
             resamples=settings.bootstrap_resamples,
-            within=metrics.range_of(info.metric),
+            within=metric_range(info.metric),
         )
         old, new = float(np.mean(scores[second])), float(np.mean(scores[first]))
         differences.append(
             PairedDifference(
                 first=first,
                 second=second,
-                seeds=paired_difference(
-                    scores[first], scores[second], metrics.range_of(info.metric)
-                ),
+                seeds=paired_difference(scores[first], scores[second], metric_range(info.metric)),
                 bootstrap=drawn,
                 error_reduction=error_reduction(old, new) if old < 1 else None,
             )
@@ -385,7 +385,7 @@ def _keep(
 ) -> None:
     """Keep every prediction and the chosen model with its tokenizer; remove the scratch folder."""
     scratch = output / _SCRATCH
-    examples = read(inputs["task"], "test")
+    examples = read_examples(inputs["task"], "test")
     kept = [
         line
         for row in rows

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.statistics import Difference, paired_bootstrap
-from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary, read
-from rungwise.tasks.scoring import metrics
+from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary, read_examples
+from rungwise.tasks.scoring.metrics import metric_range
 
 Sums = NDArray[np.float64]
 
@@ -33,16 +34,14 @@ Sums = NDArray[np.float64]
 def combined(evaluated: Artifact, task: Artifact) -> Iterator[tuple[str, str, float, Difference]]:
     """Yield (variant, method, score, gain over the mean of single seeds). The methods are the
     ensemble of all seeds and, for binary classification, the tuned threshold."""
-    info, examples = TaskSummary.of(task).info, read(task, "test")
+    info, examples = TaskSummary.of(task).info, read_examples(task, "test")
+    kind = task_kind(info)
     rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for row in predictions.read(evaluated.folder):
         rows.setdefault(row["variant"], {}).setdefault(row["seed"], []).append(row)
 
     def sums(said: Sequence[Any]) -> Sums:
-        return metrics.sums([{predictions.PREDICTED[info.kind]: x} for x in said], examples, info)
-
-    def value(totals: NDArray[np.floating]) -> Sums:
-        return metrics.value(totals.astype(float), info)
+        return kind.sums([{kind.answer: x} for x in said], examples)
 
     for variant, of_seeds in rows.items():
         alone = np.stack([sums([row["prediction"] for row in of]) for of in of_seeds.values()])
@@ -54,8 +53,8 @@ def combined(evaluated: Artifact, task: Artifact) -> Iterator[tuple[str, str, fl
             ways["with a threshold"] = _cross_fitted(share_N.mean(axis=1), either, info)
         for how, own in ways.items():
             both = np.broadcast_to(own, alone.shape), alone
-            gain = paired_bootstrap(*both, value, seed=0, within=metrics.range_of(info.metric))
-            yield variant, how, float(value(own.sum(axis=0))), gain
+            gain = paired_bootstrap(*both, kind.value, seed=0, within=metric_range(info.metric))
+            yield variant, how, float(kind.value(own.sum(axis=0))), gain
 
 
 def together(rows: Sequence[dict[str, Any]], info: TaskInfo) -> Any:
@@ -91,6 +90,6 @@ def threshold(share_N: Sums, either: Sums, info: TaskInfo) -> float:
     # Above 1, so that the second label can be refused where a probability is exactly 1.
     ranked = np.concatenate([[np.nextafter(1.0, 2.0)], share_N[order], [0.0]])
     # The n highest get the second label; no threshold can split equal probabilities.
-    scores = np.where(ranked[:-1] > ranked[1:], metrics.value(totals, info), -np.inf)
+    scores = np.where(ranked[:-1] > ranked[1:], task_kind(info).value(totals), -np.inf)
     n = int(scores.argmax())
     return float(ranked[n] + ranked[n + 1]) / 2

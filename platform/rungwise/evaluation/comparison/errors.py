@@ -16,7 +16,7 @@ import numpy as np
 
 from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo
 from rungwise.tasks.kinds.pieces import WORD
-from rungwise.tasks.kinds.tagging import marks_spans, spans_of
+from rungwise.tasks.kinds.tagging import marks_spans, tagged_spans
 from rungwise.tasks.scoring import chrf, squad_rules
 
 Row = dict[str, Any]
@@ -145,7 +145,7 @@ def score(row: Row, info: TaskInfo) -> float:
         case "span":
             answers = tuple(Answer(text, 0) for text in row["gold"])
             asked = Question("", "", row["question"], row["context"], answers)
-            return squad_rules.of_example(row["prediction"], asked)[1]
+            return squad_rules.score_answer(row["prediction"], asked)[1]
         case "generation":
             return float(chrf.same(row["prediction"], row["gold"]))
         case _:
@@ -182,7 +182,7 @@ def _classes(
     if spans or info.kind == "multilabel":
         for row in rows:
             wanted, found = (
-                spans_of(row[name]) if spans else set(zip(row[name]))
+                tagged_spans(row[name]) if spans else set(zip(row[name]))
                 for name in ("gold", "prediction")
             )
             for counts, several in ((right, wanted & found), (gold, wanted), (said, found)):

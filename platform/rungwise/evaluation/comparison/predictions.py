@@ -25,22 +25,12 @@ from numpy.typing import NDArray
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.tasks.kinds import examples as tasks
-from rungwise.tasks.kinds.examples import Example, Kind, TaskSummary
-from rungwise.tasks.scoring import metrics
+from rungwise.tasks.interface import KINDS, task_kind
+from rungwise.tasks.kinds.examples import Example, TaskSummary, read_examples
 
 FILE = "predictions.parquet"
 _TARGETS = ("target", "tags", "answers")
-# The key of the answer in a prediction of each task kind.
-PREDICTED: Mapping[Kind, str] = {
-    "classification": "label",
-    "multilabel": "labels",
-    "regression": "score",
-    "tagging": "tags",
-    "span": "text",
-    "choice": "option",
-    "generation": "text",
-}
+_ANSWERS = {kind.answer for kind in KINDS.values()}
 
 
 def rows(
@@ -71,16 +61,16 @@ def of_chosen(evaluated: Artifact) -> list[dict[str, Any]]:
 
 def sums_of_chosen(evaluated: Artifact, task: Artifact) -> NDArray[np.float64]:
     """The sums (1, N, k) of the kept model's metric per test example, for `paired_bootstrap`."""
-    info = TaskSummary.of(task).info
-    said = [{PREDICTED[info.kind]: row["prediction"]} for row in of_chosen(evaluated)]
-    return metrics.sums(said, tasks.read(task, "test"), info)[None]
+    kind = task_kind(TaskSummary.of(task).info)
+    said = [{kind.answer: row["prediction"]} for row in of_chosen(evaluated)]
+    return kind.sums(said, read_examples(task, "test"))[None]
 
 
 def _row(example: dict[str, Any], prediction: Mapping[str, Any]) -> dict[str, Any]:
     gold = next(example.pop(name) for name in _TARGETS if name in example)
     if isinstance(gold, tuple):
         gold = [each["text"] if isinstance(each, dict) else each for each in gold]
-    said = next(prediction[name] for name in PREDICTED.values() if name in prediction)
+    said = next(prediction[name] for name in _ANSWERS if name in prediction)
     more = ("probabilities", "start", "no_answer_score")
     kept = {name: prediction[name] for name in more if name in prediction}
     return {**example, "gold": gold, "prediction": said, **kept}

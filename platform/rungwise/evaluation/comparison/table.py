@@ -25,7 +25,7 @@ from rungwise.core.tables import csv_bytes
 from rungwise.evaluation.comparison.published import TABLES, PublishedConfig
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Agreement, holm, paired_difference, sign_agreement
-from rungwise.tasks.scoring.metrics import range_of
+from rungwise.tasks.scoring.metrics import metric_range
 
 
 class TableConfig(Config):
@@ -159,7 +159,7 @@ def _steps(config: TableConfig, evaluated: EvaluateSummary) -> list[Step]:
     steps = []
     for above, name in itertools.pairwise(evaluated.variants):
         ours = paired_difference(
-            evaluated.scores_of(name), evaluated.scores_of(above), range_of(evaluated.metric)
+            evaluated.scores_of(name), evaluated.scores_of(above), metric_range(evaluated.metric)
         )
         published = _published(config, evaluated.task, above, name)
         both = drawn[above, name]  # above minus name: negated below

@@ -28,7 +28,7 @@ from rungwise.report.ladder.rungs import (
     estimate_of,
     suites_of,
 )
-from rungwise.tasks.scoring.metrics import range_of
+from rungwise.tasks.scoring.metrics import metric_range
 
 Row = dict[str, Any]
 HALF, TO_GOOD, TIES = "", "ties_to_good", "ties"  # the parts of minimal pairs
@@ -128,7 +128,7 @@ def gains(compared: Compared | None) -> list[Row]:
                     "variant": name,
                     "random_weights": fmean(old),
                     "score": fmean(new),
-                    **asdict(paired_difference(new, old, range_of(task.metric))),
+                    **asdict(paired_difference(new, old, metric_range(task.metric))),
                     "relative": gone,
                 }
             )

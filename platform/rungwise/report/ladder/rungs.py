@@ -21,7 +21,7 @@ from rungwise.evaluation.suites.measure import MeasureSummary, Score
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.compared import Compared, input_of
 from rungwise.report.style import Series, series
-from rungwise.tasks.scoring.metrics import range_of
+from rungwise.tasks.scoring.metrics import metric_range
 
 PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"
 SENSES, POLYSEMY, PROBE = "senses", "polysemy", "probe"
@@ -197,7 +197,7 @@ def _of_tasks(compared: Compared | None) -> Column | None:
     if compared is None:
         return None
     cells = {}
-    bounds = zip(*(range_of(task.metric) for task in compared.tasks), strict=True)
+    bounds = zip(*(metric_range(task.metric) for task in compared.tasks), strict=True)
     low, high = (sum(each) / len(each) for each in bounds)
     for name in compared.variants:
         if any(name not in task.evaluated.variants for task in compared.tasks):

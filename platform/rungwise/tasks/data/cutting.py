@@ -16,8 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rungwise.core.stages.summary import Part
-from rungwise.tasks.data.splits import whole
-from rungwise.tasks.kinds.examples import Kind, Text
+from rungwise.tasks.kinds.examples import Kind, Text, joined_parts
 from rungwise.tasks.kinds.items import Cut, Item
 from rungwise.tasks.kinds.pieces import WORD
 
@@ -58,15 +57,15 @@ def cut_share(
     for item in items:
         needs[item.example] = max(needs[item.example], item.needs)
     cuts = [cut for item in items for cut in item.cut]
-    read = [whole(example) for example in examples]
+    texts = [joined_parts(example) for example in examples]
     if kind == "generation":  # the target is a text too, and can lose words
-        read += [str(each.target) for each in examples if isinstance(each, Text)]
+        texts += [str(each.target) for each in examples if isinstance(each, Text)]
     enough = sorted(needs)[len(needs) - 1 - int(NOTED * len(needs))]
     return CutShare(
         examples=len(examples),
         cut_examples=len({item.example for item in items if item.cut}),
         windowed_examples=sum(n > 1 for n in Counter(item.example for item in items).values()),
-        words=sum(len(WORD.findall(text)) for text in read),
+        words=sum(len(WORD.findall(text)) for text in texts),
         cut_words=sum(_lost(cuts, tokenizer)),
         length=None if math.isinf(enough) else int(enough),
     )

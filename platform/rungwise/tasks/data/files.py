@@ -9,10 +9,11 @@ from typing import Any
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.store_errors import reached
-from rungwise.tasks.config import METRICS, FilesTaskConfig, files_of, key_of
-from rungwise.tasks.data.splits import drawn, overlap, shares
+from rungwise.tasks.config import FilesTaskConfig, config_key, split_files
+from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
 from rungwise.tasks.formats.base import DROPPED, listed, nearest, shown
 from rungwise.tasks.formats.columns import BARE, SPANS
+from rungwise.tasks.interface import selecting_metrics
 from rungwise.tasks.kinds.examples import SPLITS, Example, Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.tagging import marks_spans
 
@@ -43,7 +44,7 @@ def load(config: FilesTaskConfig) -> Task:
     given = {split: getattr(config, f"{split}_fraction") for split in SPLITS[1:]}
     fractions = {split: share for split, share in given.items() if share is not None}
     if fractions:
-        splits |= shares(splits["train"], fractions, config.seed)
+        splits |= split_examples(splits["train"], fractions, config.seed)
     splits = {split: splits[split] for split in SPLITS}
     for split, examples in splits.items():
         _check_filled(split, examples, config)
@@ -58,14 +59,14 @@ def load(config: FilesTaskConfig) -> Task:
     for split in SPLITS[1:]:
         most = getattr(config, f"max_{split}_examples")
         if most is not None:
-            splits[split] = drawn(splits[split], most, config.seed)
+            splits[split] = draw_examples(splits[split], most, config.seed)
     info = TaskInfo(
         kind=config.format.task_kind,
         labels=labels,
         pair=any(isinstance(e, Text) and e.second is not None for e in splits["train"]),
         metric=_metric(config, labels),
     )
-    shared = {split: overlap(splits["train"], splits[split]) for split in SPLITS[1:]}
+    shared = {split: count_overlap(splits["train"], splits[split]) for split in SPLITS[1:]}
     for split, number in shared.items():
         if number:
             notes.append(
@@ -86,9 +87,9 @@ def load(config: FilesTaskConfig) -> Task:
 def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:
     examples: list[Example] = []
     form = config.format_of(split)
-    for file in form.chosen(files_of(config, split), counts):
+    for file in form.chosen(split_files(config, split), counts):
         try:
-            with reached(file.uri, key_of(split)):
+            with reached(file.uri, config_key(split)):
                 examples.extend(form.read(file, split, counts))
         except OSError as error:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
@@ -96,7 +97,7 @@ def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Exa
     if damaged > len(examples):
         reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in counts.items())
         raise DataError(
-            f"{key_of(split)}: expected most examples to be sound, found {len(examples)} that are "
+            f"{config_key(split)}: expected most examples to be sound, found {len(examples)} that are "
             f"and {damaged} that are not ({reasons}); set data.format.on_error to error to see the "
             "first one, and check what data.format says"
         )
@@ -109,12 +110,12 @@ def _check_filled(split: str, examples: Sequence[Example], config: FilesTaskConf
     paths = config.paths()
     if split in paths:
         raise DataError(
-            f"{key_of(split)}: expected examples, found none in {', '.join(paths[split])}; change "
-            f"{key_of(split)}"
+            f"{config_key(split)}: expected examples, found none in {', '.join(paths[split])}; change "
+            f"{config_key(split)}"
         )
-    keys = [key_of(f"{other}_fraction") for other in SPLITS[1:] if other not in paths]
+    keys = [config_key(f"{other}_fraction") for other in SPLITS[1:] if other not in paths]
     raise DataError(
-        f"the share of {key_of('train')} that is {split} has no example; change "
+        f"the share of {config_key('train')} that is {split} has no example; change "
         f"{' or '.join(keys)}, or name a file"
     )
 
@@ -131,7 +132,7 @@ def _labels(
     seen = {label for example in splits["train"] for label in _of(example)}
     if len(seen) < 2:
         raise DataError(
-            f"{key_of('train')}: expected two labels or more, found only {listed(sorted(seen))}; "
+            f"{config_key('train')}: expected two labels or more, found only {listed(sorted(seen))}; "
             "check which column data.format names, or change the file"
         )
     extra: set[str] = set()
@@ -140,12 +141,12 @@ def _labels(
         for example in splits[split]:
             unseen = [label for label in _of(example) if label not in seen]
             if unseen and config.unseen_labels == "error":
-                key = key_of(split if split in config.paths() else "train")
+                key = config_key(split if split in config.paths() else "train")
                 raise DataError(
                     f"{key}: {example.where}: the label {shown(unseen[0])} of this {split} example "
                     f"is on no training example{nearest(unseen[0], seen)}; the labels there are "
                     f"{listed(_sorted(seen))}; mend the files, or set "
-                    f"{key_of('unseen_labels')} to drop or keep"
+                    f"{config_key('unseen_labels')} to drop or keep"
                 )
             if unseen:
                 done = "kept" if config.unseen_labels == "keep" else "dropped"
@@ -183,16 +184,16 @@ def _budget(
     draw = config.draw or ("balanced" if classes else "natural")
     if number > len(examples):
         raise DataError(
-            f"{key_of('train_examples')} is {number}, but train has {len(examples)} examples; "
+            f"{config_key('train_examples')} is {number}, but train has {len(examples)} examples; "
             "lower it, or leave it out to take all"
         )
     if draw == "balanced" and number < len(labels):
         raise DataError(
-            f"{key_of('train_examples')} is {number}, but there are {len(labels)} labels "
+            f"{config_key('train_examples')} is {number}, but there are {len(labels)} labels "
             f"({listed(labels)}); give each one example at least, "
-            f"or set {key_of('draw')} to natural"
+            f"or set {config_key('draw')} to natural"
         )
-    return drawn(examples, number, config.seed, draw)
+    return draw_examples(examples, number, config.seed, draw)
 
 
 def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None:
@@ -209,9 +210,9 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None
             if found := odd.intersection(_of(example)):
                 tag = min(found)
                 raise DataError(
-                    f"{key_of(split)}: {example.where}: the sentence that begins here has the tag "
+                    f"{config_key(split)}: {example.where}: the sentence that begins here has the tag "
                     f"{shown(tag)}, which marks no span{nearest(tag, spans)}, while the others do "
-                    f"({listed(_sorted(spans))}); mend the file, or set {key_of('metric')} to "
+                    f"({listed(_sorted(spans))}); mend the file, or set {config_key('metric')} to "
                     "accuracy to score words"
                 )
 
@@ -219,16 +220,16 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None
 def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
     kind = config.format.task_kind
     spans = kind == "tagging" and marks_spans(labels)
-    default = METRICS[kind][0] if kind != "tagging" or spans else "accuracy"
+    default = selecting_metrics(kind)[0] if kind != "tagging" or spans else "accuracy"
     metric = config.metric or config.format.default_metric or default
     if kind == "classification" and metric == "f1" and len(labels) != 2:
         raise DataError(
-            f"{key_of('metric')}: f1 is of the second of two labels, but there are {len(labels)} "
+            f"{config_key('metric')}: f1 is of the second of two labels, but there are {len(labels)} "
             f"({listed(labels)}); use macro_f1"
         )
     if kind == "tagging" and metric != "accuracy" and not spans:
         raise DataError(
-            f"{key_of('metric')}: {metric} is of spans in IOB or BMES tags, but the tags are "
+            f"{config_key('metric')}: {metric} is of spans in IOB or BMES tags, but the tags are "
             f"{listed(labels)}; use accuracy"
         )
     return metric

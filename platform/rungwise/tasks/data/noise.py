@@ -27,8 +27,7 @@ import numpy as np
 
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import bits, uniform
-from rungwise.tasks.data.splits import parts, whole
-from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, Text
+from rungwise.tasks.kinds.examples import Answer, Example, Question, joined_parts
 from rungwise.tokens.text import document_hash
 
 _WORD = re.compile(r"[^\W\d_]{4,}")
@@ -40,12 +39,12 @@ _BESIDE = {
 Edit = tuple[int, int, str]  # [begin, end) of a text, and its replacement
 
 
-def noisy(examples: Sequence[Any], rate: float, seed: int) -> list[Any]:
+def add_errors(examples: Sequence[Any], rate: float, seed: int) -> list[Any]:
     """Return the examples with an error in each word with probability `rate`, targets unchanged.
 
     Raises DataError if no word is changed: the model would seem robust.
     """
-    copies = [_noisy(example, rate, seed) for example in examples]
+    copies = [_misspelled(example, rate, seed) for example in examples]
     if copies == list(examples):
         raise DataError(
             f"evaluate.noise: {rate:g} changes none of the {len(copies)} test examples, of whose "
@@ -54,47 +53,35 @@ def noisy(examples: Sequence[Any], rate: float, seed: int) -> list[Any]:
     return copies
 
 
-def split_of(rate: float) -> str:
+def noise_split(rate: float) -> str:
     """Return the name of the test split with errors at this rate."""
     return f"noise_{rate:g}"
 
 
-def _noisy(example: Any, rate: float, seed: int) -> Any:
-    key = document_hash(whole(example))
+def _misspelled(example: Example, rate: float, seed: int) -> Example:
+    key = document_hash(joined_parts(example))
     answers = (example.answers or ()) if isinstance(example, Question) else ()
-    kept = {1: [(each.start, each.start + len(each.text)) for each in answers]}
-    given = parts(example)
+    fixed = {1: [(each.start, each.start + len(each.text)) for each in answers]}
     edits = [
-        list(_edits(text, kept.get(number, ()), rate, (seed, key, number)))
-        for number, text in enumerate(given)
+        list(_edits(text, fixed.get(number, ()), rate, (seed, key, number)))
+        for number, text in enumerate(example.parts)
     ]
-    texts = [_edited(*each) for each in zip(given, edits, strict=True)]
-    match example:
-        case Text():
-            first, second = texts
-            return replace(example, text=first, second=None if example.second is None else second)
-        case Tagged():
-            return replace(example, words=tuple(texts))
-        case Question():
-            question, context = texts
-            moved = tuple(Answer(each.text, _moved(each.start, edits[1])) for each in answers)
-            asked = replace(example, question=question, context=context)
-            return replace(asked, answers=moved) if answers else asked
-        case ChoiceExample():
-            context, question, *options = texts
-            question = None if example.question is None else question
-            return replace(example, context=context, question=question, options=tuple(options))
+    copy = example.replace_parts([*map(_apply, example.parts, edits)])
+    if isinstance(copy, Question) and answers:
+        moved = tuple(Answer(each.text, _shift(each.start, edits[1])) for each in answers)
+        return replace(copy, answers=moved)
+    return copy
 
 
 def _edits(
-    text: str, kept: Sequence[tuple[int, int]], rate: float, place: tuple[int, int, int]
+    text: str, fixed: Sequence[tuple[int, int]], rate: float, place: tuple[int, int, int]
 ) -> Iterator[Edit]:
-    """Yield the changes of words in order; words that overlap a range in `kept` stay."""
+    """Yield the changes of words in order; words that overlap a range in `fixed` stay."""
     words = list(_WORD.finditer(text))
     changed_W = uniform(*place, np.arange(len(words)), 0) < rate
     numbers_W3 = bits(*place, np.arange(len(words))[:, None], np.arange(1, 4))
     for word, changed, numbers in zip(words, changed_W, numbers_W3.tolist(), strict=True):
-        if changed and not any(word.start() < end and begin < word.end() for begin, end in kept):
+        if changed and not any(word.start() < end and begin < word.end() for begin, end in fixed):
             yield word.start(), word.end(), _mistyped(word[0], *numbers)
 
 
@@ -118,7 +105,7 @@ def _mistyped(word: str, way: int, place: int, side: int) -> str:
     return word[:at] + word[at + 1 :] if changed == word else changed
 
 
-def _edited(text: str, edits: Sequence[Edit]) -> str:
+def _apply(text: str, edits: Sequence[Edit]) -> str:
     pieces, end = [], 0
     for begin, stop, new in edits:
         pieces += [text[end:begin], new]
@@ -126,6 +113,6 @@ def _edited(text: str, edits: Sequence[Edit]) -> str:
     return "".join([*pieces, text[end:]])
 
 
-def _moved(place: int, edits: Sequence[Edit]) -> int:
+def _shift(place: int, edits: Sequence[Edit]) -> int:
     """Return the position after the edits of what was at `place`."""
     return place + sum(len(new) - (stop - begin) for begin, stop, new in edits if stop <= place)

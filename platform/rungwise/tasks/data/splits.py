@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 from rungwise.core.randomness import uniform
 from rungwise.tasks.config import Draw
-from rungwise.tasks.kinds.examples import ChoiceExample, Example, Question, Tagged, Text
+from rungwise.tasks.kinds.examples import Example, Text, joined_parts
 from rungwise.tokens.text import document_hash
 
-_BETWEEN = "\x1f"
 
-
-def shares(
+def split_examples(
     examples: Sequence[Example], fractions: dict[str, float], seed: int
 ) -> dict[str, list[Example]]:
     """Split `examples` by the given fractions; the rest is "train".
@@ -30,14 +28,14 @@ def shares(
     """
     bounds = np.cumsum(list(fractions.values()))
     splits = [*fractions, "train"]
-    places = np.searchsorted(bounds, _draws([_first(e) for e in examples], seed), side="right")
+    places = np.searchsorted(bounds, _draws([e.group for e in examples], seed), side="right")
     by_split: dict[str, list[Example]] = {split: [] for split in splits}
     for example, place in zip(examples, places, strict=True):
         by_split[splits[int(place)]].append(example)
     return by_split
 
 
-def drawn(
+def draw_examples(
     examples: Sequence[Example], number: int, seed: int, draw: Draw = "natural"
 ) -> list[Example]:
     """Draw `number` of the examples, or all if there are fewer, in their original order.
@@ -45,53 +43,25 @@ def drawn(
     `balanced` draws from the labels in turn, so that all have equal numbers until one runs out;
     `stratified` gives each label its share of the whole, rounded.
     """
-    draws = _draws([whole(example) for example in examples], seed)
+    draws = _draws([joined_parts(example) for example in examples], seed)
     order = np.argsort(draws, kind="stable")
     if draw != "natural":
         labels = [str(example.target) for example in examples if isinstance(example, Text)]
         assert len(labels) == len(examples), "only classes have a label an example"
-        counts, taken = Counter(labels), Counter[str]()
-        turns = []
+        counts, turns = Counter(labels), Counter[str]()
+        ranks = []
         for label in (labels[index] for index in order):
-            turn = taken[label]
-            turns.append(turn if draw == "balanced" else (turn + 0.5) / counts[label])
-            taken[label] += 1
-        order = order[np.argsort(turns, kind="stable")]
+            turn = turns[label]
+            ranks.append(turn if draw == "balanced" else (turn + 0.5) / counts[label])
+            turns[label] += 1
+        order = order[np.argsort(ranks, kind="stable")]
     return [examples[index] for index in np.sort(order[:number])]
 
 
-def overlap(train: Sequence[Example], other: Sequence[Example]) -> int:
+def count_overlap(train: Sequence[Example], other: Sequence[Example]) -> int:
     """Count the examples of `other` whose input is also in `train`."""
-    seen = {whole(example) for example in train}
-    return sum(whole(example) in seen for example in other)
-
-
-def whole(example: Example) -> str:
-    """Return the whole input of an example as one text."""
-    return _BETWEEN.join(parts(example))
-
-
-def parts(example: Example) -> list[str]:
-    """Return the texts of an example's input, "" for an optional one that is absent."""
-    match example:
-        case Text():
-            return [example.text, example.second or ""]
-        case Tagged():
-            return list(example.words)
-        case Question():
-            return [example.question, example.context]
-        case ChoiceExample():
-            return [example.context, example.question or "", *example.options]
-
-
-def _first(example: Example) -> str:
-    match example:
-        case Text():
-            return example.text
-        case Tagged():
-            return whole(example)
-        case Question() | ChoiceExample():
-            return example.context
+    texts = {joined_parts(example) for example in train}
+    return sum(joined_parts(example) in texts for example in other)
 
 
 def _draws(texts: Sequence[str], seed: int) -> NDArray[np.float64]:

@@ -33,7 +33,7 @@ from rungwise.corpus.document import RawDocument
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.config import Rules
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.tasks.kinds.examples import ChoiceExample, Example, Question, Tagged, Text, read
+from rungwise.tasks.kinds.examples import ChoiceExample, Example, Question, Tagged, Text, read_examples
 from rungwise.tokens.segmenters import blanks_before
 
 _SPLIT = "train"
@@ -64,7 +64,7 @@ def build_task_text(
     rules = Rules(
         minimum_characters=1, held_out_fraction=config.held_out_fraction, seed=config.seed
     )
-    raw_documents = documents(alike(config, read(inputs["task"], _SPLIT)))
+    raw_documents = documents(alike(config, read_examples(inputs["task"], _SPLIT)))
     summary = write_corpus([raw_documents], rules, _LABEL, output)
     _refuse_too_few(config, summary.documents)
     return summary

@@ -11,7 +11,6 @@ from itertools import islice
 from statistics import fmean
 from typing import Any
 
-from rungwise.tasks.formats.cells import rows_of
 from rungwise.tasks.formats.columns import BARE, SPANS, brackets
 from rungwise.tasks.formats.fasttext import PREFIX
 from rungwise.tasks.formats.guess_fields import (
@@ -31,6 +30,7 @@ from rungwise.tasks.formats.guess_fields import (
     marked,
     mean_length,
 )
+from rungwise.tasks.formats.rows import read_cells
 
 _FEWEST_BEFORE_EXTRA = 4  # columns that each line has, where the lines are of many lengths
 _WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
@@ -85,7 +85,7 @@ def of_lines(text: str) -> Iterator[dict[str, Any]]:
 
 def _rows(lines: Sequence[str], delimiter: str, quoting: bool) -> list[list[str]]:
     try:
-        return list(islice(rows_of(lines, delimiter, quoting=quoting), ROWS))
+        return list(islice(read_cells(lines, delimiter, quoting=quoting), ROWS))
     except csv.Error:
         return []
 

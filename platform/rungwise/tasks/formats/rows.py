@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,9 +18,21 @@ import pyarrow.parquet as pq
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, bytes_of, listed, nearest, text_of
-from rungwise.tasks.formats.cells import rows_of
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 Column = str | int  # a name in the header, or an index from 0
+# The csv module's default limit is 131,072 characters; reading passages are longer.
+_LONGEST_CELL = 1 << 30
+
+
+def read_cells(lines: Iterable[str], delimiter: str, *, quoting: bool) -> Reader:
+    """Return a csv.reader. With `quoting` a cell may be in double quotes, with quotes inside it
+    doubled; else a quote is an ordinary character. Raises csv.Error if quotes do not match."""
+    csv.field_size_limit(_LONGEST_CELL)  # of the process: another library may have set it
+    style = csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE
+    return csv.reader(lines, delimiter=delimiter, quoting=style, strict=True)
 
 
 def delimited(
@@ -33,10 +45,10 @@ def delimited(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of each row that is neither blank nor a comment.
 
-    `quoting` as in `rows_of`. Raises DataError if quotes do not match.
+    `quoting` as in `read_cells`. Raises DataError if quotes do not match.
     """
     text = io.StringIO(text_of(file, encoding), newline="")
-    rows = rows_of(text, delimiter, quoting=quoting)
+    rows = read_cells(text, delimiter, quoting=quoting)
     line = 1
     try:
         for cells in rows:

@@ -10,14 +10,16 @@
     generation       Text           another text, to be written
 
 `where` says where an example came from, such as `train.tsv:12`, for messages. Targets are names and
-characters, never ids. The target is None where it is unknown, as in data to predict.
+characters, never ids. The target is None where it is unknown, as in data to predict. Every example
+has `gold`, its target; `parts`, the texts of its input, "" for an optional one that is absent;
+`group`, the text whose examples stay in one split; and `as_input`, its input as plain data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, Self, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,7 +31,9 @@ from rungwise.core.storage.folder import Folder
 Kind = Literal[
     "classification", "multilabel", "regression", "tagging", "span", "choice", "generation"
 ]
+OF_TEXT: tuple[Kind, ...] = ("classification", "multilabel", "regression")
 SPLITS = ("train", "validation", "test")
+PART_END = "\x1f"  # between the texts of an example where they are one text
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,24 @@ class Text:
         assert not isinstance(self.target, tuple)
         return float(self.target or 0.0)
 
+    @property
+    def gold(self) -> Any:
+        return self.target
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return (self.text, self.second or "")
+
+    @property
+    def group(self) -> str:
+        return self.text
+
+    def replace_parts(self, parts: Sequence[str]) -> Self:
+        return replace(self, text=parts[0], second=None if self.second is None else parts[1])
+
+    def as_input(self) -> dict[str, Any]:
+        return {"text": self.text, "second": self.second}
+
 
 @dataclass(frozen=True)
 class Tagged:
@@ -56,6 +78,24 @@ class Tagged:
     where: str
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
+
+    @property
+    def gold(self) -> Any:
+        return self.tags
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return self.words
+
+    @property
+    def group(self) -> str:
+        return PART_END.join(self.words)
+
+    def replace_parts(self, parts: Sequence[str]) -> Self:
+        return replace(self, words=tuple(parts))
+
+    def as_input(self) -> dict[str, Any]:
+        return {"words": list(self.words)}
 
 
 @dataclass(frozen=True)
@@ -77,6 +117,24 @@ class Question:
     context: str
     answers: tuple[Answer, ...] | None = None
 
+    @property
+    def gold(self) -> Any:
+        return self.answers
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return (self.question, self.context)
+
+    @property
+    def group(self) -> str:
+        return self.context
+
+    def replace_parts(self, parts: Sequence[str]) -> Self:
+        return replace(self, question=parts[0], context=parts[1])
+
+    def as_input(self) -> dict[str, Any]:
+        return {"question": self.question, "context": self.context}
+
 
 @dataclass(frozen=True)
 class ChoiceExample:
@@ -88,19 +146,34 @@ class ChoiceExample:
     options: tuple[str, ...]
     target: int | None = None
 
+    @property
+    def gold(self) -> Any:
+        return self.target
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return (self.context, self.question or "", *self.options)
+
+    @property
+    def group(self) -> str:
+        return self.context
+
+    def replace_parts(self, parts: Sequence[str]) -> Self:
+        context, question, *options = parts
+        question = None if self.question is None else question
+        return replace(self, context=context, question=question, options=tuple(options))
+
+    def as_input(self) -> dict[str, Any]:
+        options = list(self.options)
+        return {"context": self.context, "question": self.question or "", "options": options}
+
 
 Example = Text | Tagged | Question | ChoiceExample
 
-_OF_KIND: Mapping[Kind, type[Example]] = {
-    "classification": Text,
-    "multilabel": Text,
-    "regression": Text,
-    "tagging": Tagged,
-    "span": Question,
-    "choice": ChoiceExample,
-    "generation": Text,
-}
-OF_TEXT: tuple[Kind, ...] = ("classification", "multilabel", "regression")
+
+def joined_parts(example: Example) -> str:
+    """Return the whole input of an example as one text."""
+    return PART_END.join(example.parts)
 
 
 @dataclass(frozen=True)
@@ -117,7 +190,7 @@ class TaskInfo:
     metric: str
 
     @property
-    def asked(self) -> str:
+    def goal(self) -> str:
         """The task in words: `one of 3 labels for a text`."""
         labels, of = len(self.labels), "a pair of texts" if self.pair else "a text"
         return {
@@ -160,17 +233,18 @@ class TaskSummary(Summary):
     irregular: dict[str, dict[str, int]]
 
 
-def write(examples: Sequence[Example], output: Folder, split: str) -> None:
+def write_examples(examples: Sequence[Example], output: Folder, split: str) -> None:
     """Write the examples of a split, all of one kind, to `{split}.parquet`."""
     with output.staged(_file(split)) as path:
         pq.write_table(pa.Table.from_pylist([asdict(example) for example in examples]), path)
 
 
-def read(task: Artifact, split: str) -> list[Any]:
+def read_examples(task: Artifact, split: str) -> list[Any]:
     """Read the examples of a split, in the order they were written."""
-    example_type = _OF_KIND[TaskSummary.of(task).info.kind]
-    rows = pq.read_table(task.folder.local(_file(split))).to_pylist()
-    return [_example(example_type, row) for row in rows]
+    table = pq.read_table(task.folder.local(_file(split)))
+    columns = set(table.column_names)
+    (example_type,) = (t for t in get_args(Example) if columns == {f.name for f in fields(t)})
+    return [_example(example_type, row) for row in table.to_pylist()]
 
 
 def _example(example_type: type[Example], row: dict[str, Any]) -> Example:

@@ -6,20 +6,27 @@ One Transformer reads the source and writes the target (Khandelwal et al. 2019, 
 each token of the target, and the end after it, is predicted from the state before it, and only
 these have a loss. Each text has its own room in a row, so that a source is cut in the same way
 whether or not its target is known.
+
+Baselines: `copy`, the unchanged source, and `majority`, the commonest target of the training split.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
-from numpy.typing import NDArray
+import numpy as np
 from tokenizers import Tokenizer
 
-from rungwise.tasks.kinds.examples import Text
+from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item
-from rungwise.tasks.kinds.pieces import cuts, ids_of
+from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, commonest
+from rungwise.tasks.kinds.pieces import cuts, token_ids
+from rungwise.tasks.kinds.sentences import TextKind
+from rungwise.tasks.scoring import chrf
+from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means
 
 
 def longest_target(sequence_length: int, max_answer_tokens: int) -> int:
@@ -27,36 +34,66 @@ def longest_target(sequence_length: int, max_answer_tokens: int) -> int:
     return min(max_answer_tokens, (sequence_length - 3) // 2)
 
 
-def encode(
-    examples: Sequence[Text], tokenizer: Tokenizer, frame: Frame, max_answer_tokens: int
-) -> list[Item]:
-    """Encode each example as an item of one row. Both texts are cut at their ends; a cut target
-    does not train the end."""
-    longest = longest_target(frame.sequence_length, max_answer_tokens)
-    room = frame.sequence_length - 3 - longest
-    texts = [str(example.target or "") for example in examples]
-    sources, targets = (ids_of(tokenizer, t) for t in ([e.text for e in examples], texts))
-    items = []
-    for index, (example, source, target) in enumerate(zip(examples, sources, targets, strict=True)):
-        row = frame.two(source[:room], target[:longest])
-        unended = len(target) > longest
-        written = row.ids[row.second : len(row.ids) - unended]
-        known = example.target is not None
-        places = range(row.second - 1, row.second - 1 + len(written)) if known else ()
-        side = max(len(source), len(target))
-        cut = cuts(
-            (example.text, source, 0, min(room, len(source))),
-            (texts[index], target, 0, min(longest, len(target))),
-        )
-        needs = side + min(side, max_answer_tokens) + 3
-        if len(target) > max_answer_tokens:
-            needs = math.inf
-        of_row = written if known else None
-        items.append(Item((row,), index, of_row, tuple(places), needs=needs, cut=cut))
-    return items
+def _pairs(predictions: Predictions, examples: Sequence[Text]) -> list[tuple[str, str]]:
+    return [(p["text"], str(e.target)) for p, e in zip(predictions, examples, strict=True)]
 
 
-def decode(outputs: Sequence[NDArray[Any]], tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """Predict {"text"} for each example from the ids that were written for it."""
-    # The tokenizer does not know the marks that fine-tuning adds and leaves them out.
-    return [{"text": tokenizer.decode(ids.tolist())} for ids in outputs]
+def _count_runs(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
+    return np.array([chrf.counts(*pair) for pair in _pairs(predictions, examples)], np.float64)
+
+
+def _count_exact(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
+    return means([chrf.same(*pair) for pair in _pairs(predictions, examples)])
+
+
+class Generation(TextKind):
+    """Predicts {"text"}."""
+
+    answer = "text"
+    head = "token"
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "chrf": Metric(_count_runs, chrf.value),
+        "exact_match": Metric(_count_exact, mean),
+    }
+
+    def encode(self, examples: Sequence[Text], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
+        """Encode each example as an item of one row. Both texts are cut at their ends; a cut target
+        does not train the end."""
+        longest = longest_target(frame.sequence_length, self.reading.max_answer_tokens)
+        room = frame.sequence_length - 3 - longest
+        texts = [str(example.target or "") for example in examples]
+        sources = token_ids(tokenizer, [example.text for example in examples])
+        targets = token_ids(tokenizer, texts)
+        items = []
+        for index, example in enumerate(examples):
+            source, target = sources[index], targets[index]
+            row = frame.two(source[:room], target[:longest])
+            end = len(row.ids) - (len(target) > longest)
+            cut = cuts(
+                (example.text, source, 0, min(room, len(source))),
+                (texts[index], target, 0, min(longest, len(target))),
+            )
+            side = max(len(source), len(target))
+            needs = side + min(side, self.reading.max_answer_tokens) + 3
+            if len(target) > self.reading.max_answer_tokens:
+                needs = math.inf
+            item = Item((row,), index, needs=needs, cut=cut)
+            if example.target is not None:
+                places = tuple(range(row.second - 1, end - 1))
+                item = replace(item, target=row.ids[row.second : end], places=places)
+            items.append(item)
+        return items
+
+    def decode(
+        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
+    ) -> list[Prediction]:
+        assert tokenizer is not None, "tokens are spelled by their tokenizer"
+        # The tokenizer does not know the marks that fine-tuning adds and leaves them out.
+        return [{"text": tokenizer.decode(ids.tolist())} for ids in outputs.arrays]
+
+    def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
+        target = commonest(example.target for example in train)
+        return {
+            "majority": [{"text": target}] * len(test),
+            "copy": [{"text": example.text} for example in test],
+        }

@@ -3,58 +3,137 @@
 One threshold serves all labels and is chosen on the validation split: the best one for F1 is half
 of the highest possible F1, so never above 0.5 (Lipton et al. 2014, arXiv:1402.1892).
 
+Micro F1 counts each decision on a label once, so that rare labels do not dominate; macro F1
+averages over all labels. Baselines:
+
+    no_label       no text has a label
+    majority       the commonest set of labels of the training split
+    most_frequent  the commonest labels of the training split, as many as maximise micro F1 there
+    every_label    every text has all labels
+
 Shapes: N examples, C labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
+from tokenizers import Tokenizer
 
 from rungwise.tasks.kinds.examples import TaskInfo, Text
-from rungwise.tasks.kinds.items import Item
-from rungwise.tasks.kinds.sentences import pooled
-from rungwise.tasks.scoring import metrics
+from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, commonest
+from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
+from rungwise.tasks.scoring.metrics import (
+    Metric,
+    Numbers,
+    Predictions,
+    f1_scores,
+    mean,
+    means,
+    ratio,
+    thirds,
+)
 
 THRESHOLD = "label_threshold"
-_TRIED = np.arange(1, 100) / 100
+_THRESHOLDS = np.arange(1, 100) / 100
 
 
-def decode(
-    outputs: Sequence[NDArray[Any]],
-    items: Sequence[Item],
-    info: TaskInfo,
-    calibration: Mapping[str, float],
-) -> list[dict[str, Any]]:
-    """Predict {"labels", "probabilities"} for each example: labels in alphabetical order,
-    probabilities of all labels in the order of the task."""
-    threshold = calibration.get(THRESHOLD, 0.5)
-    return [
-        {
-            "labels": sorted(info.labels[place] for place in np.flatnonzero(share_C > threshold)),
-            "probabilities": share_C.tolist(),
+def _indicators(labels: Iterable[Any], info: TaskInfo) -> NDArray[np.bool_]:
+    """Return which of the task's labels each example has, (N, C), from collections of names."""
+    return np.array([[name in each for name in info.labels] for each in labels], bool)
+
+
+def _both(
+    predictions: Predictions, examples: Sequence[Text], info: TaskInfo
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    predicted_NC = _indicators([prediction["labels"] for prediction in predictions], info)
+    return predicted_NC, _indicators([example.target for example in examples], info)
+
+
+def _label_sums(predicted_NC: NDArray[np.bool_], gold_NC: NDArray[np.bool_]) -> Numbers:
+    """For each label: predicted correctly, predicted, is a target. (N, 3C)."""
+    sums = np.concatenate([predicted_NC & gold_NC, predicted_NC, gold_NC], axis=1)
+    return sums.astype(np.float64)
+
+
+def _exact_sums(predicted_NC: NDArray[np.bool_], gold_NC: NDArray[np.bool_]) -> Numbers:
+    return means((predicted_NC == gold_NC).all(axis=1))
+
+
+def _count_labels(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
+    return _label_sums(*_both(predictions, examples, info))
+
+
+def _count_exact(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
+    return _exact_sums(*_both(predictions, examples, info))
+
+
+def _micro_f1(totals: Numbers) -> Numbers:
+    right, predicted, gold = thirds(totals)
+    return ratio(2 * right.sum(-1), (predicted + gold).sum(-1))
+
+
+class Multilabel(SentenceKind):
+    """Predicts {"labels", "probabilities"}: labels in alphabetical order, probabilities of all
+    labels in the order of the task."""
+
+    answer = "labels"
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "micro_f1": Metric(_count_labels, _micro_f1),
+        "macro_f1": Metric(_count_labels, lambda totals: f1_scores(totals).mean(-1)),
+        "exact_match": Metric(_count_exact, mean),
+    }
+
+    def target(self, example: Text) -> tuple[int, ...]:
+        names = example.target if isinstance(example.target, tuple) else (example.target,)
+        for name in names:
+            self.label_number(name, example.where)
+        return tuple(int(label in names) for label in self.info.labels)
+
+    def decode(
+        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
+    ) -> list[Prediction]:
+        threshold = calibration.get(THRESHOLD, 0.5)
+        labels = self.info.labels
+        return [
+            {
+                "labels": sorted(
+                    label for label, p in zip(labels, shares, strict=True) if p > threshold
+                ),
+                "probabilities": shares,
+            }
+            for shares in self.probabilities(outputs)
+        ]
+
+    def probabilities(self, outputs: Outputs) -> list[list[float]]:
+        return [expit(logits).tolist() for logits in mean_logits(outputs)]
+
+    def calibrate(self, outputs: Outputs) -> dict[str, float]:
+        """Choose the threshold, in hundredths, with the best metric of the task on these examples;
+        of equally good ones, the nearest to 0.5."""
+        share_NC = np.array(self.probabilities(outputs))
+        gold_NC = _indicators([example.target for example in outputs.examples], self.info)
+        count = _exact_sums if self.info.metric == "exact_match" else _label_sums
+        totals = [count(share_NC > t, gold_NC).sum(axis=0) for t in _THRESHOLDS]
+        scores = self.value(np.stack(totals))
+        ranks = range(len(_THRESHOLDS))
+        best = max(ranks, key=lambda n: (scores[n], -abs(_THRESHOLDS[n] - 0.5)))
+        return {THRESHOLD: float(_THRESHOLDS[best])}
+
+    def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
+        info = self.info
+        gold_NC = _indicators([example.target for example in train], info)
+        order_C = np.argsort(-gold_NC.sum(axis=0), kind="stable")
+        right_C = gold_NC.sum(axis=0)[order_C].cumsum()  # if each text gets the first 1, 2, ...
+        f1_C = 2 * right_C / (len(train) * np.arange(1, len(right_C) + 1) + gold_NC.sum())
+        rules = {
+            "no_label": (),
+            "majority": commonest(example.target for example in train),
+            "most_frequent": [info.labels[place] for place in order_C[: f1_C.argmax() + 1]],
+            "every_label": info.labels,
         }
-        for share_C in map(expit, pooled(outputs, items))
-    ]
-
-
-def calibrate(
-    outputs: Sequence[NDArray[Any]],
-    items: Sequence[Item],
-    examples: Sequence[Text],
-    info: TaskInfo,
-) -> dict[str, float]:
-    """Return the threshold, in hundredths, with the best `info.metric` on these examples.
-
-    Of equally good ones, the nearest to 0.5.
-    """
-    share_NC = expit(np.stack(pooled(outputs, items)))
-    gold_NC = metrics.indicators([example.target for example in examples], info)
-    totals = [metrics.label_sums(share_NC > t, gold_NC, info).sum(axis=0) for t in _TRIED]
-    scores = metrics.value(np.stack(totals), info)
-    best = max(range(len(_TRIED)), key=lambda n: (scores[n], -abs(_TRIED[n] - 0.5)))
-    return {THRESHOLD: float(_TRIED[best])}
+        return {name: [{"labels": labels}] * len(test) for name, labels in rules.items()}

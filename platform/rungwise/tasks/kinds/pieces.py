@@ -13,15 +13,15 @@ from rungwise.tokens.segmenters import HAN
 WORD = re.compile(rf"[{HAN}]|[^\s{HAN}]+")
 
 
-def ids_of(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+def token_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of each text, without special tokens."""
     encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
 
 
-def cuts(*kept: tuple[str, Sequence[int], int, int]) -> tuple[Cut, ...]:
-    """Return the texts that lost something, from (text, ids, first token kept, end)."""
-    return tuple(Cut(text, begin, end) for text, ids, begin, end in kept if end - begin < len(ids))
+def cuts(*texts: tuple[str, Sequence[int], int, int]) -> tuple[Cut, ...]:
+    """Return the texts that lose something, from (text, ids, first token that stays, end)."""
+    return tuple(Cut(text, begin, end) for text, ids, begin, end in texts if end - begin < len(ids))
 
 
 def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:

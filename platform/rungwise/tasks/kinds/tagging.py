@@ -2,84 +2,37 @@
 
 Each word is tokenised by itself and represented by its first token (Devlin et al. 2019, section
 5.3), or by its last one if the model does not see what follows.
+
+If all tags mark spans, the spans are scored, as seqeval reads them: like conlleval it begins a span
+at an I- that continues none of its type. Baselines: `majority`, the commonest tag of the training
+split, and `word_majority`, the commonest tag there of each word, the overall one for new words.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item
-from rungwise.tasks.kinds.pieces import cuts, ids_of
+from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, TaskKind, commonest
+from rungwise.tasks.kinds.pieces import cuts, token_ids
+from rungwise.tasks.kinds.record import Record
 from rungwise.tasks.kinds.transitions import Transitions
+from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, ratio
 from rungwise.tokenizer import special_ids
 from rungwise.tokens.segmenters import HAN
 
 _BEGINS_HAN = re.compile(f"[{HAN}]")
-
-
-def encode(
-    examples: Sequence[Tagged], info: TaskInfo, tokenizer: Tokenizer, frame: Frame
-) -> list[Item]:
-    """Encode sentences as items that together hold every word once, in order.
-
-    A sentence longer than a row is cut between words, as late as possible; a word longer than a row
-    loses its end. A word without tokens, such as one of control characters, becomes the unknown
-    token. Raises DataError for tags that do not fit the words or the task.
-    """
-    pieces = _pieces(tokenizer, dict.fromkeys(word for e in examples for word in e.words))
-    numbers = {label: number for number, label in enumerate(info.labels)}
-    room = frame.sequence_length - 2
-    items = []
-    for index, example in enumerate(examples):
-        tags = _tags(example, info, numbers)
-        parts = [pieces[word][:room] for word in example.words]
-        lengths = {word: len(pieces[word]) for word in example.words}
-        needs = max(lengths.values(), default=0) + 2
-        cut = cuts(*((w, pieces[w], 0, min(room, lengths[w])) for w in example.words))
-        for first, end in _cuts([len(part) for part in parts], room):
-            ids: list[int] = []
-            places = []
-            for part in parts[first:end]:
-                places.append(1 + len(ids) + (0 if frame.reads_ahead else len(part) - 1))
-                ids += part
-            target = None if tags is None else tuple(tags[first:end])
-            row = (frame.one(ids),)
-            items.append(Item(row, index, target, tuple(places), first, needs, cut))
-            cut = ()  # reported once per sentence
-    return items
-
-
-def decode(
-    outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo, legal: bool
-) -> list[dict[str, Any]]:
-    """Predict {"tags"} for each of `count` examples: the likeliest tag of each word, or with
-    `legal` the likeliest sequence that the scheme allows."""
-    allowed = Transitions.of(info.labels) if legal else None
-    return [
-        {"tags": [info.labels[tag] for tag in (allowed.best(each) if allowed else each.argmax(1))]}
-        for each in joined(outputs, items, count, info)
-    ]
-
-
-def joined(
-    outputs: Sequence[NDArray[Any]], items: Sequence[Item], count: int, info: TaskInfo
-) -> list[NDArray[np.float64]]:
-    """Join the logits of all rows of each of `count` sentences, (words, C)."""
-    rows: list[list[NDArray[Any]]] = [[] for _ in range(count)]
-    for output, item in zip(outputs, items, strict=True):
-        assert len(rows[item.example]) == item.first, "the items of a sentence are in order"
-        assert len(output) == len(item.places), "a row of logits a word"
-        rows[item.example] += list(output)
-    return [np.array(each, np.float64).reshape(len(each), len(info.labels)) for each in rows]
 
 
 def is_span_tag(label: str) -> bool:
@@ -92,11 +45,126 @@ def marks_spans(labels: Sequence[str]) -> bool:
     return all(map(is_span_tag, labels)) and any(label != "O" for label in labels)
 
 
-def spans_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+def tagged_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """Return the spans that tags mark, as seqeval reads them: type, first and last word."""
     from seqeval.metrics.sequence_labeling import get_entities  # takes half a second to import
 
     return set(get_entities(list(tags)))
+
+
+def _count_words(predictions: Predictions, examples: Sequence[Tagged], info: TaskInfo) -> Numbers:
+    """Correct words and words, (N, 2)."""
+    pairs = [(p["tags"], e.tags or ()) for p, e in zip(predictions, examples, strict=True)]
+    rows = [(sum(map(str.__eq__, predicted, gold)), len(gold)) for predicted, gold in pairs]
+    return np.array(rows, np.float64).reshape(-1, 2)
+
+
+def _count_spans(predictions: Predictions, examples: Sequence[Tagged], info: TaskInfo) -> Numbers:
+    """Correct, predicted and target spans, (N, 3)."""
+    rows = []
+    for prediction, example in zip(predictions, examples, strict=True):
+        predicted, gold = tagged_spans(prediction["tags"]), tagged_spans(example.tags or ())
+        rows.append((len(predicted & gold), len(predicted), len(gold)))
+    return np.array(rows, np.float64).reshape(-1, 3)
+
+
+class Tagging(TaskKind):
+    """Predicts {"tags"}: the likeliest tag of each word, or with `legal_tags` the likeliest
+    sequence that the scheme allows."""
+
+    answer = "tags"
+    head = "token"
+    columns = ("words",)
+    is_one_text = True
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "f1": Metric(_count_spans, lambda n: ratio(2 * n[..., 0], n[..., 1] + n[..., 2])),
+        "precision": Metric(_count_spans, lambda n: ratio(n[..., 0], n[..., 1])),
+        "recall": Metric(_count_spans, lambda n: ratio(n[..., 0], n[..., 2])),
+        "accuracy": Metric(_count_words, mean),
+    }
+
+    def metric_names(self, examples: Sequence[Tagged]) -> Sequence[str]:
+        return tuple(self.metrics) if marks_spans(self.info.labels) else ("accuracy",)
+
+    def parse(self, record: Record) -> Tagged:
+        words = record.values.get("words")
+        if not isinstance(words, list | tuple):
+            words = record.text("words" if "words" in record.values else "text").split()
+        return Tagged(record.where, record.texts("words", words))
+
+    def encode(self, examples: Sequence[Tagged], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
+        """Encode sentences as items that together hold every word once, in order.
+
+        A sentence longer than a row is cut between words, as late as possible; a word longer than a
+        row loses its end. A word without tokens, such as one of control characters, becomes the
+        unknown token. Raises DataError for tags that do not fit the words or the task.
+        """
+        pieces = _pieces(tokenizer, dict.fromkeys(word for e in examples for word in e.words))
+        room = frame.sequence_length - 2
+        items = []
+        for index, example in enumerate(examples):
+            tags = self._targets(example)
+            parts = [pieces[word][:room] for word in example.words]
+            needs = max((len(pieces[word]) for word in example.words), default=0) + 2
+            cut = cuts(*((w, pieces[w], 0, min(room, len(pieces[w]))) for w in example.words))
+            for first, end in _cuts([len(part) for part in parts], room):
+                ids: list[int] = []
+                places = []
+                for part in parts[first:end]:
+                    places.append(1 + len(ids) + (0 if frame.reads_ahead else len(part) - 1))
+                    ids += part
+                target = None if tags is None else tuple(tags[first:end])
+                row = (frame.one(ids),)
+                items.append(Item(row, index, target, tuple(places), first, needs, cut))
+                cut = ()  # reported once per sentence
+        return items
+
+    def decode(
+        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
+    ) -> list[Prediction]:
+        labels = self.info.labels
+        legal = Transitions.of(labels) if self.reading.legal_tags else None
+        return [
+            {"tags": [labels[tag] for tag in (legal.best(each) if legal else each.argmax(1))]}
+            for each in self._logits(outputs)
+        ]
+
+    def probabilities(self, outputs: Outputs) -> list[list[list[float]]]:
+        return [softmax(logits, axis=-1).tolist() for logits in self._logits(outputs)]
+
+    def rules(self, train: Sequence[Tagged], test: Sequence[Tagged]) -> Rules:
+        tag_counts: dict[str, Counter[str]] = {}
+        for example in train:
+            for word, tag in zip(example.words, example.tags or (), strict=True):
+                tag_counts.setdefault(word, Counter())[tag] += 1
+        overall = commonest(tag for example in train for tag in example.tags or ())
+        best = {word: commonest(counts) for word, counts in tag_counts.items()}
+        return {
+            "majority": [{"tags": [overall] * len(example.words)} for example in test],
+            "word_majority": [
+                {"tags": [best.get(word, overall) for word in example.words]} for example in test
+            ],
+        }
+
+    def _logits(self, outputs: Outputs) -> list[NDArray[np.float64]]:
+        """Join the logits of all rows of each sentence, (words, C)."""
+        rows: list[list[NDArray[Any]]] = [[] for _ in outputs.examples]
+        for array, item in zip(outputs.arrays, outputs.items, strict=True):
+            assert len(rows[item.example]) == item.first, "the items of a sentence are in order"
+            assert len(array) == len(item.places), "a row of logits a word"
+            rows[item.example] += list(array)
+        labels = len(self.info.labels)
+        return [np.array(each, np.float64).reshape(len(each), labels) for each in rows]
+
+    def _targets(self, example: Tagged) -> list[int] | None:
+        if example.tags is None:
+            return None
+        if len(example.tags) != len(example.words):
+            raise DataError(
+                f"{example.where}: {len(example.words)} words, but {len(example.tags)} tags; each "
+                "word needs one"
+            )
+        return [self.label_number(tag, example.where, "tag") for tag in example.tags]
 
 
 def _pieces(tokenizer: Tokenizer, words: dict[str, None]) -> dict[str, list[int]]:
@@ -104,7 +172,7 @@ def _pieces(tokenizer: Tokenizer, words: dict[str, None]) -> dict[str, list[int]
     # of a text follow a blank. Chinese has no blanks.
     blank = _blank_is_part_of_word(tokenizer)
     texts = [f" {w}" if blank and not _BEGINS_HAN.match(w) else w for w in words]
-    ids_by_word = dict(zip(words, ids_of(tokenizer, texts), strict=True))
+    ids_by_word = dict(zip(words, token_ids(tokenizer, texts), strict=True))
     if not all(ids_by_word.values()):
         (unknown,) = special_ids(tokenizer).require("unk")
         ids_by_word = {word: ids or [unknown] for word, ids in ids_by_word.items()}
@@ -129,19 +197,3 @@ def _cuts(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
             first, used = word, 0
         used += length
     return [*cuts, (first, len(lengths))]
-
-
-def _tags(example: Tagged, info: TaskInfo, numbers: dict[str, int]) -> list[int] | None:
-    if example.tags is None:
-        return None
-    if len(example.tags) != len(example.words):
-        raise DataError(
-            f"{example.where}: {len(example.words)} words, but {len(example.tags)} tags; each word "
-            "needs one"
-        )
-    for tag in example.tags:
-        if tag not in numbers:
-            raise DataError(
-                f"{example.where}: tag {tag!r} is none of the task's ({', '.join(info.labels)})"
-            )
-    return [numbers[tag] for tag in example.tags]

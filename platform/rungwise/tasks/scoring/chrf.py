@@ -17,33 +17,33 @@ _ORDERS = 6
 _BETA_SQUARED = 4
 
 
-def counts(said: str, gold: str) -> list[int]:
-    """Count the n-grams of each n in `said`, then in `gold`, then in both."""
-    pairs = list(zip(_runs(said), _runs(gold), strict=True))
-    told = [a.total() if b else 0 for a, b in pairs]
-    return [*told, *(b.total() for _, b in pairs), *((a & b).total() for a, b in pairs)]
+def counts(text: str, gold: str) -> list[int]:
+    """Count the n-grams of each n in `text`, then in `gold`, then in both."""
+    pairs = list(zip(_ngrams(text), _ngrams(gold), strict=True))
+    own = [a.total() if b else 0 for a, b in pairs]
+    return [*own, *(b.total() for _, b in pairs), *((a & b).total() for a, b in pairs)]
 
 
 def value(totals: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the score (...) of summed counts (..., 18)."""
-    told, wanted, both = np.split(totals, 3, axis=-1)
-    there = (told > 0) & (wanted > 0)
-    shares = [
-        np.divide(both, side, out=np.zeros_like(both), where=there).sum(axis=-1)
-        / np.maximum(1, there.sum(axis=-1))
-        for side in (told, wanted)
-    ]
-    below = _BETA_SQUARED * shares[0] + shares[1]
-    above = (1 + _BETA_SQUARED) * shares[0] * shares[1]
+    own, gold, both = np.split(totals, 3, axis=-1)
+    counted = (own > 0) & (gold > 0)
+    precision, recall = (
+        np.divide(both, side, out=np.zeros_like(both), where=counted).sum(axis=-1)
+        / np.maximum(1, counted.sum(axis=-1))
+        for side in (own, gold)
+    )
+    below = _BETA_SQUARED * precision + recall
+    above = (1 + _BETA_SQUARED) * precision * recall
     return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
 
 
-def same(said: str, gold: str) -> bool:
+def same(text: str, gold: str) -> bool:
     """Whether the texts are equal without blanks, which chrF ignores and many tokenizers lose."""
-    return "".join(said.split()) == "".join(gold.split())
+    return "".join(text.split()) == "".join(gold.split())
 
 
-def _runs(text: str) -> list[Counter[str]]:
+def _ngrams(text: str) -> list[Counter[str]]:
     letters = "".join(text.split())
     return [
         Counter(letters[n : n + order] for n in range(len(letters) - order + 1))

@@ -35,11 +35,11 @@ _OTHER = rf"[^\s{HAN}{re.escape(string.punctuation)}\u2013\u2014]+"  # en and em
 _CHINESE_WORD = re.compile(rf"[{HAN}]|{_OTHER}(?:[.,]{_OTHER})*|\S")
 
 
-def of_example(predicted: str, example: Question) -> tuple[float, float]:
+def score_answer(predicted: str, example: Question) -> tuple[float, float]:
     """Return (exact match, F1) of a text, "" for no answer. The example must have answers."""
     assert example.answers is not None, "an example without known answers has no score"
     chinese = is_chinese(example.context)
-    bare = chinese_normalised if chinese else normalised
+    bare = normalise_chinese if chinese else normalise
     golds = [answer.text for answer in example.answers if bare(answer.text)] or [""]
     f1 = chinese_f1 if chinese else word_f1
     return (
@@ -48,7 +48,7 @@ def of_example(predicted: str, example: Question) -> tuple[float, float]:
     )
 
 
-def normalised(text: str) -> str:
+def normalise(text: str) -> str:
     """Normalise as SQuAD does: lower case, no punctuation, no articles, single blanks."""
     text = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLE.sub(" ", text).split())
@@ -56,21 +56,21 @@ def normalised(text: str) -> str:
 
 def word_f1(gold: str, predicted: str) -> float:
     """SQuAD's F1 of two texts. If one has no words: 1 if the other has none either, else 0."""
-    wanted, given = normalised(gold).split(), normalised(predicted).split()
-    shared = sum((Counter(wanted) & Counter(given)).values())
-    return _f1(shared, wanted, given)
+    expected, words = normalise(gold).split(), normalise(predicted).split()
+    shared = sum((Counter(expected) & Counter(words)).values())
+    return _f1(shared, expected, words)
 
 
-def chinese_normalised(text: str) -> str:
+def normalise_chinese(text: str) -> str:
     """Normalise as CMRC does: lower case, without blanks at both ends and its list of signs."""
     return text.lower().strip().translate(_WITHOUT_SIGNS)
 
 
 def chinese_f1(gold: str, predicted: str) -> float:
     """CMRC's F1 of two texts. If one has no words: 1 if the other has none either, else 0."""
-    wanted = _CHINESE_WORD.findall(chinese_normalised(gold))
-    given = _CHINESE_WORD.findall(chinese_normalised(predicted))
-    return _f1(_longest_common_stretch(wanted, given), wanted, given)
+    expected = _CHINESE_WORD.findall(normalise_chinese(gold))
+    words = _CHINESE_WORD.findall(normalise_chinese(predicted))
+    return _f1(_longest_common_run(expected, words), expected, words)
 
 
 def is_chinese(text: str) -> bool:
@@ -78,13 +78,13 @@ def is_chinese(text: str) -> bool:
     return len(_HAN.findall(text)) > len(_OTHER_WORD.findall(text))
 
 
-def _f1(shared: int, wanted: Sequence[str], given: Sequence[str]) -> float:
-    if not wanted or not given:
-        return float(list(wanted) == list(given))
-    return 2 * shared / (len(wanted) + len(given))
+def _f1(shared: int, expected: Sequence[str], words: Sequence[str]) -> float:
+    if not expected or not words:
+        return float(list(expected) == list(words))
+    return 2 * shared / (len(expected) + len(words))
 
 
-def _longest_common_stretch(first: Sequence[str], second: Sequence[str]) -> int:
+def _longest_common_run(first: Sequence[str], second: Sequence[str]) -> int:
     longest = 0
     lengths = [0] * (len(second) + 1)  # of the common substring that ends before each position
     for word in first:

@@ -1,0 +1,133 @@
+"""Multiple choice: one row per option, and a softmax over their scores.
+
+    start  context question  between  option  end
+
+A row that is too long first loses the front of the context, because an option continues its end,
+then the front of the question, then the end of the option. The longest option decides the cut, so
+that all options of an example are judged by the same context.
+
+Baselines: `majority`, the commonest position of the right option in the training split, `longest`,
+the option with the most characters, and `chance`, the expected accuracy of a random guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import softmax
+from tokenizers import Tokenizer
+
+from rungwise.core.errors import DataError
+from rungwise.tasks.kinds.examples import ChoiceExample, TaskInfo
+from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, TaskKind, commonest
+from rungwise.tasks.kinds.pieces import cuts, token_ids
+from rungwise.tasks.kinds.record import Record
+from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means
+
+_OPTION = "option"
+_NUMBERED = re.compile(f"{_OPTION}[0-9]+")
+
+
+def _count_right(
+    predictions: Predictions, examples: Sequence[ChoiceExample], info: TaskInfo
+) -> Numbers:
+    return means([p["option"] == e.target for p, e in zip(predictions, examples, strict=True)])
+
+
+class Choice(TaskKind):
+    """Predicts {"option", "probabilities"}."""
+
+    answer = "option"
+    head = "choice"
+    columns = ("context", "options")
+    metrics: ClassVar[Mapping[str, Metric]] = {"accuracy": Metric(_count_right, mean)}
+
+    def parse(self, record: Record) -> ChoiceExample:
+        question = record.text("question") if "question" in record else None
+        return ChoiceExample(record.where, record.text("context"), question, _options(record))
+
+    def encode(
+        self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, frame: Frame
+    ) -> list[Item]:
+        """Encode each example as an item with one row per option.
+
+        Raises DataError for a target that is not one of the options.
+        """
+        contexts = token_ids(tokenizer, [example.context for example in examples])
+        questions = token_ids(tokenizer, [example.question or "" for example in examples])
+        options = iter(token_ids(tokenizer, [option for e in examples for option in e.options]))
+        room = frame.sequence_length - 3
+        items = []
+        for index, (example, context, question) in enumerate(
+            zip(examples, contexts, questions, strict=True)
+        ):
+            if example.target is not None and not 0 <= example.target < len(example.options):
+                raise DataError(
+                    f"{example.where}: option {example.target} is the answer, but there are "
+                    f"{len(example.options)} options, from 0 on"
+                )
+            own = list(islice(options, len(example.options)))
+            text, longest = [*context, *question], max(map(len, own))
+            begin = max(0, len(text) + min(room, longest) - room)
+            rows = tuple(frame.two(text[begin:], option[:room]) for option in own)
+            in_context = min(begin, len(context))
+            cut = cuts(
+                (example.context, context, in_context, len(context)),
+                (example.question or "", question, begin - in_context, len(question)),
+                *(
+                    (option, ids, 0, min(room, len(ids)))
+                    for option, ids in zip(example.options, own, strict=True)
+                ),
+            )
+            needs = len(text) + longest + 3
+            items.append(Item(rows, index, example.target, needs=needs, cut=cut))
+        return items
+
+    def decode(
+        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
+    ) -> list[Prediction]:
+        return [
+            {"option": int(np.argmax(shares)), "probabilities": shares}
+            for shares in self.probabilities(outputs)
+        ]
+
+    def probabilities(self, outputs: Outputs) -> list[list[float]]:
+        return [softmax(np.asarray(array, np.float64)).tolist() for array in outputs.arrays]
+
+    def rules(self, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]) -> Rules:
+        option = commonest(example.target for example in train)
+        lengths = [[len(option) for option in example.options] for example in test]
+        return {
+            "majority": [{"option": option}] * len(test),
+            "longest": [{"option": int(np.argmax(each))} for each in lengths],
+        }
+
+    def baselines(
+        self, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]
+    ) -> dict[str, dict[str, float]]:
+        chance = {"accuracy": float(np.mean([1 / len(example.options) for example in test]))}
+        return super().baselines(train, test) | {"chance": chance}
+
+
+def _options(record: Record) -> tuple[str, ...]:
+    options = record.values.get("options")
+    if options is None:
+        numbered = {n: v for n, v in record.values.items() if _NUMBERED.fullmatch(str(n))}
+        present = {name for name in numbered if name in record}
+        names = [f"{_OPTION}{number}" for number in range(len(present))]
+        if missing := [name for name in names if name not in present]:
+            raise DataError(
+                f"{record.where}: {missing[0]} is missing, but there is {max(present - {*names})}"
+            )
+        options = [numbered[name] for name in names]
+    if not isinstance(options, list | tuple) or len(options) < 2:
+        raise DataError(
+            f"{record.where}: expected options, a list of 2 or more, or {_OPTION}0, {_OPTION}1 and "
+            f"so on, found {', '.join(map(str, record.values))}"
+        )
+    return record.texts("options", options)

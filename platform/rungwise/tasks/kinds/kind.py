@@ -1,0 +1,169 @@
+"""What a kind of task answers: a class per kind, made for one task.
+
+Shapes: N examples, k sums each, C labels. The output of an item is an array of logits:
+
+    classification  (C,)
+    multilabel      (C,)
+    regression      ()
+    tagging         (words, C)   the words of the item
+    span            (T, 2)       start and end logits of every token of the row
+    choice          (options,)
+    generation      (tokens,)    not logits, but the ids that were written
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rungwise.core.errors import DataError
+from rungwise.tasks.kinds.examples import Example, TaskInfo
+from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.record import Record
+from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions
+
+Pairs = Literal["joined", "both_orders", "apart"]
+Calibration = Mapping[str, float]
+Prediction = dict[str, Any]
+Rules = dict[str, list[Prediction]]  # the predictions of each rule
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How texts become rows, and outputs become answers.
+
+    `pairs` gives pairs one row, two with the texts in either order, or a row for each text. With
+    `windows` a long text gives several items, as the context of a question always does; `stride` is
+    the distance in tokens between them. With `legal_tags` no tag follows another that its scheme
+    forbids.
+    """
+
+    pairs: Pairs = "joined"
+    windows: bool = False
+    stride: int = 64
+    max_question_tokens: int = 64
+    max_answer_tokens: int = 30
+    legal_tags: bool = False
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of a model, an array for each item, and the examples of the items."""
+
+    arrays: Sequence[NDArray[Any]]
+    items: Sequence[Item]
+    examples: Sequence[Any]
+
+
+class TaskKind(ABC):
+    """The kind of the task `info`. Its metrics begin with the default one."""
+
+    metrics: ClassVar[Mapping[str, Metric]]
+    answer: ClassVar[str]  # key of the answer in a prediction
+    columns: tuple[str, ...]  # those that a record of an input must have
+    is_one_text: bool = False  # whether a bare text is an input
+    head: ClassVar[Literal["sequence", "token", "span", "choice"]]
+
+    def __init__(self, info: TaskInfo, reading: Reading | None = None) -> None:
+        self.info = info
+        self.reading = reading or Reading()
+        self._numbers = {label: number for number, label in enumerate(info.labels)}
+
+    @abstractmethod
+    def parse(self, record: Record) -> Example:
+        """Make an example without a target. Raises DataError naming what is missing."""
+
+    @abstractmethod
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
+        """Encode `examples`, in their order, as one or more items each.
+
+        Raises DataError, naming the example, for a target that the task does not have.
+        """
+
+    @abstractmethod
+    def decode(
+        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
+    ) -> list[Prediction]:
+        """Predict each example as plain data; texts that are written need the tokenizer."""
+
+    def probabilities(self, outputs: Outputs) -> list[Any]:
+        """Return the probabilities of all labels or options of each example; a list per word for
+        tags. None for each example of a kind without them."""
+        return [None] * len(outputs.examples)
+
+    def calibrate(self, outputs: Outputs) -> dict[str, float]:
+        """Fit what `decode` needs on the validation split: the threshold of a label
+        (`label_threshold`, a probability) or of no answer (`null_threshold`, logits); else {}."""
+        return {}
+
+    @abstractmethod
+    def rules(self, train: Sequence[Any], test: Sequence[Any]) -> Rules:
+        """Predict `test` by simple rules that read little or none of the input."""
+
+    def baselines(self, train: Sequence[Any], test: Sequence[Any]) -> dict[str, dict[str, float]]:
+        """Score each rule on `test`. `train` is the whole training split, whatever label budget a
+        model gets. A model has learned something if it beats them (Gururangan et al. 2018,
+        arXiv:1803.02324, show how much half of the input reveals)."""
+        rules = self.rules(train, test)
+        return {name: self.score(predictions, test) for name, predictions in rules.items()}
+
+    def metric_names(self, examples: Sequence[Any]) -> Iterable[str]:
+        """Return the metrics that the labels and examples of a split allow."""
+        return self.metrics
+
+    def score(self, predictions: Predictions, examples: Sequence[Any]) -> dict[str, float]:
+        """Compute every metric of the kind.
+
+        Raises DataError for an example without a target or with a label that the task does not
+        have.
+        """
+        self._check(predictions, examples)
+        metrics: ClassVar[Mapping[str, Metric]] = {
+            name: self.metrics[name] for name in self.metric_names(examples)
+        }
+        totals = {
+            count: count(predictions, examples, self.info).sum(axis=0)
+            for count in dict.fromkeys(metric.count for metric in metrics.values())
+        }
+        return {name: float(each.value(totals[each.count])) for name, each in metrics.items()}
+
+    def sums(self, predictions: Predictions, examples: Sequence[Any]) -> Numbers:
+        """Return the sums (N, k) of the examples; `value` of their total is the task's metric.
+
+        Raises DataError as `score` does.
+        """
+        self._check(predictions, examples)
+        return self.metrics[self.info.metric].count(predictions, examples, self.info)
+
+    def value(self, totals: NDArray[Any]) -> Numbers:
+        """Return the task's metric (...) from totals of sums (..., k)."""
+        return self.metrics[self.info.metric].value(totals.astype(float, copy=False))
+
+    def _check(self, predictions: Predictions, examples: Sequence[Any]) -> None:
+        assert len(predictions) == len(examples), "a prediction an example"
+        for example in examples:
+            if example.gold is None:
+                raise DataError(f"{example.where}: there is no target, so nothing can be measured")
+            labels = example.gold if isinstance(example.gold, tuple) else (example.gold,)
+            for label in labels if self.info.labels else ():
+                self.label_number(label, example.where)
+
+    def label_number(self, label: Any, where: str, word: str = "label") -> int:
+        """Return the index of a label. Raises DataError for one that the task does not have."""
+        if label not in self._numbers:
+            raise DataError(
+                f"{where}: {word} {label!r} is none of the task's ({', '.join(self.info.labels)})"
+            )
+        return self._numbers[label]
+
+
+def commonest(values: Iterable[Any] | Counter[str]) -> Any:
+    """Return the most frequent value; the first in sorted order on a tie."""
+    counts = values if isinstance(values, Counter) else Counter(values)
+    return min(counts, key=lambda value: (-counts[value], value))

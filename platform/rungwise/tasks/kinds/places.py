@@ -1,0 +1,76 @@
+"""The places of tokens in their text, in code points of the original, whatever the tokenizer
+normalises, so that an answer is a slice of it.
+
+A token's place excludes blanks at both ends and is empty for a blank token. Tokens that share a
+character, such as bytes, share a place. Accents that a tokenizer drops belong to the letter before
+them. Other characters dropped at the edge of a token, such as a byte order mark, belong to none:
+annotators do not see them either.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenizers import Encoding, Tokenizer
+
+
+@dataclass(frozen=True)
+class Located:
+    """The N tokens of a text: ids, and places [start, end) with both bounds ascending."""
+
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
+
+    def covering(self, start: int, end: int) -> tuple[int, int] | None:
+        """Return the first and last token with a character in [start, end), None if none has."""
+        first = bisect_right(self.ends, start)
+        last = bisect_left(self.starts, end) - 1
+        while first <= last and self.starts[first] == self.ends[first]:
+            first += 1
+        while first <= last and self.starts[last] == self.ends[last]:
+            last -= 1
+        return (first, last) if first <= last else None
+
+
+def locate(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Located]:
+    """Tokenise each text and find the places of its tokens."""
+    encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    return [_located(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+
+def _located(text: str, encoding: Encoding) -> Located:
+    starts, ends = [], []
+    for start, end in encoding.offsets:
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        starts.append(start)
+        ends.append(end)
+    # Accents that a normaliser strips follow their letter.
+    for token in range(len(starts)):
+        limit = starts[token + 1] if token + 1 < len(starts) else len(text)
+        while starts[token] < ends[token] < limit and _is_mark(text[ends[token]]):
+            ends[token] += 1
+    _join_overlapping(starts, ends)
+    return Located(encoding.ids, starts, ends)
+
+
+def _join_overlapping(starts: list[int], ends: list[int]) -> None:
+    """Give tokens that share characters, such as the bytes of one, their common range."""
+    first = 0
+    for token in range(1, len(starts) + 1):
+        reach = max(ends[first:token])
+        if token == len(starts) or starts[token] >= reach:
+            together = token - first
+            starts[first:token] = [min(starts[first:token])] * together
+            ends[first:token] = [reach] * together
+            first = token
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")

@@ -1,0 +1,211 @@
+"""The place of the answer to a question in a context, or no answer, as in SQuAD.
+
+    start  question  between  tokens of the context in this window  end
+
+Windows follow the released SQuAD code (google-research/bert, run_squad.py): each begins `stride`
+tokens after the previous one. Two bounds are our own and change nothing at the paper's 384 tokens
+and stride 128: a question takes at most half of the row, and a window begins at most half a window
+after the previous one, so that some window contains each answer of up to half a window.
+
+The score of a span is the sum of its start and end logits; the best over all windows wins. The
+released code lets a token begin an answer only in the window with the most context around it. Here
+it may in any window, because that rule hides an answer that is whole in another window only. The
+score of no answer is that of the row's first token, the lowest over the windows. It wins if it
+exceeds the best span by more than a threshold chosen on the validation split (Devlin et al. 2019,
+section 4.3).
+
+Baselines: `no_answer`, `first_sentence` of the context, and `first_words`, as many first words of
+the context as the median answer of the training split has.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rungwise.tasks.kinds.examples import Question, TaskInfo
+from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, TaskKind
+from rungwise.tasks.kinds.pieces import WORD, cuts, token_ids, windows
+from rungwise.tasks.kinds.places import Located, locate
+from rungwise.tasks.kinds.record import Record
+from rungwise.tasks.scoring import squad_rules
+from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, ratio
+
+NO_ANSWER = (0, 0)  # target: start and end at the first token of the row
+THRESHOLD = "null_threshold"
+_NO_TOKEN = 1e9  # lead of no answer if the context has no token
+_SENTENCE = re.compile(r".*?(?:[.!?](?=\s)|[。！？]|$)", re.DOTALL)  # noqa: RUF001
+
+
+def _answer_scores(predictions: Predictions, examples: Sequence[Question]) -> Numbers:
+    """Exact match and F1 of each answer, (N, 2)."""
+    pairs = zip(predictions, examples, strict=True)
+    scores = [squad_rules.score_answer(p["text"], example) for p, example in pairs]
+    return np.array(scores, np.float64).reshape(-1, 2)
+
+
+def _count(predictions: Predictions, examples: Sequence[Question], info: TaskInfo) -> Numbers:
+    """Exact match, F1, F1 of the answerable, exact match of the others, and the number of all, of
+    the answerable, and of the others. (N, 7)."""
+    exact, f1 = _answer_scores(predictions, examples).T
+    answerable = np.array([bool(example.answers) for example in examples], np.float64)
+    ones, others = np.ones_like(exact), 1 - answerable
+    columns = (exact, f1, f1 * answerable, exact * others, ones, answerable, others)
+    return np.stack(columns, axis=1)
+
+
+@dataclass
+class _Best:
+    """The best span of an example over its windows, and the lowest score of no answer."""
+
+    score: float = -np.inf
+    start: int = 0
+    end: int = 0
+    no_answer: float = np.inf
+
+    def add(self, logits: NDArray[np.float64], item: Item, max_answer_tokens: int) -> None:
+        """Take the logits (T, 2) of a window into account."""
+        self.no_answer = min(self.no_answer, float(logits[0].sum()))
+        count = len(item.places)
+        visible = np.array([start < end for start, end in item.places], bool)
+        if not visible.any():
+            return
+        second = item.rows[0].second
+        starts, ends = np.where(visible[:, None], logits[second : second + count], -np.inf).T
+        longest = min(max_answer_tokens, count)
+        # scores[s, l]: the span of tokens s to s + l.
+        padded = np.concatenate([ends, np.full(longest - 1, -np.inf)])
+        scores = starts[:, None] + np.lib.stride_tricks.sliding_window_view(padded, longest)
+        first, more = divmod(int(scores.argmax()), longest)
+        if scores[first, more] > self.score:
+            self.score = float(scores[first, more])
+            self.start, self.end = item.places[first][0], item.places[first + more][1]
+
+
+class Span(TaskKind):
+    """Predicts {"text", "start", "end", "no_answer_score"}. `text` is exactly `context[start:end]`,
+    empty for no answer; without a threshold every context with a token has one. `no_answer_score`
+    is the lead of no answer over the best span."""
+
+    answer = "text"
+    head = "span"
+    columns = ("question", "context")
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "f1": Metric(_count, lambda n: ratio(n[..., 1], n[..., 4])),
+        "exact_match": Metric(_count, lambda n: ratio(n[..., 0], n[..., 4])),
+        "answerable_f1": Metric(_count, lambda n: ratio(n[..., 2], n[..., 5]), selects=False),
+        "unanswerable_accuracy": Metric(
+            _count, lambda n: ratio(n[..., 3], n[..., 6]), selects=False
+        ),
+    }
+
+    def metric_names(self, examples: Sequence[Question]) -> Sequence[str]:
+        both = len({bool(example.answers) for example in examples}) == 2
+        return tuple(self.metrics) if both else ("f1", "exact_match")
+
+    def parse(self, record: Record) -> Question:
+        id_ = str(record.values.get("id") or record.where)
+        return Question(record.where, id_, record.text("question"), record.text("context"))
+
+    def encode(
+        self, examples: Sequence[Question], tokenizer: Tokenizer, frame: Frame
+    ) -> list[Item]:
+        """Encode each window as an item; an empty context has one. Questions are cut at their end.
+
+        The target is the first answer if the window holds all of its tokens, else NO_ANSWER.
+        """
+        contexts = list(dict.fromkeys(example.context for example in examples))
+        located = dict(zip(contexts, locate(tokenizer, contexts), strict=True))
+        questions = token_ids(tokenizer, [example.question for example in examples])
+        most = self.reading.max_question_tokens
+        items = []
+        for index, (example, ids) in enumerate(zip(examples, questions, strict=True)):
+            text = located[example.context]
+            question = ids[: min(most, (frame.sequence_length - 3) // 2)]
+            cut = cuts((example.question, ids, 0, len(question)))
+            needs = 2 * len(ids) + 3 if len(ids) <= most else math.inf
+            answer = _first_answer(example, text)
+            room = frame.sequence_length - 3 - len(question)
+            for begin, end in windows(len(text.ids), room, self.reading.stride):
+                row = frame.two(question, text.ids[begin:end])
+                target = None if example.answers is None else NO_ANSWER
+                if answer is not None and begin <= answer[0] and answer[1] < end:
+                    offset = row.second - begin
+                    target = (answer[0] + offset, answer[1] + offset)
+                places = tuple(zip(text.starts[begin:end], text.ends[begin:end], strict=True))
+                items.append(Item((row,), index, target, places, needs=needs, cut=cut))
+                cut = ()  # reported once per question
+        return items
+
+    def decode(
+        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
+    ) -> list[Prediction]:
+        best = [_Best() for _ in outputs.examples]
+        for array, item in zip(outputs.arrays, outputs.items, strict=True):
+            logits = np.asarray(array, np.float64)
+            best[item.example].add(logits, item, self.reading.max_answer_tokens)
+        threshold = calibration.get(THRESHOLD, np.inf)
+        predictions = []
+        for example, span in zip(outputs.examples, best, strict=True):
+            lead = span.no_answer - span.score if span.end else _NO_TOKEN
+            start, end = (0, 0) if lead > threshold else (span.start, span.end)
+            text = example.context[start:end]
+            predictions.append(
+                {"text": text, "start": start, "end": end, "no_answer_score": float(lead)}
+            )
+        return predictions
+
+    def calibrate(self, outputs: Outputs) -> dict[str, float]:
+        """Choose the threshold with the best metric of the task, exact match or else F1, on these
+        examples: the lowest of equally good ones; {} if all examples have answers."""
+        examples = outputs.examples
+        if all(example.answers for example in examples):
+            return {}
+        answered = self.decode(outputs, {})
+        column = 0 if self.info.metric == "exact_match" else 1
+        if_answered = _answer_scores(answered, examples)[:, column]
+        if_not = _answer_scores([{"text": ""}] * len(examples), examples)[:, column]
+        leads = np.array([prediction["no_answer_score"] for prediction in answered])
+        order = np.argsort(leads, kind="stable")
+        # Gain over answering none if the first k in this order are answered, for k = 0 to all.
+        totals = np.concatenate([[0.0], np.cumsum((if_answered - if_not)[order])])
+        ranked = leads[order]
+        # A threshold cannot separate examples of equal lead.
+        parts = np.concatenate([[True], ranked[1:] > ranked[:-1], [True]])
+        k = int(np.where(parts, totals, -np.inf).argmax())
+        return {THRESHOLD: float(ranked[k - 1] if k else ranked[0] - 1.0)}
+
+    def rules(self, train: Sequence[Question], test: Sequence[Question]) -> Rules:
+        lengths = [len(WORD.findall(e.answers[0].text)) for e in train if e.answers]
+        words = round(float(np.median(lengths))) if lengths else 1
+        return {
+            "no_answer": [{"text": ""}] * len(test),
+            "first_sentence": [{"text": _first_sentence(example.context)} for example in test],
+            "first_words": [{"text": _first_words(example.context, words)} for example in test],
+        }
+
+
+def _first_answer(example: Question, text: Located) -> tuple[int, int] | None:
+    """Return the first and last token of the first answer."""
+    if not example.answers:
+        return None
+    answer = example.answers[0]
+    return text.covering(answer.start, answer.start + len(answer.text))
+
+
+def _first_sentence(context: str) -> str:
+    match = _SENTENCE.match(context.lstrip())
+    return match[0] if match else ""
+
+
+def _first_words(context: str, words: int) -> str:
+    matches = list(WORD.finditer(context))[:words]
+    return context[matches[0].start() : matches[-1].end()] if matches else ""
