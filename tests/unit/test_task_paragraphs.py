@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections import Counter
 from pathlib import Path
 
@@ -21,14 +19,6 @@ from rungwise.tasks.data.paragraphs import hide_name
 from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, read_examples
 from rungwise.tasks.stage import build_task
 from tests.summaries import corpus_of, standing
-
-
-@pytest.fixture(autouse=True)
-def _baselines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the baselines, which have tests of their own."""
-    module = types.ModuleType("rungwise.tasks.scoring.baselines")
-    module.__dict__["baselines"] = lambda info, train, test: {}
-    monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 def corpus(folder: Path, paragraphs: int = 6) -> Artifact:
