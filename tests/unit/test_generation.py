@@ -26,7 +26,7 @@ from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import hugging_face
 from rungwise.serving.onnx import export
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.look import look
+from rungwise.tasks.formats.guess import guess_format
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame
@@ -200,13 +200,13 @@ def test_a_file_of_pairs_is_known_by_its_names_and_by_texts_that_do_not_recur(
     path, rows = tmp_path / "pairs.tsv", [(f"text {n}", f"Text {n % 30}") for n in range(40)]
     for names in (("src", "tgt"), ("source", "target")):
         path.write_text("".join("\t".join(row) + "\n" for row in (names, *rows)))
-        found = look(str(path))
+        found = guess_format(str(path))
         assert found.form == {"kind": "table", "columns": {"text": names[0], "target": names[1]}}
         assert not found.labels
     path.write_text(
         "source\ttarget\n" + "".join(f"a text {n}\tyes\nno {n}\tno\n" for n in range(9))
     )
-    assert look(str(path)).form["columns"] == {"text": "source", "label": "target"}
+    assert guess_format(str(path)).form["columns"] == {"text": "source", "label": "target"}
 
 
 class _Block(Config):

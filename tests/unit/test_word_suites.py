@@ -17,7 +17,7 @@ from rungwise.core.errors import DataError
 from rungwise.evaluation.suites.analogies import AnalogiesSuite
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.similarity import SimilaritySuite
-from rungwise.tasks.formats.base import lines_of
+from rungwise.tasks.formats.base import split_lines
 from rungwise.tokenizer import FILE, ByteBpeConfig, train
 from tests.toy_rungs import FIRST_WORD, toy_rung
 
@@ -115,7 +115,7 @@ def test_gensim_answers_the_same_analogies(name: str, real_data: Path, tmp_path:
     rng = np.random.default_rng(3)
     known: dict[str, NDArray[np.float32]] = {}
     shift = np.zeros(16)
-    for line in lines_of(path.read_text("utf-8")):
+    for line in split_lines(path.read_text("utf-8")):
         words = line.split()
         if len(words) != 4:
             shift = rng.normal(size=16)
@@ -144,7 +144,7 @@ def test_gensim_finds_the_same_correlations(real_data: Path, tmp_path: Path) -> 
     words = {
         word
         for path in paths
-        for line in lines_of(path.read_text("utf-8"))
+        for line in split_lines(path.read_text("utf-8"))
         if not line.startswith("#")
         for word in line.split("\t")[:2]
     }

@@ -95,7 +95,7 @@ class FilesTaskConfig(Config):
             raise ValueError("format.columns: a task needs a column for the label or for the score")
         return self
 
-    def format_of(self, split: str) -> TaggedFormat:
+    def split_format(self, split: str) -> TaggedFormat:
         own: Mapping[str, TaggedFormat] = {**self.formats}
         return own.get(split, self.format)
 

@@ -47,14 +47,14 @@ def init(options: argparse.Namespace) -> None:
 
     from rungwise.core.storage.source_files import find_files
     from rungwise.corpus.description import describe_files
-    from rungwise.tasks.formats.look import look as look_at_labels
+    from rungwise.tasks.formats.guess import guess_format
 
     if table := next((path for path in options.paths if path.endswith(_TABLES)), None):
         raise UserError(
             f"{table} is a table; give text to pretrain on, and --labels {shlex.quote(table)} to "
             "fine-tune on its labels"
         )
-    labels = look_at_labels(options.labels) if options.labels else None
+    labels = guess_format(options.labels) if options.labels else None
     seen, others = describe_files(options.paths)
     if gone := [path for path in options.paths if not find_files(path)]:
         raise UserError(f"no file matches {', '.join(gone)}; expected a file, folder or glob")

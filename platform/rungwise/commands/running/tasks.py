@@ -14,7 +14,7 @@ from rungwise.commands.running.init import flow
 from rungwise.core.plural import counted
 
 if TYPE_CHECKING:
-    from rungwise.tasks.formats.look import Guess
+    from rungwise.tasks.formats.guess import Guess
 
 _SHOWN, _CHARACTERS, _MOST_LABELS = 3, 300, 12
 
@@ -30,10 +30,10 @@ def add(commands: Commands) -> None:
 
 def tasks(options: argparse.Namespace) -> None:
     """Print the block, what it reads, and three examples. Raises DataError if no format fits."""
-    from rungwise.tasks.formats.look import look
+    from rungwise.tasks.formats.guess import guess_format
 
     Console(highlight=False).print(
-        told(options.path, look(options.path)), markup=False, soft_wrap=True
+        told(options.path, guess_format(options.path)), markup=False, soft_wrap=True
     )
 
 

@@ -29,7 +29,7 @@ from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.words import pieces_of, share_known
 from rungwise.models.trained.capabilities import WordVectors
-from rungwise.tasks.formats.base import lines_of, text_of
+from rungwise.tasks.formats.base import read_text, split_lines
 
 _CELLS = 1 << 24  # cosines held at a time
 
@@ -93,7 +93,7 @@ def read(paths: Paths, key: str) -> list[Question]:
     questions = []
     for file in matching(paths, key):
         with reached(file.uri, key):
-            lines = lines_of(text_of(file))
+            lines = split_lines(read_text(file))
         section = ""
         for number, line in enumerate(lines, start=1):
             if line.startswith(":"):

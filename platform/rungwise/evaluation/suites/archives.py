@@ -11,7 +11,7 @@ from typing import Any
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import matching
 from rungwise.core.storage.store_errors import reached
-from rungwise.tasks.formats.base import lines_of
+from rungwise.tasks.formats.base import split_lines
 
 
 def json_lines(paths: Sequence[str], key: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -23,7 +23,7 @@ def json_lines(paths: Sequence[str], key: str) -> Iterator[tuple[str, dict[str, 
     for name, data in members(paths, key):
         if not name.endswith((".jsonl", ".jsonl.gz")):
             continue
-        for number, line in enumerate(lines_of(text_of(name, data)), start=1):
+        for number, line in enumerate(split_lines(read_text(name, data)), start=1):
             if not line.strip():
                 continue
             found = True
@@ -44,7 +44,7 @@ def json_lines(paths: Sequence[str], key: str) -> Iterator[tuple[str, dict[str, 
         )
 
 
-def text_of(name: str, data: bytes) -> str:
+def read_text(name: str, data: bytes) -> str:
     """Decode a file. Raises DataError if it is not UTF-8."""
     try:
         return data.decode("utf-8-sig")

@@ -32,7 +32,7 @@ from rungwise.evaluation.suites.base import Measured, Rung, Suite
 from rungwise.evaluation.suites.items import Items
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import LanguageModel
-from rungwise.tasks.formats.base import lines_of, text_of
+from rungwise.tasks.formats.base import read_text, split_lines
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile, close_documents, document_hash
 
@@ -126,7 +126,7 @@ def _lines(rung: Rung, paths: Paths, key: str, end: int) -> list[_Text]:
     names, lines = [], []
     for file in matching(paths, key):
         with reached(file.uri, key):
-            content = lines_of(text_of(file))
+            content = split_lines(read_text(file))
         for number, line in enumerate(content, start=1):
             if line.strip():
                 names.append(f"{file.name}:{number}")

@@ -40,7 +40,7 @@ from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
 from rungwise.instances.order import evenly
-from rungwise.tasks.formats.base import lines_of, shown, text_of
+from rungwise.tasks.formats.base import read_text, shown, split_lines
 
 MAP = "map.json"
 MIX = "mix.json"
@@ -192,7 +192,7 @@ def read(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
                 f"{folder}: expected the files of a word of CoarseWSD-20, {', '.join(needed)}, "
                 f"found no {missing[0]}; add it, or change the suite's path"
             )
-        names = {str(key): str(name) for key, name in json.loads(text_of(found[_NAMES])).items()}
+        names = {str(key): str(name) for key, name in json.loads(read_text(found[_NAMES])).items()}
         train, test = (
             _split(found[f"{split}.data.txt"], found[f"{split}.gold.txt"], names, most)
             for split in ("train", "test")
@@ -212,7 +212,7 @@ def plane(vectors_NE: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def _split(data: SourceFile, gold: SourceFile, names: dict[str, str], most: int | None) -> Split:
-    lines, senses = lines_of(text_of(data)), lines_of(text_of(gold))
+    lines, senses = split_lines(read_text(data)), split_lines(read_text(gold))
     if len(lines) != len(senses):
         raise DataError(
             f"{gold.uri}: expected a sense for each of the {len(lines)} lines of {data.uri}, "

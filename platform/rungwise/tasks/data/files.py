@@ -11,7 +11,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.config import FilesTaskConfig, config_key, split_files
 from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
-from rungwise.tasks.formats.base import DROPPED, listed, nearest, shown
+from rungwise.tasks.formats.base import DROPPED, join_names, suggest, shown
 from rungwise.tasks.formats.columns import BARE, SPANS
 from rungwise.tasks.interface import selecting_metrics
 from rungwise.tasks.kinds.examples import SPLITS, Example, Tagged, TaskInfo, Text
@@ -80,14 +80,14 @@ def load(config: FilesTaskConfig) -> Task:
         for reason, number in reasons.items()
     ]
     if labels and (idle := set(labels) - {label for e in splits["train"] for label in _of(e)}):
-        notes.append(f"no training example has the label {listed(_sorted(idle))}")
+        notes.append(f"no training example has the label {join_names(_sorted(idle))}")
     return Task(info, splits, shared, irregular, notes, whole_train)
 
 
 def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:
     examples: list[Example] = []
-    form = config.format_of(split)
-    for file in form.chosen(split_files(config, split), counts):
+    form = config.split_format(split)
+    for file in form.select_files(split_files(config, split), counts):
         try:
             with reached(file.uri, config_key(split)):
                 examples.extend(form.read(file, split, counts))
@@ -132,7 +132,7 @@ def _labels(
     seen = {label for example in splits["train"] for label in _of(example)}
     if len(seen) < 2:
         raise DataError(
-            f"{config_key('train')}: expected two labels or more, found only {listed(sorted(seen))}; "
+            f"{config_key('train')}: expected two labels or more, found only {join_names(sorted(seen))}; "
             "check which column data.format names, or change the file"
         )
     extra: set[str] = set()
@@ -144,8 +144,8 @@ def _labels(
                 key = config_key(split if split in config.paths() else "train")
                 raise DataError(
                     f"{key}: {example.where}: the label {shown(unseen[0])} of this {split} example "
-                    f"is on no training example{nearest(unseen[0], seen)}; the labels there are "
-                    f"{listed(_sorted(seen))}; mend the files, or set "
+                    f"is on no training example{suggest(unseen[0], seen)}; the labels there are "
+                    f"{join_names(_sorted(seen))}; mend the files, or set "
                     f"{config_key('unseen_labels')} to drop or keep"
                 )
             if unseen:
@@ -190,7 +190,7 @@ def _budget(
     if draw == "balanced" and number < len(labels):
         raise DataError(
             f"{config_key('train_examples')} is {number}, but there are {len(labels)} labels "
-            f"({listed(labels)}); give each one example at least, "
+            f"({join_names(labels)}); give each one example at least, "
             f"or set {config_key('draw')} to natural"
         )
     return draw_examples(examples, number, config.seed, draw)
@@ -211,8 +211,8 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None
                 tag = min(found)
                 raise DataError(
                     f"{config_key(split)}: {example.where}: the sentence that begins here has the tag "
-                    f"{shown(tag)}, which marks no span{nearest(tag, spans)}, while the others do "
-                    f"({listed(_sorted(spans))}); mend the file, or set {config_key('metric')} to "
+                    f"{shown(tag)}, which marks no span{suggest(tag, spans)}, while the others do "
+                    f"({join_names(_sorted(spans))}); mend the file, or set {config_key('metric')} to "
                     "accuracy to score words"
                 )
 
@@ -225,11 +225,11 @@ def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
     if kind == "classification" and metric == "f1" and len(labels) != 2:
         raise DataError(
             f"{config_key('metric')}: f1 is of the second of two labels, but there are {len(labels)} "
-            f"({listed(labels)}); use macro_f1"
+            f"({join_names(labels)}); use macro_f1"
         )
     if kind == "tagging" and metric != "accuracy" and not spans:
         raise DataError(
             f"{config_key('metric')}: {metric} is of spans in IOB or BMES tags, but the tags are "
-            f"{listed(labels)}; use accuracy"
+            f"{join_names(labels)}; use accuracy"
         )
     return metric

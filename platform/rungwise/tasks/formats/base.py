@@ -57,12 +57,14 @@ class FormatConfig(Config, ABC):
         Raises DataError, naming file and line, for data that cannot be used.
         """
 
-    def chosen(self, files: Sequence[SourceFile], counts: Counter[str]) -> Sequence[SourceFile]:
+    def select_files(
+        self, files: Sequence[SourceFile], counts: Counter[str]
+    ) -> Sequence[SourceFile]:
         """Return the files of a split that hold examples; `counts` counts the others."""
         return files
 
     @contextlib.contextmanager
-    def sound(self, counts: Counter[str], what: str = "examples") -> Iterator[None]:
+    def skip_damage(self, counts: Counter[str], what: str = "examples") -> Iterator[None]:
         """Skip and count the example, or other `what`, if the block raises Damage and `on_error` is
         drop."""
         try:
@@ -100,13 +102,13 @@ def _as_names(value: Any) -> Any:
 Labels = Annotated[dict[str, str] | tuple[str, ...], BeforeValidator(_as_names)]
 
 
-def names_of(labels: dict[str, str] | tuple[str, ...] | None) -> tuple[str, ...]:
+def label_names(labels: dict[str, str] | tuple[str, ...] | None) -> tuple[str, ...]:
     """Return the names in `labels`, each once, in order."""
     names = labels.values() if isinstance(labels, dict) else labels or ()
     return tuple(dict.fromkeys(names))
 
 
-def name_of(
+def label_name(
     value: str, labels: dict[str, str] | tuple[str, ...] | None, where: str, key: str
 ) -> str:
     """Return the name of the label written as `value`; `key` is the config key of the labels.
@@ -122,14 +124,14 @@ def name_of(
         return value
     if value not in labels:
         raise Damage(
-            f"{where}: expected one of the labels {listed(labels)}, found {shown(value)}"
-            f"{nearest(value, labels)}; mend the line, or change {key}",
+            f"{where}: expected one of the labels {join_names(labels)}, found {shown(value)}"
+            f"{suggest(value, labels)}; mend the line, or change {key}",
             "their_label",
         )
     return labels[value] if isinstance(labels, dict) else value
 
 
-def bytes_of(file: SourceFile) -> bytes:
+def read_bytes(file: SourceFile) -> bytes:
     """Read a file, unpacked if its name ends in .gz. Raises DataError if it is damaged."""
     try:
         return b"".join(read_pieces(file))
@@ -137,12 +139,12 @@ def bytes_of(file: SourceFile) -> bytes:
         raise DataError(f"{file.uri}: {error}; fetch the file again") from None
 
 
-def text_of(file: SourceFile, encoding: str = "utf-8") -> str:
+def read_text(file: SourceFile, encoding: str = "utf-8") -> str:
     """Read a file as text, without a byte order mark.
 
     Raises DataError if it is not in `encoding`, naming the line, or is a damaged .gz.
     """
-    content = bytes_of(file)
+    content = read_bytes(file)
     try:
         return content.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -154,7 +156,7 @@ def text_of(file: SourceFile, encoding: str = "utf-8") -> str:
         ) from None
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """Split a text at LF, CRLF and CR only; the lines have no line ends."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
@@ -191,13 +193,13 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return (", ".join(names[:_NAMES_SHOWN]) or "none") + more
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest(name: str, names: Iterable[str]) -> str:
     """Suggest the most similar name; empty if none is similar."""
     matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f" (did you mean {matches[0]!r}?)" if matches else ""

@@ -22,13 +22,13 @@ from rungwise.tasks.formats.base import (
     DROPPED,
     Damage,
     FormatConfig,
-    listed,
-    nearest,
+    join_names,
     shown,
+    suggest,
     words,
 )
 from rungwise.tasks.formats.records import RecordsFormat, TextColumn
-from rungwise.tasks.formats.rows import Column, json_of, plain
+from rungwise.tasks.formats.rows import Column, plain, read_json
 from rungwise.tasks.kinds.examples import ChoiceExample, Kind
 
 
@@ -78,7 +78,7 @@ class ChoiceFormat(RecordsFormat):
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
         if self.columns.option is None:
             for line, row in self.records(file, split, counts):
-                with self.sound(counts):
+                with self.skip_damage(counts):
                     where = f"{file.uri}:{line}"
                     options = _options(row["columns.options"], where)
                     target = self._target(row, options, where)
@@ -95,7 +95,7 @@ class ChoiceFormat(RecordsFormat):
             then = several[number][0][2] if number < len(several) else _damaged(dropped)
             whole, before = before == then, rows[-1][2]
             line, first, _ = rows[0]
-            with self.sound(counts):
+            with self.skip_damage(counts):
                 if not whole:
                     raise Damage(f"{file.uri}:{line}: a row was dropped", "a_row_that_was_dropped")
                 options = _options(
@@ -147,8 +147,8 @@ class ChoiceFormat(RecordsFormat):
             known = [option.strip() for option in options]
         if known.count(value) != 1:
             raise Damage(
-                f"{where}: expected one of {listed(known)} as the answer, found {shown(value)}"
-                f"{nearest(value, known)}; mend the line (published test files may have no "
+                f"{where}: expected one of {join_names(known)} as the answer, found {shown(value)}"
+                f"{suggest(value, known)}; mend the line (published test files may have no "
                 "answers), or change data.format.answer or first",
                 "their_answer",
             )
@@ -194,11 +194,11 @@ class DreamFormat(_Preset):
     kind: Literal["dream"] = "dream"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
-        data = json_of(file, self.encoding)
+        data = read_json(file, self.encoding)
         if not isinstance(data, list):
             raise _not_dream(file.uri, data)
         for number, dialogue in enumerate(data):
-            with self.sound(counts):
+            with self.skip_damage(counts):
                 match dialogue:
                     case [[*turns], [*questions], str(id_)] if turns and questions:
                         pass
@@ -206,7 +206,7 @@ class DreamFormat(_Preset):
                         raise _not_dream(f"{file.uri}, item {number}", dialogue)
                 context = "\n".join(words(turn, f"{file.uri}, {id_}", "a turn") for turn in turns)
                 for place, question in enumerate(questions):
-                    with self.sound(counts):
+                    with self.skip_damage(counts):
                         where = f"{file.uri}, {id_}, question {place}"
                         match question:
                             case {"question": str(asked), "choice": [*given], "answer": answer}:
@@ -216,8 +216,8 @@ class DreamFormat(_Preset):
                         options = _options(given, where)
                         if answer not in options:
                             raise Damage(
-                                f"{where}: expected the answer among the options {listed(options)},"
-                                f" found {shown(answer)}{nearest(str(answer), options)}; mend the "
+                                f"{where}: expected the answer among the options "
+                                f"{join_names(options)}, found {shown(answer)}{suggest(str(answer), options)}; mend the "
                                 "question",
                                 "their_answer",
                             )

@@ -21,7 +21,14 @@ from typing import Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, name_of, shown, text_of
+from rungwise.tasks.formats.base import (
+    Damage,
+    FormatConfig,
+    label_name,
+    read_text,
+    shown,
+    split_lines,
+)
 from rungwise.tasks.kinds.examples import Kind, Tagged
 
 SPANS = re.compile(r"O|[BIMESLU]-.+")
@@ -65,7 +72,7 @@ class _Tagging(FormatConfig):
             if row is not None:
                 sentence.append(row)
             elif sentence:
-                with self.sound(counts):
+                with self.skip_damage(counts):
                     yield self._tagged(file, sentence, scheme)
                 sentence = []
 
@@ -78,7 +85,7 @@ class _Tagging(FormatConfig):
                 raise word
             words.append(word)
         tags = [
-            name_of(word.tag, self.labels, f"{file.uri}:{word.line}", "data.format.labels")
+            label_name(word.tag, self.labels, f"{file.uri}:{word.line}", "data.format.labels")
             for word in words
         ]
         if self.layout.to_iob2:
@@ -212,7 +219,7 @@ def _as_iob(tag: str) -> str:
 def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[_Word | Damage | None]:
     """Yield the words, None where a sentence ends, and a Damage for each bad line."""
     width = layout.width
-    for line, text in enumerate(lines_of(text_of(file, encoding)), start=1):
+    for line, text in enumerate(split_lines(read_text(file, encoding)), start=1):
         cells = text.split("\t") if layout.tabs else _BLANKS.split(text.strip(" \t"))
         if (len(cells) == 1 and not text.strip(" \t")) or cells[0] == _DOCUMENT:
             yield None

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, text_of, words
+from rungwise.tasks.formats.base import Damage, FormatConfig, read_text, split_lines, words
 from rungwise.tasks.kinds.examples import Kind, Text
 
 PREFIX = "__label__"
@@ -30,11 +30,11 @@ class FastTextFormat(FormatConfig):
         return "multilabel" if self.several_labels else "classification"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
-        for line, text in enumerate(lines_of(text_of(file, self.encoding)), start=1):
+        for line, text in enumerate(split_lines(read_text(file, self.encoding)), start=1):
             where = f"{file.uri}:{line}"
             if not text.strip():
                 continue
-            with self.sound(counts):
+            with self.skip_damage(counts):
                 given = text.split()
                 labels = {w.removeprefix(self.prefix) for w in given if w.startswith(self.prefix)}
                 if len(labels) != 1 and not self.several_labels:

@@ -14,10 +14,10 @@ from rungwise.corpus.readers.streams import compression_suffix
 from rungwise.tasks.formats.base import (
     FormatConfig,
     Labels,
-    lines_of,
-    name_of,
-    names_of,
-    text_of,
+    label_name,
+    label_names,
+    read_text,
+    split_lines,
     words,
 )
 from rungwise.tasks.kinds.examples import Kind, Text
@@ -40,9 +40,11 @@ class FoldersFormat(FormatConfig):
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
-        return names_of(self.labels)
+        return label_names(self.labels)
 
-    def chosen(self, files: Sequence[SourceFile], counts: Counter[str]) -> Sequence[SourceFile]:
+    def select_files(
+        self, files: Sequence[SourceFile], counts: Counter[str]
+    ) -> Sequence[SourceFile]:
         """Leave out files beside the folders of classes, such as a README or a list of names."""
         if self.label == "file":
             return files
@@ -59,13 +61,13 @@ class FoldersFormat(FormatConfig):
         if written in self.skip_labels:
             counts["files_left_out_for_their_label"] += 1
             return
-        with self.sound(counts):
-            label = name_of(written, self.labels, file.uri, "data.format.labels")
-            text = text_of(file, self.encoding)
+        with self.skip_damage(counts):
+            label = label_name(written, self.labels, file.uri, "data.format.labels")
+            text = read_text(file, self.encoding)
             if self.example == "file":
                 yield Text(file.name, words(text.strip(), file.uri, "the text"), None, label)
                 return
-            for line, each in enumerate(lines_of(text), start=1):
+            for line, each in enumerate(split_lines(text), start=1):
                 if each.strip():
                     yield Text(f"{file.name}:{line}", each.strip(), None, label)
 

@@ -50,7 +50,9 @@ _SPACED = re.compile(rf"[ {HAN}]")
 _FEW = 10  # fewer values do not tell whether they recur
 
 
-def by_fields(fields: Mapping[str, list[Any]], layout: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def guess_fields(
+    fields: Mapping[str, list[Any]], layout: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Yield format blocks for records with these fields; `layout` is part of each block."""
     lower = {name.lower(): name for name in fields}
     if crowd := next((name for name in fields if name.endswith("-metadata.class-name")), None):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rungwise.tasks.formats.guess_fields import ROWS, as_list, by_fields, labelled
+from rungwise.tasks.formats.guess_fields import ROWS, as_list, guess_fields, labelled
 
 _DECISIONS = {"accept", "reject", "ignore"}  # Prodigy's
 _MARKED_TEXTS = ("text", "content")
@@ -17,7 +17,7 @@ _MARKS = {
 }
 
 
-def of_json(text: str) -> Iterator[dict[str, Any]]:
+def guess_json(text: str) -> Iterator[dict[str, Any]]:
     """Yield format blocks that may read the text, likeliest first."""
     layout: dict[str, Any] = {"layout": "json"}
     records: Sequence[Any] = []
@@ -57,7 +57,7 @@ def of_json(text: str) -> Iterator[dict[str, Any]]:
             pass
     records = [record for record in records[:ROWS] if isinstance(record, dict)]
     if records:
-        yield from of_records(records, layout)
+        yield from guess_records(records, layout)
 
 
 def _json_lines(text: str) -> Iterator[Any]:
@@ -68,7 +68,7 @@ def _json_lines(text: str) -> Iterator[Any]:
             continue
 
 
-def of_records(
+def guess_records(
     records: Sequence[dict[str, Any]], layout: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """Yield format blocks that may read records with these fields, likeliest first."""
@@ -93,7 +93,7 @@ def of_records(
         numbers = sorted({tag for r in records for tag in r[tags] if isinstance(tag, int)})
         labels = {"labels": {number: f"tag{number}" for number in numbers}} if numbers else {}
         yield {"kind": "tokens", **layout, "columns": {"words": words, "tags": tags}, **labels}
-    yield from by_fields(fields, layout)
+    yield from guess_fields(fields, layout)
 
 
 def _of_decisions(fields: dict[str, list[Any]], layout: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -23,8 +23,8 @@ from rungwise.tasks.formats.guess_fields import (
     TEXTS,
     WRITTEN,
     as_list,
-    by_fields,
     fewest,
+    guess_fields,
     is_prose,
     labelled,
     marked,
@@ -39,7 +39,7 @@ _DELIMITERS = (
 )
 
 
-def of_lines(text: str) -> Iterator[dict[str, Any]]:
+def guess_lines(text: str) -> Iterator[dict[str, Any]]:
     """Yield format blocks that may read the text, likeliest first."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[: 20 * ROWS]
     filled = [line for line in lines if line.strip()][:ROWS]
@@ -69,7 +69,7 @@ def of_lines(text: str) -> Iterator[dict[str, Any]]:
         if known.intersection(cell.lower() for cell in header) and len({*header}) == len(header):
             columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
             if columns:
-                yield from by_fields(columns, plain)
+                yield from guess_fields(columns, plain)
         if len(header) >= width:
             yield from _with_names(header, even[1:], plain)
         yield from _without_names(even, plain)

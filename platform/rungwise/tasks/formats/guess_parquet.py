@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.tasks.formats.guess_fields import ROWS
-from rungwise.tasks.formats.guess_json import of_records
+from rungwise.tasks.formats.guess_json import guess_records
 
 MAGIC = b"PAR1"
 
 
-def of_parquet(content: bytes) -> Iterator[dict[str, Any]]:
+def guess_parquet(content: bytes) -> Iterator[dict[str, Any]]:
     """Yield format blocks that may read the file, likeliest first; none if it is damaged."""
     try:
         with pq.ParquetFile(pa.BufferReader(content)) as table:
@@ -23,7 +23,7 @@ def of_parquet(content: bytes) -> Iterator[dict[str, Any]]:
             names = _class_names(table.schema_arrow.metadata or {})
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
         return
-    for form in of_records(batch.to_pylist() if batch else [], {"layout": "parquet"}):
+    for form in guess_records(batch.to_pylist() if batch else [], {"layout": "parquet"}):
         columns = form.get("columns", {})
         target = next((columns[key] for key in ("label", "labels", "tags") if key in columns), "")
         known = names.get(target) if isinstance(target, str) else None

@@ -15,18 +15,18 @@ from pydantic import BeforeValidator, Field, model_validator
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, FormatConfig, lines_of, shown, text_of
+from rungwise.tasks.formats.base import Damage, FormatConfig, read_text, shown, split_lines
 from rungwise.tasks.formats.rows import (
     Column,
-    delimited,
-    each_of,
-    index_of,
-    json_of,
+    column_index,
+    list_records,
     nested,
-    object_of,
-    parquet_rows,
-    parsed,
+    parse_json,
     plain,
+    read_json,
+    read_parquet,
+    read_rows,
+    require_object,
 )
 
 # The texts of several columns are joined by blanks.
@@ -77,7 +77,7 @@ class RecordsFormat(FormatConfig):
     def fields(self) -> dict[str, TextColumn | None]:
         """The columns to read, by their keys below `data.format`."""
 
-    def asked(self) -> dict[str, TextColumn]:
+    def named_columns(self) -> dict[str, TextColumn]:
         """Return the `fields` that are set, and the column of the split."""
         split = {"split.column": self.split.column if self.split else None}
         only = {f"only.{column}": column for column in self.only}
@@ -86,7 +86,7 @@ class RecordsFormat(FormatConfig):
 
     @model_validator(mode="after")
     def _layout(self) -> RecordsFormat:
-        places = {key: _columns(value) for key, value in self.asked().items()}
+        places = {key: _columns(value) for key, value in self.named_columns().items()}
         names = [key for key, each in places.items() if any(isinstance(c, str) for c in each)]
         indexes = [key for key, each in places.items() if any(isinstance(c, int) for c in each)]
         if self.layout != "delimited" and indexes:
@@ -114,7 +114,7 @@ class RecordsFormat(FormatConfig):
     def _from_cells(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
         indexes: dict[str, int | list[int]] = {}
         width = 0
-        rows = delimited(
+        rows = read_rows(
             file, self.encoding, self.delimiter, quoting=self.quoting, comment=self.comment
         )
         for line, cells in rows:
@@ -122,9 +122,9 @@ class RecordsFormat(FormatConfig):
             if not indexes:
                 header = [cell.strip() for cell in cells] if self.header else None
                 last = 0
-                for key, column in self.asked().items():
+                for key, column in self.named_columns().items():
                     places = [
-                        index_of(each, header, where, f"data.format.{key}")
+                        column_index(each, header, where, f"data.format.{key}")
                         for each in _columns(column)
                     ]
                     last = max(last, *places)
@@ -136,7 +136,7 @@ class RecordsFormat(FormatConfig):
                     continue
             if self.rest_of_line and len(cells) > width:
                 cells = [*cells[: width - 1], self.delimiter.join(cells[width - 1 :])]
-            with self.sound(counts):
+            with self.skip_damage(counts):
                 if len(cells) < width or (len(cells) > width and not self.extra_columns):
                     raise Damage(
                         f"{where}: expected {width} columns separated by {self.delimiter!r}, found "
@@ -154,14 +154,14 @@ class RecordsFormat(FormatConfig):
                 )
 
     def _from_json(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
-        for place, record in objects(self, self.layout, file, counts):
+        for place, record in read_objects(self, self.layout, file, counts):
             if not self.each:
                 several: Iterator[Record] = iter([(place, record)])
             else:
-                several = each_of(record, self.each, place, "data.format.each")
-            with self.sound(counts):
+                several = list_records(record, self.each, place, "data.format.each")
+            with self.skip_damage(counts):
                 for at, fields in several:
-                    with self.sound(counts):
+                    with self.skip_damage(counts):
                         yield at, self._values(fields, f"{file.uri}:{at}")
 
     def _values(self, record: dict[str, Any], where: str) -> dict[str, Any]:
@@ -177,11 +177,11 @@ class RecordsFormat(FormatConfig):
             key: [value(key, each) for each in column]
             if isinstance(column, tuple)
             else value(key, column)
-            for key, column in self.asked().items()
+            for key, column in self.named_columns().items()
         }
 
 
-def objects(
+def read_objects(
     form: FormatConfig, layout: str, file: SourceFile, counts: Counter[str]
 ) -> Iterator[Record]:
     """Yield the objects of JSON Lines, of an array, the only object, or the rows of Parquet, with
@@ -189,24 +189,24 @@ def objects(
     if layout == "json_lines":
         problem = "expected a JSON object on each line, found no JSON"
         remedy = "mend the line, or change data.format.layout"
-        for line, text in enumerate(lines_of(text_of(file, form.encoding)), start=1):
+        for line, text in enumerate(split_lines(read_text(file, form.encoding)), start=1):
             if text.strip():
-                with form.sound(counts):
-                    read = parsed(text, file, line, problem, remedy)
-                    yield str(line), object_of(read, f"{file.uri}:{line}")
+                with form.skip_damage(counts):
+                    read = parse_json(text, file, line, problem, remedy)
+                    yield str(line), require_object(read, f"{file.uri}:{line}")
         return
     if layout == "parquet":
-        yield from ((f"row {number}", row) for number, row in enumerate(parquet_rows(file), 1))
+        yield from ((f"row {number}", row) for number, row in enumerate(read_parquet(file), 1))
         return
-    data = json_of(file, form.encoding)
+    data = read_json(file, form.encoding)
     if not isinstance(data, list | dict):
         raise DataError(
             f"{file.uri}: expected a JSON array of objects, found a {type(data).__name__}; change "
             "data.format.layout (json_lines has an object on each line) or data.format.kind"
         )
     for number, each in enumerate([data] if isinstance(data, dict) else data, start=1):
-        with form.sound(counts):
-            yield f"item {number}", object_of(each, f"{file.uri}, item {number}")
+        with form.skip_damage(counts):
+            yield f"item {number}", require_object(each, f"{file.uri}, item {number}")
 
 
 def _columns(column: TextColumn) -> tuple[Column, ...]:

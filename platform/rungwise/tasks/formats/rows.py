@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, bytes_of, listed, nearest, text_of
+from rungwise.tasks.formats.base import Damage, join_names, read_bytes, read_text, suggest
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -35,7 +35,7 @@ def read_cells(lines: Iterable[str], delimiter: str, *, quoting: bool) -> Reader
     return csv.reader(lines, delimiter=delimiter, quoting=style, strict=True)
 
 
-def delimited(
+def read_rows(
     file: SourceFile,
     encoding: str,
     delimiter: str,
@@ -47,7 +47,7 @@ def delimited(
 
     `quoting` as in `read_cells`. Raises DataError if quotes do not match.
     """
-    text = io.StringIO(text_of(file, encoding), newline="")
+    text = io.StringIO(read_text(file, encoding), newline="")
     rows = read_cells(text, delimiter, quoting=quoting)
     line = 1
     try:
@@ -62,10 +62,10 @@ def delimited(
         ) from None
 
 
-def parquet_rows(file: SourceFile) -> Iterator[dict[str, Any]]:
+def read_parquet(file: SourceFile) -> Iterator[dict[str, Any]]:
     """Yield the rows of a Parquet file. Raises DataError if it is none or is damaged."""
     try:
-        with pq.ParquetFile(pa.BufferReader(bytes_of(file))) as table:
+        with pq.ParquetFile(pa.BufferReader(read_bytes(file))) as table:
             for batch in table.iter_batches():
                 yield from batch.to_pylist()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
@@ -80,7 +80,7 @@ def plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
-def object_of(value: Any, where: str) -> dict[str, Any]:
+def require_object(value: Any, where: str) -> dict[str, Any]:
     """Return a JSON object, or an array as {index: item}. Raises Damage for anything else."""
     if isinstance(value, list):
         return {str(place): each for place, each in enumerate(value)}
@@ -103,7 +103,7 @@ def nested(record: Mapping[str, Any], column: str, where: str, key: str) -> Any:
     try:
         return _inside(record, column.split("."))
     except LookupError:
-        raise missing(column, _fields(record), where, key) from None
+        raise missing_column(column, _fields(record), where, key) from None
 
 
 def _inside(value: Any, names: Sequence[str]) -> Any:
@@ -117,7 +117,7 @@ def _inside(value: Any, names: Sequence[str]) -> Any:
     return _inside(value[name] if isinstance(value, dict) else {}[name], rest)
 
 
-def each_of(
+def list_records(
     record: dict[str, Any], lists: Sequence[str], where: str, key: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (where, fields) for each item in the lists of a record, with the fields around it.
@@ -145,7 +145,7 @@ def each_of(
             value = nested(fields, name, at, key)
             for place, each in enumerate(value if isinstance(value, list) else [value]):
                 here = f"{at}.{place}" if isinstance(value, list) else at
-                inner.append((here, fields | object_of(each, here)))
+                inner.append((here, fields | require_object(each, here)))
         found = inner
     yield from found
 
@@ -159,13 +159,13 @@ def _fields(record: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def json_of(file: SourceFile, encoding: str) -> Any:
+def read_json(file: SourceFile, encoding: str) -> Any:
     """Parse a JSON file. Raises Damage with the line if it is not JSON."""
     remedy = "fetch the file again, or change data.format.kind"
-    return parsed(text_of(file, encoding), file, 1, "expected JSON, found none", remedy)
+    return parse_json(read_text(file, encoding), file, 1, "expected JSON, found none", remedy)
 
 
-def parsed(text: str, file: SourceFile, line: int, problem: str, remedy: str) -> Any:
+def parse_json(text: str, file: SourceFile, line: int, problem: str, remedy: str) -> Any:
     """Parse JSON that begins on `line` of a file. Raises Damage if it is not JSON."""
     try:
         return json.loads(text)
@@ -181,7 +181,7 @@ def parsed(text: str, file: SourceFile, line: int, problem: str, remedy: str) ->
         ) from None
 
 
-def index_of(column: Column, header: Sequence[str] | None, where: str, key: str) -> int:
+def column_index(column: Column, header: Sequence[str] | None, where: str, key: str) -> int:
     """Return the index of `column`, a name in the header or an index; `key` is its config key.
 
     Raises a DataError that lists the columns if the name does not occur exactly once.
@@ -194,15 +194,17 @@ def index_of(column: Column, header: Sequence[str] | None, where: str, key: str)
             "0, or set data.format.header to true"
         )
     if header.count(column) != 1:
-        raise missing(column, header, where, key, header.count(column))
+        raise missing_column(column, header, where, key, header.count(column))
     return header.index(column)
 
 
-def missing(column: str, known: Sequence[str], where: str, key: str, times: int = 0) -> Damage:
+def missing_column(
+    column: str, known: Sequence[str], where: str, key: str, times: int = 0
+) -> Damage:
     """Make the error for a column that is missing or occurs more than once."""
     count = "none" if times == 0 else f"{times} of them"
     return Damage(
-        f"{where}: expected one column {column!r}, found {count}{nearest(column, known)}; the "
-        f"columns are {listed(known)}; change {key}",
+        f"{where}: expected one column {column!r}, found {count}{suggest(column, known)}; the "
+        f"columns are {join_names(known)}; change {key}",
         "a_column_that_is_not_there",
     )

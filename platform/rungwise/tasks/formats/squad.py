@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, FormatConfig, shown, words
-from rungwise.tasks.formats.records import objects
-from rungwise.tasks.formats.rows import json_of
+from rungwise.tasks.formats.records import read_objects
+from rungwise.tasks.formats.rows import read_json
 from rungwise.tasks.kinds.examples import Answer, Kind, Question
 
 
@@ -35,7 +35,7 @@ class SquadFormat(FormatConfig):
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Question]:
         for place, context, entry in self._entries(file, counts):
-            with self.sound(counts):
+            with self.skip_damage(counts):
                 id_ = str(_value(entry, "id", place, str | int))
                 where = f"{file.uri}, question {id_}"
                 asked = words(_value(entry, "question", where, str), where, "the question")
@@ -60,9 +60,9 @@ class SquadFormat(FormatConfig):
             yield from self._of_mrqa(file, counts)
             return
         if self.layout != "squad":
-            for line, record in objects(self, self.layout, file, counts):
+            for line, record in read_objects(self, self.layout, file, counts):
                 where = f"{file.uri}:{line}"
-                with self.sound(counts):
+                with self.skip_damage(counts):
                     context = words(record.get("context"), where, "the context")
                     pairs = _value(record, "answers", where, dict)
                     texts, starts = (
@@ -81,12 +81,12 @@ class SquadFormat(FormatConfig):
                     none = {"is_impossible": not answers}
                     yield where, context, none | record | {"answers": answers}
             return
-        data = json_of(file, self.encoding)
+        data = read_json(file, self.encoding)
         if not isinstance(data, dict):
             raise _unexpected(file.uri, 'an object with "data"', data)
         for place, article in _objects(data, "data", f"{file.uri}, "):
             for where, paragraph in _objects(article, "paragraphs", f"{place}."):
-                with self.sound(counts):
+                with self.skip_damage(counts):
                     context = words(_value(paragraph, "context", where, str), where, "the context")
                     for asked, entry in _objects(paragraph, "qas", f"{where}."):
                         yield asked, context, entry
@@ -94,14 +94,14 @@ class SquadFormat(FormatConfig):
     def _of_mrqa(
         self, file: SourceFile, counts: Counter[str]
     ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        for line, record in objects(self, "json_lines", file, counts):
+        for line, record in read_objects(self, "json_lines", file, counts):
             if "header" in record:
                 continue
             where = f"{file.uri}:{line}"
-            with self.sound(counts):
+            with self.skip_damage(counts):
                 context = words(record.get("context"), where, "the context")
                 for asked, entry in _objects(record, "qas", f"{where}, "):
-                    with self.sound(counts):
+                    with self.skip_damage(counts):
                         answers = [
                             {"text": answer.get("text"), "answer_start": _first(span)}
                             for at, answer in _objects(entry, "detected_answers", f"{asked}.")
@@ -113,7 +113,7 @@ class SquadFormat(FormatConfig):
         self, entry: dict[str, Any], context: str, where: str, counts: Counter[str]
     ) -> Iterator[Answer]:
         for place, answer in _objects(entry, "answers", f"{where}, "):
-            with self.sound(counts, "answers"):
+            with self.skip_damage(counts, "answers"):
                 text = words(_value(answer, "text", place, str), place, "the answer")
                 start = _value(answer, "answer_start", place, int)
                 stands = context[start : start + len(text)] if start >= 0 else ""

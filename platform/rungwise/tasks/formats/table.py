@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, Labels, name_of, names_of, shown, words
+from rungwise.tasks.formats.base import Damage, Labels, label_name, label_names, shown, words
 from rungwise.tasks.formats.records import RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import Column, plain
 from rungwise.tasks.kinds.examples import Kind, Text
@@ -81,13 +81,13 @@ class TableFormat(RecordsFormat):
         several = self.columns.labels
         if self.labels is None and isinstance(several, tuple):
             return tuple(map(str, several))
-        return names_of(self.labels)
+        return label_names(self.labels)
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
         """Yield the examples of a file; their target is None if there is no target column."""
         for line, row in self.records(file, split, counts):
             where = f"{file.uri}:{line}"
-            with self.sound(counts):
+            with self.skip_damage(counts):
                 values = self._values_of_labels(row, where)
                 if self.label_until is not None:
                     values = [value.partition(self.label_until)[0] for value in values]
@@ -95,7 +95,9 @@ class TableFormat(RecordsFormat):
                 if not {*self.skip_labels}.isdisjoint([*values, *score]):
                     counts["rows_dropped_for_their_label"] += 1
                     continue
-                names = [name_of(each, self.labels, where, "data.format.labels") for each in values]
+                names = [
+                    label_name(each, self.labels, where, "data.format.labels") for each in values
+                ]
                 target = names[0] if names else None
                 if "columns.labels" in row:
                     target = tuple(sorted({*names}))

@@ -18,10 +18,10 @@ from pydantic import model_validator
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, Labels, name_of, names_of, shown, words
+from rungwise.tasks.formats.base import Damage, Labels, label_name, label_names, shown, words
 from rungwise.tasks.formats.columns import iob2_labels, to_iob2
 from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn
-from rungwise.tasks.formats.rows import nested, object_of
+from rungwise.tasks.formats.rows import nested, require_object
 from rungwise.tasks.kinds.examples import Kind, Tagged
 from rungwise.tokens.segmenters import HAN
 
@@ -48,7 +48,7 @@ class _JsonTags(RecordsFormat):
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
-        return names_of(self.labels)
+        return label_names(self.labels)
 
 
 class TokenColumns(Config):
@@ -67,7 +67,7 @@ class TokensFormat(_JsonTags):
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
-        names = names_of(self.labels)
+        names = label_names(self.labels)
         return iob2_labels(names) if self.scheme == "iob2" else names
 
     @property
@@ -77,7 +77,7 @@ class TokensFormat(_JsonTags):
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
         rows = []
         for line, row in self.records(file, split, counts):
-            with self.sound(counts):
+            with self.skip_damage(counts):
                 where, given, tags = f"{file.uri}:{line}", row["columns.words"], row["columns.tags"]
                 if not isinstance(given, list) or not isinstance(tags, list) or not given:
                     raise Damage(
@@ -96,7 +96,7 @@ class TokensFormat(_JsonTags):
                         f"{file.name}:{line}",
                         tuple(words(word, where, "a word") for word in given),
                         tuple(
-                            name_of(str(tag), self.labels, where, "data.format.labels")
+                            label_name(str(tag), self.labels, where, "data.format.labels")
                             for tag in tags
                         ),
                     )
@@ -145,7 +145,7 @@ class MarksFormat(_JsonTags):
         has_marks = records = 0
         for line, row in self.records(file, split, counts):
             records, has_marks = records + 1, has_marks + (row["columns.marks"] is not None)
-            with self.sound(counts):
+            with self.skip_damage(counts):
                 where = f"{file.uri}:{line}"
                 text = words(row["columns.text"], where, "the text")
                 marks = sorted(self._marks(row["columns.marks"], len(text), where))
@@ -166,7 +166,7 @@ class MarksFormat(_JsonTags):
 
     def _marks(self, given: Any, length: int, where: str) -> Iterator[tuple[int, int, str]]:
         for mark in _listed(given, where):
-            fields, keys = object_of(mark, where), self.columns
+            fields, keys = require_object(mark, where), self.columns
             start, end, label = (
                 nested(fields, column, where, f"data.format.columns.{key}")
                 for key, column in (("start", keys.start), ("end", keys.end), ("label", keys.label))
@@ -181,7 +181,7 @@ class MarksFormat(_JsonTags):
                     f"{shown(start)} to {shown(end)}; mend it, or change data.format.end_included",
                     "a_mark_outside_of_the_text",
                 )
-            yield start, end, name_of(str(label), self.labels, where, "data.format.labels")
+            yield start, end, label_name(str(label), self.labels, where, "data.format.labels")
 
 
 def _listed(given: Any, where: str) -> list[Any]:

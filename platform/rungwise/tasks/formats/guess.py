@@ -22,11 +22,11 @@ from rungwise.core.storage.outside import matching
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.readers.streams import compression_suffix, detect_wide_encoding, guess_encoding
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.base import DROPPED, bytes_of
+from rungwise.tasks.formats.base import DROPPED, read_bytes
 from rungwise.tasks.formats.guess_fields import ROWS
-from rungwise.tasks.formats.guess_json import of_json
-from rungwise.tasks.formats.guess_lines import of_lines
-from rungwise.tasks.formats.guess_parquet import MAGIC, of_parquet
+from rungwise.tasks.formats.guess_json import guess_json
+from rungwise.tasks.formats.guess_lines import guess_lines
+from rungwise.tasks.formats.guess_parquet import MAGIC, guess_parquet
 from rungwise.tasks.kinds.examples import Example
 
 _SAMPLE_BYTES = 1 << 20  # read from a file of lines
@@ -62,7 +62,7 @@ class Guess:
         )
 
 
-def look(path: str) -> Guess:
+def guess_format(path: str) -> Guess:
     """Guess how to read the files that `path` matches, from the first of them.
 
     Raises ConfigError if nothing matches, DataError if no block reads it.
@@ -79,22 +79,22 @@ def look(path: str) -> Guess:
 
 def _forms(files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
     folders = {file.uri.rpartition("/")[0] for file in files}
-    content = bytes_of(files[0])
+    content = read_bytes(files[0])
     if content.startswith(MAGIC):
-        yield from of_parquet(content)
+        yield from guess_parquet(content)
         return
     encoding, text = _decoded(files[0], content)
     if text.lstrip().startswith(("{", "[")):
-        forms = of_json(text)
+        forms = guess_json(text)
     elif len(folders) > 1 and not files[0].name.endswith(_TABLES):
         # Most of the texts may be ASCII, and only some tell the encoding.
-        others = (_decoded(file, bytes_of(file))[0] for file in files)
+        others = (_decoded(file, read_bytes(file))[0] for file in files)
         encoding = next((each for each in others if each != "utf-8"), encoding)
         # aclImdb keeps its unlabelled reviews beside the classes.
         unlabelled = any(folder.endswith("/unsup") for folder in folders)
         forms = iter([{"kind": "folders"} | ({"skip_labels": ["unsup"]} if unlabelled else {})])
     else:
-        forms = of_lines(text)
+        forms = guess_lines(text)
     named = {} if encoding == "utf-8" else {"encoding": encoding}
     yield from (form | named for form in forms)
 
@@ -104,7 +104,7 @@ def _tried(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
     examples: list[Example] = []
     try:
         block = validate(_Block, {"format": form | {"on_error": "drop"}})
-        shown = block.format.chosen(files if form["kind"] == "folders" else files[:1], counts)
+        shown = block.format.select_files(files if form["kind"] == "folders" else files[:1], counts)
         for file in shown:
             examples += islice(block.format.read(_sample(file, form), "train", counts), 2 * ROWS)
     except (ConfigError, DataError):
@@ -117,7 +117,7 @@ def _tried(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
 
 def _sample(file: SourceFile, form: Mapping[str, Any]) -> SourceFile:
     """Return a JSON file as a whole, and the first lines of other files."""
-    content = bytes_of(file)
+    content = read_bytes(file)
     whole = form.get("layout") in ("json", "parquet") or form["kind"] in _WHOLE
     # In UTF-16 and UTF-32 a line does not end with a byte.
     if not whole and not form.get("encoding", "").startswith("utf-"):
