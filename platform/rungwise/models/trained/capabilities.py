@@ -76,6 +76,15 @@ class WordVectors(Protocol):
 
 
 @runtime_checkable
+class SentenceVectors(Protocol):
+    """Has one vector per text, by the family's own pooling or inference."""
+
+    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Return the vectors (N, E) of texts, given as ids without special tokens."""
+        ...
+
+
+@runtime_checkable
 class Encoder(Protocol):
     """Gives each token a state in each layer; layer 0 is the embeddings. With `causal`, a state
     depends only on its token and those before it. `max_length` is the longest row, None if

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has neither tokenizers nor pyar
     from rungwise.tokenizer.special import SpecialIds
     from rungwise.tokens.text import TokenisedText
 
-_LOWEST_RATE = 1e-4  # at the end of the fit of a new text
+
 
 
 class ParagraphVectorsConfig(WindowFamily):
@@ -55,7 +55,7 @@ class ParagraphVectorsConfig(WindowFamily):
     # how dm joins the two; concatenation always reads the whole window
     joining: Literal["mean", "sum", "concatenation"] = "mean"
     words: bool = False  # dbow also learns vectors of words, by skip-gram in the same pass
-    inference_epochs: int = Field(default=50, ge=1)  # passes over a new text
+    inference_epochs: int = Field(default=10, ge=1)  # passes over a new text
     inference_rate: float = Field(default=0.025, gt=0)  # learning rate of the first of them
 
     @model_validator(mode="after")
