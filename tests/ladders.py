@@ -15,11 +15,11 @@ import numpy as np
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.claims import ClaimsSummary, Compared, Judged
+from rungwise.evaluation.comparison.claims import ClaimResult, ClaimsSummary, ComparisonResult
 from rungwise.evaluation.comparison.published import BLIMP_HUMAN
 from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.measure import ITEMS, MeasureSummary, Score
+from rungwise.evaluation.suites.measure import ITEMS, MeasureSummary, SuiteScore
 from rungwise.instances.causal import CausalConfig
 from rungwise.models.config import model_config
 from rungwise.pretraining.config import fitting_kind
@@ -93,12 +93,12 @@ def claims(made: Experiment, verdicts: Mapping[str, str]) -> None:
             "verdict": verdict,
         }
         judged.append(
-            Judged.model_validate(
+            ClaimResult.model_validate(
                 {
                     "id": name,
                     "says": f"Claim {number} <b>.",
                     "contradicted_by": "its opposite",
-                    "comparisons": (Compared.model_validate(row),),
+                    "comparisons": (ComparisonResult.model_validate(row),),
                     "verdict": verdict,
                 }
             )
@@ -168,7 +168,7 @@ def _measured(made: Experiment, name: str, pretrain: Artifact, kinds: dict[str, 
         {"pretrain": pretrain, "tokenizer": made.made["tokenizer"]},
     )
     folder = made.made[str(Title("measure", variant=titled))].folder
-    folder.write_bytes(ITEMS, items_of.write(items))
+    folder.write_bytes(ITEMS, items_of.encode_items(items))
     for file, data in files.items():
         folder.write_bytes(file, json.dumps(data).encode())
 
@@ -256,13 +256,15 @@ def _layered(suite: str, kind: str, shares: Any, files: dict[str, Any], rng: Any
         files[f"{suite}/map.json"] = dict.fromkeys(("apple", "bank"), one)
 
 
-def _scores(items: Items) -> list[Score]:
+def _scores(items: Items) -> list[SuiteScore]:
     """As the stage makes them."""
     rows = []
     for group in (None, *sorted(set(items.groups) - {""})):
-        each = items_of.estimate([items if group is None else items.of_group(group)])
+        each = items_of.estimate_items([items if group is None else items.select_group(group)])
         fields = {"value": each.mean, "low": each.low, "high": each.high, "count": each.count}
         rows.append(
-            Score(suite=items.suite, part=items.part, metric=items.metric, group=group, **fields)
+            SuiteScore(
+                suite=items.suite, part=items.part, metric=items.metric, group=group, **fields
+            )
         )
     return rows

@@ -18,7 +18,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import Summary
 from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.compare import input_name
+from rungwise.evaluation.comparison.inputs import input_name
 from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     PairedDifference,
@@ -27,7 +27,7 @@ from rungwise.evaluation.comparison.summary import (
     Selection,
     VariantResult,
 )
-from rungwise.evaluation.comparison.table import Reference, Step, TableConfig, build_table
+from rungwise.evaluation.comparison.table import Reference, RowDifference, TableConfig, build_table
 from rungwise.evaluation.statistics import (
     Difference,
     Estimate,
@@ -37,8 +37,9 @@ from rungwise.evaluation.statistics import (
 )
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report import style, sweep_plots
-from rungwise.report.compared import Swept
+from rungwise.report import style
+from rungwise.report.plots import sweeps as sweep_plots
+from rungwise.report.sections.variants import VariantSweep
 from rungwise.serving.registry import RegisterSummary
 from rungwise.sweep.record import Epoch, ScoredTrial, SweepSummary, Trial
 from rungwise.tasks.data.cutting import CutShare
@@ -318,7 +319,7 @@ class Experiment:
         self.add(Title("table"), config.model_dump(mode="json"), summary)
 
 
-def _beside(step: Step, points: float | None) -> dict[str, Any]:
+def _beside(step: RowDifference, points: float | None) -> dict[str, Any]:
     ours = Estimate(step.mean, step.low, step.high, step.count)
     sign = sign_agreement(points, ours) if points else None
     return {"published_points": points, "sign": sign}
@@ -352,16 +353,16 @@ def _wider(first: Sequence[float], second: Sequence[float]) -> Difference:
 def stub_sweep_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plots of sweeps are tested where they are made; here each is a picture of two colours."""
 
-    def picture(sweeps: Sequence[Swept]) -> bytes:
-        drawn = style.figure(style.WIDE)
+    def picture(sweeps: Sequence[VariantSweep]) -> bytes:
+        drawn = style.new_figure(style.WIDE)
         axes = drawn.subplots()
         names = [f"{sweep.task}/{sweep.variant}" for sweep in sweeps]
         axes.bar(names, [sweep.summary.best.score for sweep in sweeps])
         return style.png(drawn)
 
-    for name in ("scatter", "parallel", "curves"):
+    for name in ("draw_scatter", "draw_parallel", "draw_curves"):
         monkeypatch.setattr(sweep_plots, name, picture)
-    monkeypatch.setattr(sweep_plots, "schedules", lambda sweeps: None)
+    monkeypatch.setattr(sweep_plots, "draw_schedules", lambda sweeps: None)
 
 
 def quickstart(before: dict[str, Artifact], gap: float = 0.1) -> dict[str, Artifact]:

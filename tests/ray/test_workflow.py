@@ -32,7 +32,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG
 from rungwise.evaluation.comparison import compare, predictions
-from rungwise.evaluation.comparison.compare import CompareConfig
+from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.pipeline.loading import Pretrained
 from rungwise.serving.predictor import Predictor
@@ -359,7 +359,7 @@ def test_an_evaluation_goes_on_with_the_seeds_that_are_missing(
     kept = evaluated.folder
     said = "".join(
         json.dumps({"label": each["prediction"], "probabilities": each["probabilities"]}) + "\n"
-        for each in predictions.read(kept)
+        for each in predictions.read_predictions(kept)
         if (each["variant"], each["seed"]) == ("pretrained", first.seed)
     )
     row = {**first.model_dump(), "files": done, "model": json.loads(kept.read_bytes("model.json"))}

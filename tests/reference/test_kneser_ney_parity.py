@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rungwise.evaluation.suites.items import estimate
+from rungwise.evaluation.suites.items import estimate_items
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.models.families import arpa, kneser_ney
 from rungwise.tokenizer import CLS_ID, SEP_ID
@@ -103,7 +103,7 @@ def test_perplexities_of_the_penn_treebank_are_those_of_kenlm(
     def perplexity(split: str) -> tuple[float, float]:
         path = (str(folder / f"ptb.{split}.txt"),)
         items = PerplexitySuite(path=path, contiguous=contiguous).measure(rung, split).items[0]
-        return items.numbers[:, 1].sum(), estimate([items]).mean
+        return items.numbers[:, 1].sum(), estimate_items([items]).mean
 
     rung.__dict__["model"] = model_of(3)
     assert perplexity("test") == (82_430, pytest.approx(148.28, abs=0.1))

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from rungwise.evaluation.comparison import claims
-from rungwise.evaluation.comparison.claims import Comparison, Verdict, registered, verdict_of
+from rungwise.evaluation.comparison.claims import (
+    Comparison,
+    Verdict,
+    interval_verdict,
+    registered_claims,
+)
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.items import METRICS, Items
 
@@ -90,15 +95,15 @@ def test_the_last_layer_is_the_highest_that_a_rung_has() -> None:
     ],
 )
 def test_a_claim_stands_with_all_its_comparisons(each: list[Verdict], expected: Verdict) -> None:
-    assert claims._together(each) == expected
+    assert claims.join_verdicts(each) == expected
 
 
 def test_without_an_interval_nothing_is_resolved() -> None:
-    assert verdict_of(Estimate(0.3, float("nan"), float("nan"), 1), 0.0) == "unresolved"
+    assert interval_verdict(Estimate(0.3, float("nan"), float("nan"), 1), 0.0) == "unresolved"
 
 
 def test_the_registered_claims_are_whole() -> None:
-    known = registered().claims
+    known = registered_claims().claims
     assert {"K1", "K2", "K3", "K4", "K5", "K9", "K10", "K11", "K19", "K20", "K22"} <= known.keys()
     for claim in known.values():
         for comparison in claim.comparisons:

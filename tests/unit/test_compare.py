@@ -20,7 +20,8 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.compare import CompareConfig, compare_variants
+from rungwise.evaluation.comparison.compare import compare_variants
+from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import estimate
 from rungwise.report import formats

@@ -23,7 +23,7 @@ from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, chained_stages, pretrain_stages
 from rungwise.pipeline.workflow import plan
-from rungwise.report.findings import what_text
+from rungwise.report.sections.findings import describe_text
 from rungwise.tasks.data.task_text import TaskTextConfig, build_task_text, documents
 from rungwise.tasks.kinds.examples import (
     Answer,
@@ -196,7 +196,7 @@ def test_pages_cards_and_questions_name_the_files_of_a_tasks_text(
     task = finished("task", {"kind": "files", "train": ["reviews.tsv"]}, {"headline": "a task"})
     text = finished("task_text", {}, summary.model_dump(mode="json"), task)
     assert describe_sources(text) == ["text of a task, without its labels: reviews.tsv"]
-    assert what_text(text).endswith(" of the text of a task, without its labels")
+    assert describe_text(text).endswith(" of the text of a task, without its labels")
     assert main(["which-models", "--source", "reviews.tsv", "--root", root.uri]) == 0
     told = f"task_text {text.fingerprint} (x): the source reviews.tsv"
     assert told in capsys.readouterr().out

@@ -13,10 +13,10 @@ from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
-from rungwise.evaluation.comparison.compare import CompareConfig
+from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.pipeline.experiment import experiment_stages
 from rungwise.pipeline.recipe import Recipe, report_stage
-from rungwise.report.origin import recipe_text
+from rungwise.report.sections.origin import recipe_text
 from tests.conftest import small_recipe, write_corpus
 
 PARAGRAPHS = {"data": {"kind": "paragraph_label", "num_labels": 3}}

@@ -10,7 +10,7 @@ from scipy import stats
 
 from rungwise.core.errors import DataError
 from rungwise.evaluation.suites import items as items_of
-from rungwise.evaluation.suites.items import Items, contrast, estimate
+from rungwise.evaluation.suites.items import Items, contrast, estimate_items
 
 
 def made(metric: str, numbers: np.ndarray, part: str = "") -> Items:
@@ -21,17 +21,17 @@ def made(metric: str, numbers: np.ndarray, part: str = "") -> Items:
 
 def test_values_are_those_of_all_items_together() -> None:
     nats = np.array([[6.0, 2.0], [2.0, 2.0]])  # a mean over documents would be another
-    assert estimate([made("perplexity", nats)]).mean == pytest.approx(math.exp(2.0))
-    assert estimate([made("bits_per_byte", nats)]).mean == pytest.approx(2.0 / math.log(2))
+    assert estimate_items([made("perplexity", nats)]).mean == pytest.approx(math.exp(2.0))
+    assert estimate_items([made("bits_per_byte", nats)]).mean == pytest.approx(2.0 / math.log(2))
     credit = np.array([[1.0, 1.0], [0.5, 1.0], [0.0, 1.0], [1.0, 1.0]])
-    assert estimate([made("accuracy", credit)]).mean == pytest.approx(0.625)
-    assert estimate([made("accuracy", credit).of_group("g0")]).mean == pytest.approx(0.5)
+    assert estimate_items([made("accuracy", credit)]).mean == pytest.approx(0.625)
+    assert estimate_items([made("accuracy", credit).select_group("g0")]).mean == pytest.approx(0.5)
 
 
 def test_an_interval_of_a_share_is_that_of_the_binomial() -> None:
     rng = np.random.default_rng(0)
     credit = np.stack([rng.random(2000) < 0.3, np.ones(2000)], axis=1).astype(float)
-    got = estimate([made("accuracy", credit)])
+    got = estimate_items([made("accuracy", credit)])
     error = math.sqrt(got.mean * (1 - got.mean) / 2000)
     assert got.low == pytest.approx(got.mean - 1.96 * error, abs=0.1 * error + 5e-4)
     assert got.high == pytest.approx(got.mean + 1.96 * error, abs=0.1 * error + 5e-4)
@@ -41,12 +41,12 @@ def test_a_correlation_is_scipys_with_ties_and_covers_the_truth() -> None:
     rng = np.random.default_rng(1)
     gold = rng.integers(0, 6, 300).astype(float)
     pairs = np.stack([gold, gold + rng.normal(0, 2, 300)], axis=1)
-    got = estimate([made("correlation", pairs)])
+    got = estimate_items([made("correlation", pairs)])
     assert got.mean == pytest.approx(stats.spearmanr(*pairs.T).statistic)
     error = (1 - got.mean**2) / math.sqrt(300)
     assert got.high - got.low == pytest.approx(2 * 1.96 * error, rel=0.25)
     constant = np.stack([gold, np.zeros(300)], axis=1)
-    assert estimate([made("correlation", constant)]).mean == 0.0
+    assert estimate_items([made("correlation", constant)]).mean == 0.0
 
 
 def test_what_is_hard_for_both_cancels_in_a_contrast() -> None:
@@ -56,7 +56,7 @@ def test_what_is_hard_for_both_cancels_in_a_contrast() -> None:
     second = made("perplexity", np.stack([hardness - 0.1, np.ones(200)], axis=1))
     got = contrast([(1.0, [first]), (-1.0, [second])], log=True)
     assert (got.mean, got.low, got.high) == pytest.approx((0.1, 0.1, 0.1))
-    assert estimate([first]).high - estimate([first]).low > 1.0
+    assert estimate_items([first]).high - estimate_items([first]).low > 1.0
     of_all = contrast([(1.0, [first]), (-2.0, [second]), (1.0, [first])], log=True)
     assert of_all.mean == pytest.approx(0.2)
 
@@ -81,7 +81,7 @@ def test_seeds_widen_an_interval_that_items_alone_would_give() -> None:
         made("accuracy", np.stack([rng.random(400) < share, np.ones(400)], axis=1).astype(float))
         for share in (0.4, 0.5, 0.6)
     ]
-    alone, together = estimate(seeds[:1]), estimate(seeds)
+    alone, together = estimate_items(seeds[:1]), estimate_items(seeds)
     assert together.high - together.low > alone.high - alone.low
 
 
@@ -91,7 +91,9 @@ def test_parquet_keeps_every_item() -> None:
         made("accuracy", rng.random((7, 2)), "layer 1"),
         made("correlation", rng.random((3, 2))),
     ]
-    for before, after in zip(written, items_of.read(items_of.write(written)), strict=True):
+    for before, after in zip(
+        written, items_of.decode_items(items_of.encode_items(written)), strict=True
+    ):
         assert (before.key, before.names, before.groups) == (after.key, after.names, after.groups)
         np.testing.assert_array_equal(before.numbers, after.numbers)
-    assert items_of.read(items_of.write([])) == []
+    assert items_of.decode_items(items_of.encode_items([])) == []

@@ -146,7 +146,7 @@ def test_entities_are_grouped_by_type(real_data: Path) -> None:
     measured = suite(paths, train_words=3000, test_words=1000).measure(rung(None), "entities")
     baseline = measured.items[0]
     assert set(baseline.groups) == {"O", "PER", "LOC", "ORG", "MISC"}
-    assert baseline.of_group("O").numbers[:, 0].mean() > 0.95
+    assert baseline.select_group("O").numbers[:, 0].mean() > 0.95
 
 
 def test_the_textbook_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

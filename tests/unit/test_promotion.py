@@ -21,7 +21,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.comparison.summary import EvaluateSummary, SeedRow, VariantResult
 from rungwise.evaluation.statistics import estimate
-from rungwise.evaluation.suites.measure import MeasureSummary, Score
+from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
@@ -75,7 +75,7 @@ class Models:
         for split in SPLITS:
             write_examples(labelled, task.folder, split)
         self._finish(task)
-        score = Score(
+        score = SuiteScore(
             suite="blimp",
             part="",
             metric="accuracy",
@@ -148,8 +148,8 @@ class Models:
             save_file(weights, path)
         examples = read_examples(self._recorder.made["task"], "test")
         said = Predictor.load(artifact.folder)(TEXTS)
-        rows = predictions.rows("pretrained", 5, examples, said)
-        predictions.write(rows, artifact.folder)
+        rows = predictions.prediction_rows("pretrained", 5, examples, said)
+        predictions.write_predictions(rows, artifact.folder)
         return self._finish(artifact)
 
     def registered(self, evaluated: Artifact) -> Any:
@@ -172,9 +172,11 @@ def test_bytes_and_answers_that_differ_are_named(tmp_path: Path) -> None:
     assert promotion.compared(first, turned).low == 1
     assert promotion.compared(turned, first).high == -1
     assert "model.safetensors is not that of" in promotion.faults(first, turned.folder)[0]
-    rows = predictions.read(first.folder)
+    rows = predictions.read_predictions(first.folder)
     other = "left" if rows[3]["prediction"] == "right" else "right"
-    predictions.write([*rows[:3], {**rows[3], "prediction": other}, *rows[4:]], first.folder)
+    predictions.write_predictions(
+        [*rows[:3], {**rows[3], "prediction": other}, *rows[4:]], first.folder
+    )
     rewritten = artifacts.finish(first.folder, first.record, {})
     [fault] = promotion.faults(rewritten, rewritten.folder)
     assert fault.startswith("test:3: the served model says")

@@ -24,9 +24,9 @@ from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
-from rungwise.report.findings import what_was_trained
-from rungwise.report.page import ReportSummary
-from rungwise.report.specimen import specimen
+from rungwise.report.sections.findings import describe_training
+from rungwise.report.sections.specimen import choose_specimen
+from rungwise.report.writing import ReportSummary
 from rungwise.tokenizer import (
     CLS_ID,
     MASK_ID,
@@ -241,7 +241,7 @@ def test_sections_of_absent_stages_are_left_out(
 ) -> None:
     page, summary = written_page(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
     assert page.ids & set(SECTIONS) == {"result", "use", "loss", "reads", "speed", "time", "origin"}
-    assert not {"trials.csv", "seeds.csv", "sweep.png", "fill_in.png"} & set(summary.show)
+    assert not {"trials.csv", "seeds.csv", "sweep.png", "fill_in.csv"} & set(summary.show)
     assert "only <this>" in page.words
     assert summary.headline.startswith("validation mlm")
     assert "rungwise run pretrain recipe.yaml" in page.words
@@ -262,7 +262,7 @@ def test_text_of_documents_and_labels_is_escaped(
 def test_pictures_are_pictures(written: tuple[Page, ReportSummary, Path]) -> None:
     _, summary, path = written
     names = [name for name in summary.show if name.endswith(".png")]
-    assert len(names) == 13
+    assert len(names) == 10
     for name in names:
         with Image.open(path / name) as picture:
             picture.verify()
@@ -370,11 +370,11 @@ def test_the_same_inputs_give_the_same_bytes(
 
 def test_blanks_follow_a_rule_and_hide_the_answer(opened: tuple[MaskedReader, Tokenizer]) -> None:
     reader, tokenizer = opened
-    blanks = fill_in.choose(reader, tokenizer, 8, seed=0)
-    assert blanks == fill_in.choose(reader, tokenizer, 8, seed=0)
-    assert blanks != fill_in.choose(reader, tokenizer, 8, seed=1)
+    blanks = fill_in.choose_blanks(reader, tokenizer, 8, seed=0)
+    assert blanks == fill_in.choose_blanks(reader, tokenizer, 8, seed=0)
+    assert blanks != fill_in.choose_blanks(reader, tokenizer, 8, seed=1)
     # The first few are the first few of more: asking for more examples picks no others.
-    assert blanks[:3] == fill_in.choose(reader, tokenizer, 3, seed=0)
+    assert blanks[:3] == fill_in.choose_blanks(reader, tokenizer, 3, seed=0)
     assert len({blank.instance for blank in blanks}) == 8
     for blank in blanks:
         assert blank.ids[blank.position] == MASK_ID
@@ -400,13 +400,13 @@ def test_guesses_are_the_models_own_and_sorted(
     inputs: dict[str, Artifact], opened: tuple[MaskedReader, Tokenizer]
 ) -> None:
     tokenizer = opened[1]
-    blanks = fill_in.choose(*opened, 4, seed=0)
+    blanks = fill_in.choose_blanks(*opened, 4, seed=0)
     special = InstancesSummary.of(inputs["instances"]).special
     model = load_model(inputs["pretrain"], special)
     assert isinstance(model, MaskedModel)
-    together = fill_in.fill(model, tokenizer, blanks)
+    together = fill_in.fill_blanks(model, tokenizer, blanks)
     for blank, filled in zip(blanks, together, strict=True):
-        [alone] = fill_in.fill(model, tokenizer, [blank])
+        [alone] = fill_in.fill_blanks(model, tokenizer, [blank])
         assert [guess.text for guess in alone.guesses] == [guess.text for guess in filled.guesses]
         assert alone.probability == pytest.approx(filled.probability, rel=1e-5)
         probabilities = [guess.probability for guess in filled.guesses]
@@ -422,7 +422,7 @@ def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Art
     tokenizer = load_tokenizer(folder)
     summary = write_shards(tmp_path, {"validation-00000.arrow": _shard(tokenizer, 8)}, 400)
     instances = summary.replacing_that_of(dataclasses.replace(inputs["instances"], folder=folder))
-    blanks = fill_in.choose(MaskedReader(instances, "validation"), tokenizer, 8, 0)
+    blanks = fill_in.choose_blanks(MaskedReader(instances, "validation"), tokenizer, 8, 0)
     words = {word.strip(".,").lower() for text in SENTENCES for word in text.split()}
     assert blanks
     assert {blank.answer for blank in blanks} <= words
@@ -430,7 +430,7 @@ def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Art
 
 def test_the_specimen_tells_what_masking_did(opened: tuple[MaskedReader, Tokenizer]) -> None:
     reader, tokenizer = opened
-    shown = specimen(reader, tokenizer, 0)
+    shown = choose_specimen(reader, tokenizer, 0)
     kinds = {kind: shown.count(kind) for kind in ("special", "masked", "random", "kept")}
     assert kinds["special"] == 3
     assert min(kinds.values()) >= 1
@@ -450,7 +450,7 @@ def test_the_share_of_the_most_frequent_token_by_hand(
     opened: tuple[MaskedReader, Tokenizer],
 ) -> None:
     reader = opened[0]
-    batch = held_out.rows(reader, np.arange(40) * 60 // 40, 0)
+    batch = held_out.read_masked(reader, np.arange(40) * 60 // 40, 0)
     targets = batch.masked.targets[batch.masked.weights > 0].tolist()
     token, share = held_out.most_frequent_share(reader, 40, 0)
     assert share == max(targets.count(other) for other in set(targets)) / len(targets)
@@ -464,5 +464,5 @@ def test_a_model_that_began_with_earlier_weights_is_said_to_go_on(
     before = BeganWith(fingerprint="a" * 12, label="x", objective="mlm", fresh=(), carried=())
     further = summary.model_copy(update={"began_with": before})
     inputs = pretrained | {"pretrain": further.replacing_that_of(pretrained["pretrain"])}
-    assert "was pretrained for 20 steps" in what_was_trained(pretrained)
-    assert "was pretrained further, from earlier weights, for 20 steps" in what_was_trained(inputs)
+    assert "was pretrained for 20 steps" in describe_training(pretrained)
+    assert "was pretrained further, from earlier weights, for 20 steps" in describe_training(inputs)

@@ -16,16 +16,12 @@ from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.statistics import Estimate
-from rungwise.report import (
-    budget_plots,
-    comparison,
-    comparison_plots,
-    findings,
-    style,
-    tables,
-)
-from rungwise.report.compared import Compared, gather, of_stage
-from rungwise.report.page import ReportSummary
+from rungwise.report import style
+from rungwise.report.plots import budgets as budget_plots
+from rungwise.report.plots import comparison as comparison_plots
+from rungwise.report.sections import findings, results, tables
+from rungwise.report.sections.variants import Comparison, gather_comparison, select_stage
+from rungwise.report.writing import ReportSummary
 from rungwise.tasks.kinds.examples import Text
 from tests.report_experiments import (
     METRICS,
@@ -58,13 +54,13 @@ def written(
         return made, *written_page(made, path, fill_in_examples=0), path
 
 
-def _compared(made: dict[str, Artifact]) -> Compared:
-    compared = gather(made)
+def _compared(made: dict[str, Artifact]) -> Comparison:
+    compared = gather_comparison(made)
     assert compared is not None
     return compared
 
 
-def _two(before: dict[str, Artifact], **scores: list[float]) -> Compared:
+def _two(before: dict[str, Artifact], **scores: list[float]) -> Comparison:
     made = Experiment(before)
     made.variants(list(scores))
     made.task("one", MadeTask("classification", {None: scores}))
@@ -198,7 +194,7 @@ def test_tasks_with_one_variant_or_another_pair_are_told_apart(
         made.task(task, MadeTask("classification", {None: of_task}), swept=False)
     compared = _compared(made.made)
     page, summary = written_page(made.made, tmp_path, fill_in_examples=0)
-    board = comparison.board(compared)
+    board = results.board(compared)
     assert board.verdicts.keys() == {"one", "two"}
     assert (board.name, board.pair) == ("above", None)
     assert "base is above gpt on 1 of 1 tasks. base is above rnn on 1 of 1 tasks." in page.words
@@ -208,8 +204,8 @@ def test_tasks_with_one_variant_or_another_pair_are_told_apart(
     assert summary.headline.endswith("; 2 of 2 tasks resolved")
     # A variant has its look wherever it stands in a task.
     two = compared.tasks[2]
-    own = comparison_plots.scores(two, compared.looks)
-    assert own != comparison_plots.scores(two, {**compared.looks, "rnn": style.series(1)})
+    own = comparison_plots.draw_scores(two, compared.looks)
+    assert own != comparison_plots.draw_scores(two, {**compared.looks, "rnn": style.series(1)})
 
 
 def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None:
@@ -218,12 +214,12 @@ def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None
         _two(before, **dict(zip(names, scores, strict=True)))
         for names in (("pretrained", "random"), ("random", "pretrained"), ("x", "y"))
     ]
-    assert [comparison.board(compared).name for compared in named] == ["above"] * 3
+    assert [results.board(compared).name for compared in named] == ["above"] * 3
     lines = [findings.headline({}, objective_of("mlm"), compared) for compared in named]
     assert lines[1] == lines[0].replace("pretrained above random", "random above pretrained")
     looks = {
-        comparison_plots.differences(compared.tasks[0], compared.looks)
-        == comparison_plots.differences(named[2].tasks[0], named[2].looks)
+        comparison_plots.draw_differences(compared.tasks[0], compared.looks)
+        == comparison_plots.draw_differences(named[2].tasks[0], named[2].looks)
         for compared in named
     }
     assert looks == {True, False}  # only the names differ, and they are drawn
@@ -238,7 +234,7 @@ def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifa
     one, two = _compared(made.made).tasks
     assert [each.budget for each in one.by_budget] == [20, 500, None]
     assert [each.budget for each in two.by_budget] == [None]
-    assert budget_plots.budgets(_compared(made.made)).startswith(PNG)
+    assert budget_plots.draw_budgets(_compared(made.made)).startswith(PNG)
 
 
 def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
@@ -252,13 +248,13 @@ def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
     stages = {title: stage for title, stage in made.made.items() if title != "task/two"}
     one, two = _compared({**stages, "evaluate/two": changed}).tasks
     assert two.task is one.task
-    assert two.evaluated.task == "two"
+    assert two.evaluation.task == "two"
 
 
 def test_selection_is_set_against_new_seeds_on_the_same_split(before: dict[str, Artifact]) -> None:
     task = _compared(quickstart(before)).tasks[0]
-    for row, name in zip(comparison.selections(task), ("pretrained", "random"), strict=True):
-        scores = task.evaluated.scores_of(name, "validation")
+    for row, name in zip(results.selections(task), ("pretrained", "random"), strict=True):
+        scores = task.evaluation.scores(name, "validation")
         validation = sum(scores) / len(scores)
         assert row["variant"] == name
         assert row["validation"] == pytest.approx(validation)
@@ -279,9 +275,9 @@ def test_where_the_first_variant_errs_is_what_the_predictions_say(
             {"label": ("no", "yes")[share > 0.5], "probabilities": [1 - share, share]}
             for share in shares
         ]
-        rows += predictions.rows(variant, seed, texts, said)
-    ((title, evaluate),) = of_stage(made, "evaluate").items()
-    predictions.write(rows, evaluate.folder)
+        rows += predictions.prediction_rows(variant, seed, texts, said)
+    ((title, evaluate),) = select_stage(made, "evaluate").items()
+    predictions.write_predictions(rows, evaluate.folder)
     summary, noise = EvaluateSummary.of(evaluate), {"0.1": Estimate(0.512, 0.401, 0.603, 2)}
     variants = {k: v.model_copy(update={"noise": noise}) for k, v in summary.variants.items()}
     noisy = summary.model_copy(update={"variants": variants})
@@ -324,7 +320,7 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
     scores = {name: [0.5, 0.6] for name in ("first", "dear", "none")}
     for task in ("one", "two"):
         made.task(task, MadeTask("choice", {None: scores}))
-    rows = comparison.costs(_compared(made.made))
+    rows = results.costs(_compared(made.made))
     assert [(row["variant"], row["task"], row["share"]) for row in rows] == [
         ("first", "", 1.0),
         ("dear", "", 2.0),
@@ -338,7 +334,7 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
     variants = summary.variants | {"dear": dear.model_copy(update={"pretraining": cheaper})}
     changed = summary.model_copy(update={"variants": variants})
     made.made["evaluate/two"] = changed.replacing_that_of(made.made["evaluate/two"])
-    rows = comparison.costs(_compared(made.made))
+    rows = results.costs(_compared(made.made))
     assert [(row["task"], row["share"]) for row in rows if row["variant"] == "dear"] == [
         ("one", 2.0),
         ("two", 0.25),
@@ -352,7 +348,7 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
     }
     changed = summary.model_copy(update={"variants": variants})
     made.made["evaluate/two"] = changed.replacing_that_of(made.made["evaluate/two"])
-    rows = comparison.costs(_compared(made.made))
+    rows = results.costs(_compared(made.made))
     assert [(row["task"], row["share"]) for row in rows if row["variant"] == "dear"] == [
         ("one", 2.0),
         ("two", 0.5),
@@ -361,13 +357,13 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
 
 def test_settings_say_where_systems_differ(before: dict[str, Artifact]) -> None:
     task = _compared(quickstart(before)).tasks[0]
-    differ = {row["key"]: row["values"] for row in comparison.settings(task) if row["differ"]}
+    differ = {row["key"]: row["values"] for row in results.settings(task) if row["differ"]}
     assert differ == {"initialisation": ["pretrained", "random"]}
 
 
 def test_layers_are_those_of_the_systems_that_mix(before: dict[str, Artifact]) -> None:
     made = whole(before)
-    mixed = budget_plots.mixed(_compared(made))
+    mixed = budget_plots.layer_weights(_compared(made))
     assert [task.name for task, _ in mixed] == ["sst-2", "sts-b", "conll-2003"]
     for _, variants in mixed:
         assert list(variants) == ["base", "no_nsp"]
@@ -376,14 +372,16 @@ def test_layers_are_those_of_the_systems_that_mix(before: dict[str, Artifact]) -
             assert weights.sum(axis=1) == pytest.approx(1)
 
 
-def test_many_stages_are_drawn_by_kind_and_none_is_lost(before: dict[str, Artifact]) -> None:
+def test_many_stages_are_listed_by_kind_and_none_is_lost(before: dict[str, Artifact]) -> None:
     made = whole(before)
-    few, all_ = tables.seconds(made, 20), tables.seconds(made, 1000)
-    assert list(all_) == list(made)
-    assert few["evaluate (20)"] == sum(
+    seconds = tables.stage_seconds(made)
+    assert seconds["evaluate (20)"] == sum(
         artifact.record["seconds"] for artifact in made.values() if artifact.stage == "evaluate"
     )
-    assert sum(few.values()) == pytest.approx(sum(all_.values()))
+    assert sum(seconds.values()) == pytest.approx(
+        sum(artifact.record["seconds"] for artifact in made.values())
+    )
+    assert list(tables.stage_seconds(before)) == list(before)
 
 
 def test_systems_look_different_however_many_there_are() -> None:

@@ -11,7 +11,8 @@ from rungwise.__main__ import _parsed, _parser
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import Estimate, PairedDifference
-from rungwise.report import findings, formats, origin
+from rungwise.report import formats
+from rungwise.report.sections import findings, origin
 from rungwise.serving.registry import RegisterSummary
 
 
@@ -52,7 +53,7 @@ def test_a_verdict_says_where_other_test_examples_might_undo_it() -> None:
     assert f"[{formats.points(-0.01)}, +11.0] and contains 0" in above.sentence
     below = findings.verdict(_difference(-0.09, -0.05, -0.01), "accuracy")
     assert below.state == "below"
-    summed = findings.summed_up([above, above, below], "a", "b")
+    summed = findings.sum_up([above, above, below], "a", "b")
     assert summed.startswith(
         "a is above b over seeds only on 2 of 3 tasks; a is below b on 1 of 3 tasks."
     )
@@ -90,9 +91,9 @@ def test_the_page_gives_commands_that_a_shell_reads_as_they_are_meant(tmp_path: 
 
 
 def test_the_use_of_context_is_not_flattered() -> None:
-    assert findings.use_of_context(7.0, 6.5).startswith("0.50 nats above the unigram entropy")
-    assert findings.use_of_context(6.44, 6.5).startswith("only 0.06 nats below")
-    assert findings.use_of_context(4.0, 6.5).startswith("2.50 nats below")
+    assert findings.describe_gain(7.0, 6.5).startswith("0.50 nats above the unigram entropy")
+    assert findings.describe_gain(6.44, 6.5).startswith("only 0.06 nats below")
+    assert findings.describe_gain(4.0, 6.5).startswith("2.50 nats below")
 
 
 def test_numbers_as_people_read_them() -> None:

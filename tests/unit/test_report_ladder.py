@@ -10,16 +10,16 @@ from PIL import Image
 
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.claims import Compared, measured_name
+from rungwise.evaluation.comparison.claims import ComparisonResult, measure_name
 from rungwise.evaluation.comparison.published import BLIMP_HUMAN, ORDERS, TABLES
 from rungwise.evaluation.statistics import Estimate
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.report.ladder import claims as board
-from rungwise.report.ladder import plots_history, plots_layers, rows
+from rungwise.report.ladder import layer_plots, rows, score_plots
 from rungwise.report.ladder.page import LadderConfig, write_ladder
-from rungwise.report.ladder.rungs import Cell, Column, rungs_of
-from rungwise.report.page import ReportSummary
+from rungwise.report.ladder.rungs import Cell, Column, gather_rungs
+from rungwise.report.writing import ReportSummary
 from tests import ladders
 from tests.ladders import EVIL, MODELS, NATS
 from tests.report_experiments import Experiment
@@ -41,7 +41,7 @@ PLOTS = ("year", "operations", "parameters", "while_learning", "senses-apple", "
 
 
 def _written(made: Experiment, folder: Path) -> tuple[Page, ReportSummary]:
-    titles = {name: measured_name(name) for name in MODELS}
+    titles = {name: measure_name(name) for name in MODELS}
     first = next(iter(MODELS))  # and the same weights, used in another way
     measured = titles | {first: "measure", "bert_frozen": "measure"}
     config = LadderConfig(title="my <ladder>", measured=measured)
@@ -181,19 +181,19 @@ def test_a_ladder_ends_with_its_page_which_reads_everything(tmp_path: Path) -> N
 def test_bars_have_the_threshold_in_the_middle() -> None:
     row = {"of": "tasks", "metric": None, "terms": {"a": 2.0, "b": -1.0, "c": -1.0}}
     row |= {"scale": "plain", "threshold": 0.1, "verdict": "unresolved"}
-    effect = board.effect(Compared(**row, value=0.1, low=0.0, high=0.2))  # pyright: ignore[reportArgumentType]
+    effect = board.effect(ComparisonResult(**row, value=0.1, low=0.0, high=0.2))  # pyright: ignore[reportArgumentType]
     assert effect.at == 50
     assert effect.threshold == "+10.0 points"
     of_losses = {"of": "held_out", "metric": "bits_per_byte"}
-    assert board.effect(Compared(**row | of_losses, value=0.1)).threshold == "+0.10"  # pyright: ignore[reportArgumentType]
+    assert board.effect(ComparisonResult(**row | of_losses, value=0.1)).threshold == "+0.10"  # pyright: ignore[reportArgumentType]
     factor = of_losses | {"scale": "log", "threshold": 0.0}
-    assert board.effect(Compared(**row | factor, value=0.1)).threshold == "factor 1.00"  # pyright: ignore[reportArgumentType]
+    assert board.effect(ComparisonResult(**row | factor, value=0.1)).threshold == "factor 1.00"  # pyright: ignore[reportArgumentType]
     assert effect.low == pytest.approx(100 - effect.high)
     assert 0 < effect.low < 50
-    single = board.effect(Compared(**row, value=0.3))  # pyright: ignore[reportArgumentType]
+    single = board.effect(ComparisonResult(**row, value=0.3))  # pyright: ignore[reportArgumentType]
     assert single.interval == ""
     assert 50 < single.at < 100
-    asked = board.asked(Compared(**row))  # pyright: ignore[reportArgumentType]
+    asked = board.describe_comparison(ComparisonResult(**row))  # pyright: ignore[reportArgumentType]
     assert asked == f"tasks: 2 \N{MULTIPLICATION SIGN} a {MINUS} b {MINUS} c"
 
 
@@ -201,12 +201,12 @@ def test_an_interval_that_ends_short_of_the_mean_is_drawn(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     made = ladders.whole(tmp_path_factory.mktemp("root"))
-    rungs = rungs_of(made.made, {name: measured_name(name) for name in list(MODELS)[1:]})
+    rungs = gather_rungs(made.made, {name: measure_name(name) for name in list(MODELS)[1:]})
     short = Estimate(0.4, 0.39, math.nextafter(0.4, 0), 16)
     row = {"suite": "polysemy", "rule": "", "rung": rungs[0].name, "layer": 0} | vars(short)
-    assert plots_layers.layers([row], rungs).startswith(b"\x89PNG")
+    assert layer_plots.draw_layers([row], rungs).startswith(b"\x89PNG")
     column = Column("polysemy", "", "accuracy", {rungs[0].name: Cell(short)}, frozenset())
-    assert plots_history.by_year(rungs, [column]).startswith(b"\x89PNG")
+    assert score_plots.draw_by_year(rungs, [column]).startswith(b"\x89PNG")
 
 
 def test_the_relative_column_is_the_published_one() -> None:

@@ -23,7 +23,9 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.models.trained.language_models import CausalModel, TwoDirectionModel
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report import pretraining_plots, speed, speed_plots
+from rungwise.report.plots import pretraining as pretraining_plots
+from rungwise.report.plots import speed as speed_plots
+from rungwise.report.sections import speed
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
@@ -64,12 +66,12 @@ def test_the_loss_of_given_weights_is_not_held_against_that_of_an_untrained_mode
     causal: dict[str, Artifact], tmp_path: Path
 ) -> None:
     page, _ = written_page(causal, tmp_path / "fresh", continuations=0)
-    assert "Loss at initialisation" in page.words
+    assert "Before the first step" in page.words
     pretrain = causal["pretrain"]
     inputs = pretrain.record["inputs"] | {"initial": {"stage": "initial", "fingerprint": "0f"}}
     given = dataclasses.replace(pretrain, record=pretrain.record | {"inputs": inputs})
     page, _ = written_page(causal | {"pretrain": given}, tmp_path / "given", continuations=0)
-    assert "Loss at initialisation" not in page.words
+    assert "Before the first step" not in page.words
     assert "Final values" in page.words
 
 
@@ -121,7 +123,7 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
     )
     page, _ = written_page(made, tmp_path / "page")
     for words in (
-        "tokens per second 10,000",
+        "without padding, worker start-up and validation",
         "(MFU) 40.0% of 25.0 GFLOP per second",
         "waiting for data 1.23%",
         "stalled on checkpoints 0.20%",
@@ -177,10 +179,11 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
     )
     page, _ = written_page({**plain, "pretrain": pretrain}, tmp_path / "page")
     assert "sequences became longer" in page.words
-    assert "202,0005125.478" in page.words.replace(" ", "")  # step, tokens, length, loss
+    last = csv_rows(tmp_path / "page" / "validation.csv")[-1]
+    assert [last[key] for key in ("step", "sequence_length", "mlm_loss")] == ["20", "512", "5.478"]
     # Of 2,000 tokens.
     assert "books6,5431.5k75.0%1.25<wiki>32150025.0%3.50" in "".join(page.words.split())
-    assert (tmp_path / "page" / "shares.png").read_bytes() != speed_plots.shares(run)
+    assert (tmp_path / "page" / "shares.png").read_bytes() != speed_plots.draw_shares(run)
     unmarked = _loss(plain["pretrain"])
     assert (tmp_path / "page" / "loss.png").read_bytes() != unmarked
     # One length is no change.
@@ -191,7 +194,7 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
 def _loss(pretrain: Artifact) -> bytes:
     summary = PretrainSummary.of(pretrain)
     assert summary.gradient is not None
-    return pretraining_plots.loss(summary, summary.gradient, objective_of("mlm").tokens)
+    return pretraining_plots.draw_loss(summary, summary.gradient, objective_of("mlm").tokens)
 
 
 def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_path: Path) -> None:
@@ -214,8 +217,8 @@ def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_pat
 @torch.no_grad()
 def test_surprise_is_that_of_each_document_read_alone(causal: dict[str, Artifact]) -> None:
     model, reader, tokenizer = opened(causal)
-    passage = surprise.passage(model, reader, tokenizer, seed=5)
-    block = held_out.blocks(reader, np.array([passage.instance]))
+    passage = surprise.choose_passage(model, reader, tokenizer, seed=5)
+    block = held_out.read_blocks(reader, np.array([passage.instance]))
     assert len(passage.tokens) == int(block.weights.sum())
     for place, seen in enumerate(passage.tokens):
         begin = place - int(block.positions[0, place])
@@ -226,15 +229,15 @@ def test_surprise_is_that_of_each_document_read_alone(causal: dict[str, Artifact
         )
         assert seen.ends_document == (block.targets[0, place] == END)
     assert {seen.level for seen in passage.tokens} <= set(range(len(surprise.LEVELS) + 1))
-    assert passage.tokens == surprise.passage(model, reader, tokenizer, seed=5).tokens
+    assert passage.tokens == surprise.choose_passage(model, reader, tokenizer, seed=5).tokens
 
 
 @torch.no_grad()
 def test_surprise_by_context_adds_up_to_the_validation_loss(causal: dict[str, Artifact]) -> None:
     model, reader, _ = opened(causal)
     assert isinstance(model, CausalModel)
-    reach = surprise.by_context(model, reader)
-    batch = held_out.blocks(reader, np.arange(len(reader)))
+    reach = surprise.surprise_by_context(model, reader)
+    batch = held_out.read_blocks(reader, np.arange(len(reader)))
     tensors = (
         torch.from_numpy(np.ascontiguousarray(array))
         for array in (batch.ids, batch.targets, batch.weights, batch.document, batch.positions)
@@ -251,7 +254,7 @@ def test_surprise_by_context_adds_up_to_the_validation_loss(causal: dict[str, Ar
 
 def test_levels_of_surprise_by_hand() -> None:
     probabilities = (0.9, 0.5, 0.3, 0.02, 0.002, 0.0001)
-    seen = [surprise.Seen("x", value, "y", False) for value in probabilities]
+    seen = [surprise.TokenSurprise("x", value, "y", False) for value in probabilities]
     assert [token.level for token in seen] == [0, 0, 1, 2, 3, 4]
 
 
@@ -262,8 +265,8 @@ def test_levels_of_surprise_by_hand() -> None:
 @pytest.mark.parametrize("objective", ["causal", "left_to_right"])
 def test_the_likeliest_continuation_is_that_of_a_plain_loop(objective: str, tmp_path: Path) -> None:
     model, reader, tokenizer = opened(built(objective, tmp_path))
-    prompts = continuations.choose(reader, tokenizer, 4, seed=2)
-    together = continuations.go_on(model, tokenizer, prompts, END, seed=2)
+    prompts = continuations.choose_prompts(reader, tokenizer, 4, seed=2)
+    together = continuations.continue_prompts(model, tokenizer, prompts, END, seed=2)
     assert len(together) == 4
     for prompt, continued in zip(prompts, together, strict=True):
         ids = list(prompt.ids)
@@ -274,16 +277,20 @@ def test_the_likeliest_continuation_is_that_of_a_plain_loop(objective: str, tmp_
         whole = tokenizer.decode([t for t in ids if t != END], skip_special_tokens=False)
         assert (prompt.text + continued.greedy).strip() == whole.strip()
         # Rows that are longer or shorter beside it change nothing, nor does a second time.
-        assert continuations.go_on(model, tokenizer, [prompt], END, seed=2) == [continued]
+        assert continuations.continue_prompts(model, tokenizer, [prompt], END, seed=2) == [
+            continued
+        ]
     drawn = [continued.sampled for continued in together]
-    assert drawn != [f.sampled for f in continuations.go_on(model, tokenizer, prompts, END, 3)]
+    assert drawn != [
+        f.sampled for f in continuations.continue_prompts(model, tokenizer, prompts, END, 3)
+    ]
 
 
 def test_prompts_follow_a_rule_and_are_text_of_one_document(causal: dict[str, Artifact]) -> None:
     _, reader, tokenizer = opened(causal)
-    prompts = continuations.choose(reader, tokenizer, 6, seed=0)
-    assert prompts[:2] == continuations.choose(reader, tokenizer, 2, seed=0)
-    assert prompts != continuations.choose(reader, tokenizer, 6, seed=1)
+    prompts = continuations.choose_prompts(reader, tokenizer, 6, seed=0)
+    assert prompts[:2] == continuations.choose_prompts(reader, tokenizer, 2, seed=0)
+    assert prompts != continuations.choose_prompts(reader, tokenizer, 6, seed=1)
     documents = [
         " ".join(made_up_sentences(10 + document, 4)).replace(" ", "") for document in range(10)
     ]
@@ -315,7 +322,7 @@ def test_drawn_tokens_have_the_probabilities_of_the_temperature() -> None:
     count = 6000
     prompts = [Prompt(number, (5,), 1, "a", "") for number in range(count)]
     model: Any = _Fixed(logits_V)
-    continued = continuations.go_on(model, tokenizer, prompts, END, seed=0)
+    continued = continuations.continue_prompts(model, tokenizer, prompts, END, seed=0)
     assert {row.greedy for row in continued} == {"c"}
     expected = torch.softmax(logits_V[5:8].double() / continuations.TEMPERATURE, dim=0)
     for letter, share in zip("abc", expected.tolist(), strict=True):
@@ -330,7 +337,9 @@ def test_a_continuation_ends_with_the_document() -> None:
     logits_V = torch.zeros(8)
     logits_V[END] = 50.0
     model: Any = _Fixed(logits_V)
-    [continued] = continuations.go_on(model, tokenizer, [Prompt(0, (5, 6), 9, "ab", "")], END, 0)
+    [continued] = continuations.continue_prompts(
+        model, tokenizer, [Prompt(0, (5, 6), 9, "ab", "")], END, 0
+    )
     assert (continued.greedy, continued.sampled) == ("", "")
 
 
@@ -341,16 +350,16 @@ def test_a_continuation_ends_with_the_document() -> None:
 def test_a_bidirectional_model_guesses_without_seeing_the_answer(tmp_path: Path) -> None:
     model, reader, tokenizer = opened(built("bidirectional", tmp_path))
     assert isinstance(model, TwoDirectionModel)
-    blanks = fill_in.choose(reader, tokenizer, 5, seed=0)
+    blanks = fill_in.choose_blanks(reader, tokenizer, 5, seed=0)
     assert len(blanks) == 5
-    filled = fill_in.fill(model, tokenizer, blanks)
+    filled = fill_in.fill_blanks(model, tokenizer, blanks)
     changed = []
     for blank in blanks:
         ids = list(blank.ids)
         assert ids[blank.position] == blank.answer_id
         ids[blank.position] = 200 if blank.answer_id != 200 else 201
         changed.append(dataclasses.replace(blank, ids=tuple(ids)))
-    for one, other in zip(filled, fill_in.fill(model, tokenizer, changed), strict=True):
+    for one, other in zip(filled, fill_in.fill_blanks(model, tokenizer, changed), strict=True):
         assert [g.text for g in one.guesses] == [g.text for g in other.guesses]
         assert one.probability == pytest.approx(other.probability, rel=1e-5)
         assert one.rank == other.rank

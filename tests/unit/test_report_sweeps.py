@@ -14,10 +14,11 @@ from PIL import Image
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
-from rungwise.report import sweep_plots, tables
-from rungwise.report.compared import Swept
+from rungwise.report.plots import sweeps as sweep_plots
+from rungwise.report.plots.sweep_axes import halving_epochs, most_telling_key
+from rungwise.report.sections import tables
+from rungwise.report.sections.variants import VariantSweep
 from rungwise.report.style import series
-from rungwise.report.sweep_axes import most_telling, rungs
 from rungwise.sweep.record import ScoredTrial, SweepSummary
 from tests.toy_sweeps import swept
 
@@ -39,13 +40,13 @@ LISTS: dict[str, Any] = {
 }
 
 
-def of(task: str, variant: str, sweep: Artifact) -> Swept:
+def of(task: str, variant: str, sweep: Artifact) -> VariantSweep:
     look = series(("first", "second", "third").index(variant))
     settings = sweep.record["config"]["sweep"]
-    return Swept(task, variant, look, SweepSummary.of(sweep), settings)
+    return VariantSweep(task, variant, look, SweepSummary.of(sweep), settings)
 
 
-def several(folder: Path) -> list[Swept]:
+def several(folder: Path) -> list[VariantSweep]:
     """Two variants on one task, which share a key, and one of them on another."""
     block = {"space": SPACE, "trials": 9, "scheduler": HALVING}
     rates = {"finetune.learning_rate": RATES, "finetune.dropout": {"kind": "uniform"}}
@@ -69,7 +70,7 @@ def picture(data: bytes) -> Image.Image:
     return Image.open(io.BytesIO(data))
 
 
-@pytest.mark.parametrize("plot", ["scatter", "parallel", "curves"])
+@pytest.mark.parametrize("plot", ["draw_scatter", "draw_parallel", "draw_curves"])
 def test_plots_of_sweeps_have_a_panel_for_each_task(plot: str, tmp_path: Path) -> None:
     sweeps = several(tmp_path)
     draw = getattr(sweep_plots, plot)
@@ -82,7 +83,7 @@ def test_plots_of_sweeps_have_a_panel_for_each_task(plot: str, tmp_path: Path) -
     assert len(np.unique(np.asarray(picture(data).convert("P")))) > 20
 
 
-@pytest.mark.parametrize("plot", ["scatter", "parallel", "curves"])
+@pytest.mark.parametrize("plot", ["draw_scatter", "draw_parallel", "draw_curves"])
 def test_one_trial_is_enough_for_a_plot(plot: str, tmp_path: Path) -> None:
     block = {"space": {"finetune.learning_rate": RATES}, "trials": 1}
     sweeps = [of("pairs", "first", swept(tmp_path, {"epochs": 1}, **block))]
@@ -92,18 +93,18 @@ def test_one_trial_is_enough_for_a_plot(plot: str, tmp_path: Path) -> None:
 def test_schedules_are_drawn_of_populations_only(tmp_path: Path) -> None:
     space = {"finetune.learning_rate": RATES}
     population = swept(tmp_path, {"epochs": 3}, space=space, trials=4, scheduler=PBT)
-    drawn = sweep_plots.schedules([*several(tmp_path), of("pairs", "third", population)])
+    drawn = sweep_plots.draw_schedules([*several(tmp_path), of("pairs", "third", population)])
     assert drawn is not None
     assert picture(drawn).width > 500
-    assert sweep_plots.schedules(several(tmp_path)) is None
+    assert sweep_plots.draw_schedules(several(tmp_path)) is None
 
 
 def test_trials_are_compared_at_rungs_below_their_last_epoch() -> None:
     trials = [trial(epochs=9), trial(epochs=4)]
     settings = {"scheduler": {"kind": "halving", "grace_epochs": 1, "reduction_factor": 3}}
-    assert rungs(settings, trials) == [1, 3]
-    assert rungs(settings, [trial(epochs=10)]) == [1, 3, 9]
-    assert rungs({"scheduler": {"kind": "none"}}, trials) == []
+    assert halving_epochs(settings, trials) == [1, 3]
+    assert halving_epochs(settings, [trial(epochs=10)]) == [1, 3, 9]
+    assert halving_epochs({"scheduler": {"kind": "none"}}, trials) == []
 
 
 def test_the_most_telling_key_is_the_one_that_scores_hang_on() -> None:
@@ -114,14 +115,16 @@ def test_the_most_telling_key_is_the_one_that_scores_hang_on() -> None:
     ]
 
     def telling(score: Callable[[dict[str, Any]], float]) -> str:
-        return most_telling([trial(score(values), values) for values in drawn], ["a", "b", "c"])
+        return most_telling_key([trial(score(values), values) for values in drawn], ["a", "b", "c"])
 
     # Best in the middle of b: no correlation would see it.
     assert telling(lambda values: -((values["b"] - 0.5) ** 2)) == "b"
     assert telling(lambda values: values["c"] + 0.1 * values["a"]) == "c"
     assert telling(lambda values: 1.0) == "a"
     trials = [trial(values["b"], values | {"finetune.learning_rate": 1e-3}) for values in drawn]
-    assert most_telling(trials, ["a", "finetune.learning_rate", "b"]) == "finetune.learning_rate"
+    assert (
+        most_telling_key(trials, ["a", "finetune.learning_rate", "b"]) == "finetune.learning_rate"
+    )
 
 
 def test_the_table_has_every_trial_of_every_sweep_and_its_winners(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from sklearn.metrics.pairwise import paired_cosine_distances
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.evaluation.suites.items import estimate
+from rungwise.evaluation.suites.items import estimate_items
 from rungwise.evaluation.suites.sentences import SentencesSuite
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.presets import SickFormat, StsFormat
@@ -68,7 +68,7 @@ def test_bags_of_words_of_the_sts_benchmark(real_data: Path, tmp_path: Path) -> 
     theirs = 1 - paired_cosine_distances(first, second)
     np.testing.assert_allclose(items.numbers[:, 1], theirs, atol=1e-6)
     rho = stats.spearmanr([pair.target for pair in pairs], theirs).statistic
-    assert estimate([items]).mean == pytest.approx(rho, abs=1e-3)
+    assert estimate_items([items]).mean == pytest.approx(rho, abs=1e-3)
     assert 0.5 < rho < 0.8
 
 

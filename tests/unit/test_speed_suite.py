@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from rungwise.evaluation.comparison import claims
-from rungwise.evaluation.comparison.claims import registered
+from rungwise.evaluation.comparison.claims import registered_claims
 from rungwise.evaluation.suites import speed
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.speed import SpeedSuite
@@ -70,7 +70,7 @@ def test_the_claim_is_of_what_length_gains(monkeypatch: pytest.MonkeyPatch) -> N
         rung: {each.key: each for each in read}
         for rung, read in (("gpt", at_once), ("lstm", by_word))
     }
-    (comparison,) = registered().claims["K21"].comparisons
+    (comparison,) = registered_claims().claims["K21"].comparisons
     judged = claims._compare(comparison, measured, [])
     assert judged.value == pytest.approx(np.log(128 / 16))
     assert judged.verdict == "supported"

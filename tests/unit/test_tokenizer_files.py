@@ -277,7 +277,7 @@ def test_the_stage_saves_a_foreign_vocabulary_and_measures_it(tmp_path: Path) ->
     assert summary.unknown_rate == 0
 
 
-def test_what_was_trained_here_can_be_read_as_a_file(tmp_path: Path) -> None:
+def test_describe_training_here_can_be_read_as_a_file(tmp_path: Path) -> None:
     made = train(WordPieceConfig(vocab_size=20, min_frequency=1), ["playing", "played"])
     made.save(str(tmp_path / "tokenizer.json"))
     assert read_tokenizer(config(tmp_path)).to_str() == made.to_str()

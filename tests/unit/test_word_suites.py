@@ -133,7 +133,7 @@ def test_gensim_answers_the_same_analogies(name: str, real_data: Path, tmp_path:
     assert items.numbers[:, 0].mean() == pytest.approx(total, abs=1e-12)
     for section in sections[:-1]:
         asked = len(section["correct"]) + len(section["incorrect"])
-        rows = items.of_group(section["section"]).numbers
+        rows = items.select_group(section["section"]).numbers
         assert (len(rows), rows[:, 0].sum()) == (asked, len(section["correct"]))
 
 

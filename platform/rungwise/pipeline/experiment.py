@@ -19,12 +19,9 @@ from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
-from rungwise.evaluation.comparison.compare import (
-    EVALUATE,
-    CompareConfig,
-    EvaluateConfig,
-    input_name,
-)
+from rungwise.evaluation.comparison.compare import EVALUATE
+from rungwise.evaluation.comparison.config import CompareConfig, EvaluateConfig
+from rungwise.evaluation.comparison.inputs import input_name
 from rungwise.evaluation.comparison.table import TABLE, TableConfig
 from rungwise.finetune import FinetuneConfig, check
 from rungwise.models.family import LayeredFamily

@@ -6,7 +6,7 @@ experiment.py ──> measure of each rung, evaluate of each task ──> claims
 from __future__ import annotations
 
 from rungwise.core.stages.stage import Stage
-from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig, measured_name
+from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig, measure_name
 from rungwise.pipeline.experiment import Experiment
 from rungwise.pipeline.recipe import Recipe, need
 from rungwise.report.ladder.page import LADDER, LadderConfig
@@ -17,7 +17,7 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     block is missing or a rung does not fit."""
     need(recipe, "compares rungs", "measure")
     experiment = Experiment(recipe)
-    asked = {measured_name(rung): stage for rung, stage in experiment.measured.items()}
+    asked = {measure_name(rung): stage for rung, stage in experiment.measured.items()}
     evaluated = {stage.shown: stage for stage in experiment.evaluated}
     claims = CLAIMS.stage(ClaimsConfig(rungs=tuple(recipe.variants)), asked | evaluated)
     stages = experiment.stages | {claims.shown: claims}

@@ -11,9 +11,9 @@ from rungwise.evaluation.comparison.compare import EVALUATE
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report import findings
 from rungwise.report.ladder.page import LADDER
 from rungwise.report.page import REPORT
+from rungwise.report.sections import findings
 from rungwise.serving.card import page_link
 
 PAGE_FILES = "report_files"  # sorts after report.html
@@ -67,7 +67,7 @@ def description(finished: Mapping[str, Artifact], root: str) -> str:
     if page := page_of(last):  # in the first line, which the UI does not fold away
         lines[0] += f" The whole page: {page_link(EXPERIMENT_ID, RUN_ID, page)}"
     if {"pretrain", "corpus"} <= finished.keys() and pages:
-        lines += [findings.what_was_trained(finished), ""]
+        lines += [findings.describe_training(finished), ""]
     if pages and (picture := _picture(pages[-1])):
         where = f"get-artifact?path={PAGE_FILES}/{picture}&run_uuid={RUN_ID}"
         lines += [f"![{picture.removesuffix('.png')}]({where})", ""]

@@ -25,7 +25,7 @@ from rungwise.core.stages.title import Title
 from rungwise.core.tracking.store import TrackingConfig
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.stage import CORPUS
-from rungwise.evaluation.comparison.compare import EvaluateConfig
+from rungwise.evaluation.comparison.config import EvaluateConfig
 from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.finetune import FinetuneConfig

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from markupsafe import Markup, escape
 
-from rungwise.evaluation.comparison.table import Score, Step
+from rungwise.evaluation.comparison.table import RowDifference, TaskScore
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.tasks.scoring.units import CORRELATIONS, OWN_UNITS, shown
 
@@ -31,7 +31,7 @@ _METRICS = {
 }
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
-Bounds = Estimate | Difference | Score | Step
+Bounds = Estimate | Difference | TaskScore | RowDifference
 
 
 def percent(share: float, digits: int = 1) -> str:

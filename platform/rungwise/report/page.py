@@ -1,8 +1,8 @@
 """Report stage: one self-contained HTML page about a run, its plots as PNG and its tables as CSV.
 
-    records ──> findings, tables ──┐
-    instances, model ──> examples ─┼──> templates/page.html.j2 ──> report.html, *.png, *.csv
-    records ──> plots ─────────────┘
+    records ──> sections/ ──┐
+    model ──> examples ─────┼──> templates/page.html.j2 ──> report.html, *.png, *.csv
+    records ──> plots/ ─────┘
 
 Everything on the page comes from records and files of earlier stages; only the examples are
 computed here. Plots are inlined, so the page can be mailed. Sections of stages that the workflow
@@ -22,9 +22,7 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tables import csv_bytes
 from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
@@ -35,30 +33,24 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.objectives import Objective
 from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report import (
-    budget_plots,
-    comparison,
-    comparison_plots,
-    erring,
-    examples,
-    findings,
-    origin,
-    pictures,
-    pretraining_plots,
-    speed,
-    speed_plots,
-    style,
-    sweep_plots,
-    tables,
+from rungwise.report.plots import budgets, comparison, pretraining, sweeps
+from rungwise.report.plots import speed as speed_plots
+from rungwise.report.sections import findings, origin, results, speed, tables
+from rungwise.report.sections.errors import TaskErrors, error_tables, gather_errors
+from rungwise.report.sections.examples import Examples, gather_examples
+from rungwise.report.sections.variants import (
+    Comparison,
+    VariantSweep,
+    gather_comparison,
+    gather_sweeps,
+    input_artifact,
+    select_stage,
 )
-from rungwise.report.compared import Compared, Swept, gather, input_of, of_stage, sweeps_of
-from rungwise.report.environment import environment
-from rungwise.report.examples import Examples
+from rungwise.report.writing import ReportSummary, environment, write_files
 from rungwise.serving.registry import RegisterSummary
 from rungwise.tokenizer import TokenizerSummary, load_tokenizer
 
 PAGE = "report.html"
-_STAGES_DRAWN = 20  # at most; more are drawn by kind
 
 
 class ReportConfig(Config):
@@ -71,12 +63,6 @@ class ReportConfig(Config):
     seed: int = Field(default=0, ge=0)  # draws the examples
 
 
-class ReportSummary(Summary):
-    """The name of the page."""
-
-    page: str
-
-
 @dataclass(frozen=True)
 class Content:
     """Everything the page shows, read from the stages of a run once."""
@@ -85,10 +71,10 @@ class Content:
     pretrain: PretrainSummary
     objective: Objective
     examples: Examples
-    compared: Compared | None
+    comparison: Comparison | None
     table: TableSummary | None
-    sweeps: Sequence[Swept]
-    erring: Sequence[erring.Erring] = ()
+    sweeps: Sequence[VariantSweep]
+    errors: Sequence[TaskErrors]
 
 
 def write_report(
@@ -96,13 +82,13 @@ def write_report(
 ) -> ReportSummary:
     """Write the page, the plots, the tables and the recipe that rebuilds them."""
     pretrain = PretrainSummary.of(inputs["pretrain"])
-    table = next(iter(of_stage(inputs, "table").values()), None)
-    compared = gather(inputs)
+    table = next(iter(select_stage(inputs, "table").values()), None)
+    comparison = gather_comparison(inputs)
     content = Content(
         inputs=inputs,
         pretrain=pretrain,
         objective=pretrain.model.objective(pretrain.objective),
-        examples=examples.gather(
+        examples=gather_examples(
             inputs["pretrain"],
             inputs.get("instances"),
             load_tokenizer(inputs["tokenizer"].folder),
@@ -111,76 +97,67 @@ def write_report(
             config.neighbours,
             config.seed,
         ),
-        compared=compared,
+        comparison=comparison,
         table=None if table is None else TableSummary.of(table),
-        sweeps=sweeps_of(inputs, compared.looks) if compared else (),
-        erring=erring.gather(inputs),
+        sweeps=gather_sweeps(inputs, comparison.looks) if comparison else (),
+        errors=gather_errors(inputs),
     )
-    plots = draw(content)
-    csv = {f"{name}.csv": csv_bytes(rows) for name, rows in _tables(content).items()}
+    plots = draw_plots(content)
     recipe = origin.recipe_text(context.recipe)
-    page = render(content, config.title, plots, recipe)
-    files = {PAGE: page.encode("utf-8"), **plots, **csv, origin.RECIPE: recipe.encode("utf-8")}
-    for name, data in files.items():
-        output.write_bytes(name, data)
-    headline = findings.headline(inputs, content.objective, content.compared)
-    return ReportSummary(page=PAGE, show=tuple(files), headline=headline)
+    page = PAGE, render_page(content, config.title, plots, recipe)
+    headline = findings.headline(inputs, content.objective, content.comparison)
+    return write_files(output, page, plots, csv_tables(content), recipe, headline)
 
 
 REPORT = StageType("report", 5, write_report, ReportSummary)
 
 
-def draw(content: Content) -> dict[str, bytes]:
+def draw_plots(content: Content) -> dict[str, bytes]:
     """Every plot that these stages allow, as PNG, by file name."""
-    pretrain, shown, sweeps = content.pretrain, content.examples, content.sweeps
+    pretrain, examples = content.pretrain, content.examples
     plots = {}
     if run := pretrain.gradient:
-        plots["loss"] = pretraining_plots.loss(pretrain, run, content.objective.tokens)
+        plots["loss"] = pretraining.draw_loss(pretrain, run, content.objective.tokens)
         if content.objective.pair:
-            plots["pair"] = pretraining_plots.pair(run, content.objective.pair)
-    if compared := content.compared:
-        for task in compared.tasks:
-            plots[f"scores-{task.name}"] = comparison_plots.scores(task, compared.looks)
+            plots["pair"] = pretraining.draw_pair_task(run, content.objective.pair)
+        plots["speed"] = speed_plots.draw_tokens_per_second(run)
+        plots["shares"] = speed_plots.draw_shares(run)
+    if results := content.comparison:
+        for task in results.tasks:
+            plots[f"scores-{task.name}"] = comparison.draw_scores(task, results.looks)
             if task.against_first:
-                differences = comparison_plots.differences(task, compared.looks)
+                differences = comparison.draw_differences(task, results.looks)
                 plots[f"differences-{task.name}"] = differences
-        if compared.has_budgets:
-            plots["budgets"] = budget_plots.budgets(compared)
-        if budget_plots.mixed(compared):
-            plots["mix"] = budget_plots.mix(compared)
-    for each in content.erring:
-        if each.errors.reliability:
-            plots[f"reliability-{each.task}"] = erring.reliability(each)
-    if sweeps:
-        plots["sweep"] = sweep_plots.scatter(sweeps)
-        plots["sweep_parallel"] = sweep_plots.parallel(sweeps)
-        plots["sweep_curves"] = sweep_plots.curves(sweeps)
-        if varied := sweep_plots.schedules(sweeps):
-            plots["sweep_schedules"] = varied
-    if shown.shown:
-        plots["instance"] = pictures.instance(shown.shown)
+        if results.has_budgets:
+            plots["budgets"] = budgets.draw_budgets(results)
+        if budgets.layer_weights(results):
+            plots["mix"] = budgets.draw_layer_weights(results)
+    for each in content.errors:
+        if each.analysis.reliability:
+            plots[f"reliability-{each.task}"] = comparison.draw_reliability(each)
+    if content.sweeps:
+        plots["sweep"] = sweeps.draw_scatter(content.sweeps)
+        plots["sweep_parallel"] = sweeps.draw_parallel(content.sweeps)
+        plots["sweep_curves"] = sweeps.draw_curves(content.sweeps)
+        if schedules := sweeps.draw_schedules(content.sweeps):
+            plots["sweep_schedules"] = schedules
+    if examples.specimen:
         instances = InstancesSummary.of(content.inputs["instances"])
-        plots["lengths"] = pretraining_plots.lengths(instances)
-    if shown.passage:
-        plots["passage"] = pictures.passage(shown.passage)
-    if shown.reach:
-        plots["context"] = pretraining_plots.context(shown.reach, pretrain.unigram_entropy)
-    if shown.filled:
-        plots["fill_in"] = pictures.blanks(shown.filled)
-    if run:
-        plots["speed"] = speed_plots.tokens_per_second(run)
-        plots["shares"] = speed_plots.shares(run)
-    plots["stages"] = pretraining_plots.stages(tables.seconds(content.inputs, _STAGES_DRAWN))
+        plots["lengths"] = pretraining.draw_lengths(instances)
+    if examples.context:
+        plots["context"] = pretraining.draw_context(examples.context, pretrain.unigram_entropy)
     return {f"{name}.png": picture for name, picture in plots.items()}
 
 
-def render(content: Content, title: str | None, plots: Mapping[str, bytes], recipe: str) -> str:
+def render_page(
+    content: Content, title: str | None, plots: Mapping[str, bytes], recipe: str
+) -> str:
     """The page as HTML; `title` defaults to the label of the run."""
     inputs, instances = content.inputs, content.inputs.get("instances")
-    read = config_of(instances) if instances else None
+    settings = config_of(instances) if instances else None
     last = list(inputs.values())[-1]
     # Modules whose functions the templates call.
-    modules = (comparison, findings, origin, speed, style, tables)
+    modules = (findings, origin, results, speed)
     template = environment().get_template("page.html.j2")
     return template.render(
         **{module.__name__.rpartition(".")[2]: module for module in modules},
@@ -190,18 +167,17 @@ def render(content: Content, title: str | None, plots: Mapping[str, bytes], reci
         run=content.pretrain.gradient,
         instances=InstancesSummary.of(instances) if instances else None,
         corpus=CorpusSummary.of(inputs["corpus"]),
-        read_from=describe_sources(inputs["corpus"]),
+        sources=describe_sources(inputs["corpus"]),
         tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
-        masking=read.masking if isinstance(read, MaskedConfig) else None,
-        num_pretrained=len(of_stage(inputs, "pretrain")),
-        registered=_registered(inputs),
-        erring_tables=[f"{name}.csv" for name in erring.rows(content.erring)],
-        trials=tables.trials(content.sweeps),
+        masking=settings.masking if isinstance(settings, MaskedConfig) else None,
+        num_pretrained=len(select_stage(inputs, "pretrain")),
+        registered=_registered_models(inputs),
+        error_files=[f"{name}.csv" for name in error_tables(content.errors)],
         stages=tables.stages(inputs),
-        stages_shown=_STAGES_DRAWN,
+        seconds=tables.stage_seconds(inputs),
         plots=plots,
-        built=last.record["finished"],
-        root=origin.root_of(last),
+        finished=last.record["finished"],
+        root=origin.root_folder(last),
         recipe=recipe,
         from_weights=INITIAL in inputs["pretrain"].record["inputs"],
         ln_vocabulary=math.log(content.pretrain.vocab_size),
@@ -213,39 +189,39 @@ def render(content: Content, title: str | None, plots: Mapping[str, bytes], reci
     )
 
 
-def _registered(inputs: Mapping[str, Artifact]) -> list[tuple[RegisterSummary, EvaluateSummary]]:
+def _registered_models(
+    inputs: Mapping[str, Artifact],
+) -> list[tuple[RegisterSummary, EvaluateSummary]]:
     """Every registered model with its evaluation."""
-    registered = []
-    for artifact in of_stage(inputs, "register").values():
-        evaluate = input_of(artifact, "evaluate", inputs)
+    models = []
+    for artifact in select_stage(inputs, "register").values():
+        evaluate = input_artifact(artifact, "evaluate", inputs)
         assert evaluate is not None, "what registers a model has its evaluation before it"
-        registered.append((RegisterSummary.of(artifact), EvaluateSummary.of(evaluate)))
-    return registered
+        models.append((RegisterSummary.of(artifact), EvaluateSummary.of(evaluate)))
+    return models
 
 
-def _tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """The rows of every table that these stages allow."""
-    examples, compared, table = content.examples, content.compared, content.table
+def csv_tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """The rows of every table that these stages allow, by file name without `.csv`."""
+    examples, comparison, table = content.examples, content.comparison, content.table
     rows: dict[str, Sequence[Mapping[str, Any]]] = {"stages": tables.stages(content.inputs)}
     if run := content.pretrain.gradient:
         rows |= {"training": run.history, "validation": run.validation, "speed": run.timings}
-    if compared:
-        rows["seeds"] = tables.seeds(compared)
-        rows["differences"] = tables.differences(compared)
-        if compared.has_budgets:
-            rows["budgets"] = tables.budgets(compared)
-    rows |= erring.rows(content.erring)
+    if comparison:
+        rows["seeds"] = tables.seeds(comparison)
+        rows["differences"] = tables.differences(comparison)
+        rows["budgets"] = tables.budgets(comparison) if comparison.has_budgets else []
+        rows["mix"] = tables.layer_weights(comparison)
+        rows["noise"] = tables.noise(comparison)
     if table:
-        rows["table"] = [row.model_dump() for row in table.scores]
+        rows["table"] = [score.model_dump() for score in table.scores]
         rows["table_differences"] = [row.model_dump() for row in table.differences]
-    shown = {
+    rows |= error_tables(content.errors) | {
         "trials": tables.trials(content.sweeps),
-        "mix": tables.mixes(compared) if compared else [],
-        "noise": tables.noise(compared) if compared else [],
-        "fill_in": tables.fill_in(examples.filled),
-        "passage": [vars(seen) for seen in examples.passage.tokens] if examples.passage else [],
-        "context": [vars(row) for row in examples.reach],
-        "continuations": tables.continuations(examples.continued),
+        "fill_in": tables.guesses(examples.blanks),
+        "passage": [vars(token) for token in examples.passage.tokens] if examples.passage else [],
+        "context": [vars(row) for row in examples.context],
+        "continuations": tables.continuations(examples.continuations),
         "neighbours": tables.neighbours(examples.neighbours),
     }
-    return rows | {name: each for name, each in shown.items() if each}
+    return {name: each for name, each in rows.items() if each}

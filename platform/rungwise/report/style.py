@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,8 +18,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-
-Place = Literal["best", "upper left", "upper center", "upper right"]
 
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 ORANGE, VERMILLION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
@@ -36,6 +34,7 @@ DOTTED = (0, (2, 2))
 WIDE = (9.6, 4.2)  # inches: the page's width; HALF fits twice
 MIDDLE = (6.8, 4.0)
 HALF = (5.2, 3.9)
+BAR_GROUP = 0.8  # fraction of a slot that its bars fill
 _NAME_LETTERS = 16  # of a variant beside an axis, before it wraps
 _DOTS_PER_INCH = 160
 _LETTERS_PER_INCH = 11.2  # of a title, which starts at the axis
@@ -61,28 +60,34 @@ def series(position: int) -> Series:
     )
 
 
-def figure(size: tuple[float, float]) -> Figure:
+def new_figure(size: tuple[float, float]) -> Figure:
     """An empty white figure with constrained layout."""
-    made = Figure(figsize=size, dpi=_DOTS_PER_INCH, facecolor="white")
+    figure = Figure(figsize=size, dpi=_DOTS_PER_INCH, facecolor="white")
     # Padding, since on a dark page the plot is a white card.
-    made.set_layout_engine("constrained", w_pad=_PAD_INCHES, h_pad=_PAD_INCHES)
-    FigureCanvasAgg(made)
-    return made
+    figure.set_layout_engine("constrained", w_pad=_PAD_INCHES, h_pad=_PAD_INCHES)
+    FigureCanvasAgg(figure)
+    return figure
 
 
-def panels(
-    count: int, most_columns: int, row_inches: float, rest_inches: float
+def new_axes(size: tuple[float, float] = HALF) -> tuple[Figure, Axes]:
+    """A figure with one panel."""
+    figure = new_figure(size)
+    return figure, figure.subplots()
+
+
+def new_panels(
+    count: int, columns: int, row_inches: float, margin_inches: float
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels in rows of at most `most_columns`; `rest_inches` is the height
-    above and below them."""
-    columns = min(count, most_columns)
+    """A figure of `count` panels in rows of at most `columns`; `margin_inches` is the height above
+    and below them."""
+    columns = min(count, columns)
     rows = -(-count // columns)
     width = WIDE[0] if columns > 1 else MIDDLE[0]
-    drawn = figure((width, rest_inches + row_inches * rows))
-    grid = list(drawn.subplots(rows, columns, squeeze=False).flat)
-    for empty in grid[count:]:
+    figure = new_figure((width, margin_inches + row_inches * rows))
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for empty in panels[count:]:
         empty.set_visible(False)
-    return drawn, grid[:count]
+    return figure, panels[:count]
 
 
 def dress(
@@ -90,9 +95,9 @@ def dress(
 ) -> None:
     """Set the title (the finding), labels with units and a light grid, and remove the box."""
     if title:
-        drawn = axes.get_figure(root=True)
-        assert drawn is not None
-        width = drawn.get_size_inches()[0]
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        width = figure.get_size_inches()[0]
         lines = textwrap.fill(title, int((width - _AXIS_INCHES) * _LETTERS_PER_INCH))
         axes.set_title(
             lines, loc="left", fontsize=11, fontweight="bold", color=INK, pad=10, parse_math=False
@@ -108,7 +113,38 @@ def dress(
     axes.grid(axis=grid, color=FAINT, linewidth=0.7)
 
 
-def legend(axes: Axes, place: Place = "best", **options: Any) -> None:
+def draw_estimates(
+    axes: Axes,
+    x: Any,
+    bounds: Iterable[tuple[float, float, float]],
+    look: Series,
+    label: str,
+    **options: Any,
+) -> None:
+    """Draw (mean, low, high) at each `x` as marks with intervals, joined by the series' line.
+
+    A bootstrap's interval may end short of the mean, if only by a rounding error.
+    """
+    mean, low, high = np.array(list(bounds), float).T
+    usual: dict[str, Any] = {
+        "linestyle": look.line,
+        "markersize": 6,
+        "linewidth": 1.7,
+        "capsize": 3,
+    }
+    axes.errorbar(
+        x,
+        mean,
+        yerr=(np.maximum(mean - low, 0), np.maximum(high - mean, 0)),
+        color=look.colour,
+        marker=look.marker,
+        elinewidth=1.2,
+        label=label,
+        **usual | options,
+    )
+
+
+def add_legend(axes: Axes, place: str = "best", **options: Any) -> None:
     axes.legend(
         loc=place,
         fontsize=9,
@@ -120,28 +156,28 @@ def legend(axes: Axes, place: Place = "best", **options: Any) -> None:
     )
 
 
-def legend_below(
-    drawn: Figure, panels: Sequence[Axes], title: str = "", last: Sequence[str] = ()
+def add_legend_below(
+    figure: Figure, panels: Sequence[Axes], title: str = "", last: Sequence[str] = ()
 ) -> None:
     """One legend below all panels, each name once, those in `last` after the others in that
     order."""
-    named: dict[str, Any] = {}
+    handles_by_name: dict[str, Any] = {}
     for axes in panels:
         handles, names = axes.get_legend_handles_labels()
-        named = dict(zip(names, handles, strict=True)) | named
-    order = sorted(named, key=lambda name: last.index(name) + 1 if name in last else 0)
-    key_below(drawn, {name: named[name] for name in order}, title)
+        handles_by_name = dict(zip(names, handles, strict=True)) | handles_by_name
+    order = sorted(handles_by_name, key=lambda name: last.index(name) + 1 if name in last else 0)
+    add_key_below(figure, {name: handles_by_name[name] for name in order}, title)
 
 
-def key_below(drawn: Figure, named: Mapping[str, Any], title: str = "") -> None:
+def add_key_below(figure: Figure, handles: Mapping[str, Any], title: str = "") -> None:
     """A legend of {name: handle} below all panels, in as many columns as fit."""
-    names = list(named)
+    names = list(handles)
     if title:
         names[0] = f"{title}: {names[0]}"
-    room = int(drawn.get_size_inches()[0] * _LETTERS_PER_INCH)
+    room = int(figure.get_size_inches()[0] * _LETTERS_PER_INCH)
     columns = max(1, min(len(names), room // (max(map(len, names)) + 7)))
-    legend = drawn.legend(
-        named.values(),
+    legend = figure.legend(
+        handles.values(),
         names,
         loc="outside lower left",
         ncols=columns,
@@ -153,7 +189,7 @@ def key_below(drawn: Figure, named: Mapping[str, Any], title: str = "") -> None:
         text.set_parse_math(False)
 
 
-def wrapped(name: str) -> str:
+def wrap_name(name: str) -> str:
     """A variant's name, wrapped if long."""
     return (
         textwrap.fill(name.replace("_", "_ ").replace("-", "- "), _NAME_LETTERS)
@@ -162,34 +198,27 @@ def wrapped(name: str) -> str:
     )
 
 
-def mark(axes: Axes, x: float, text: str, named: bool = True) -> None:
+def mark_change(axes: Axes, x: float, text: str = "") -> None:
     """Mark a change with a thin vertical line and `text` beside it."""
     axes.axvline(x, color=INK, linestyle=(0, (1, 2)), linewidth=1.1, zorder=1)
-    if named:
-        axes.annotate(
-            text,
-            (x, 0),
-            xytext=(3, 4),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            fontsize=8,
-            color=MUTED,
-            rotation=90,
-            va="bottom",
-        )
+    axes.annotate(
+        text,
+        (x, 0),
+        xytext=(3, 4),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        fontsize=8,
+        color=MUTED,
+        rotation=90,
+        va="bottom",
+    )
 
 
-def from_mean(mean: Any, low: Any, high: Any) -> tuple[Any, Any]:
-    """The lengths of an interval below and above the mean, for `errorbar`, which takes none below
-    0. A bootstrap's interval may end short of the mean, if only by a rounding error."""
-    return np.maximum(np.subtract(mean, low), 0), np.maximum(np.subtract(high, mean), 0)
-
-
-def png(drawn: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
     """The figure as a PNG; the same numbers give the same bytes."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # Glyphs that the font lacks become boxes; the page has the same as text.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        drawn.savefig(buffer, format="png", metadata={"Software": None})
+        figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()

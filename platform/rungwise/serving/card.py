@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.summary import CORPORA, CorpusSummary, describe_sources
-from rungwise.evaluation.comparison.predictions import sums_of_chosen
+from rungwise.evaluation.comparison.predictions import kept_sums
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, bootstrap
 from rungwise.evaluation.suites.measure import MeasureSummary
@@ -34,7 +34,7 @@ def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> 
     chosen, metric, info = evaluated.chosen, evaluated.metric, task.info
     kind = task_kind(info)
     own = bootstrap(
-        sums_of_chosen(inputs["evaluate"], inputs["task"])[None],
+        kept_sums(inputs["evaluate"], inputs["task"])[None],
         lambda totals: kind.value(totals)[0],
         seed=0,
         resamples=_RESAMPLES,

@@ -89,7 +89,7 @@ def _vectors(encoder: LayeredEncoder, texts: list[list[int]], marks: tuple[int, 
 
 
 def _of_word(near: Neighbourhood, word: str) -> dict[str, Any]:
-    found = near.of(word, _NEAREST).nearest
+    found = near.nearest(word, _NEAREST).nearest
     return {
         "vector": near.vector(word).tolist(),
         "nearest": [each.word for each in found],

@@ -79,7 +79,7 @@ def _other_answers(made: Artifact, served: Folder) -> list[str]:
         name = task_kind(predictor.info).answer
         examples = read_examples(find_input(made, "task"), "test")[:_ASKED]
         said = [each[name] for each in predictor(examples)]
-        before = [row["prediction"] for row in predictions.of_chosen(made)]
+        before = [row["prediction"] for row in predictions.kept_predictions(made)]
     return [
         f"{example.where}: the served model says {now!r}, the artifact {once!r}"
         for example, now, once in zip(examples, said, before, strict=False)
@@ -106,7 +106,7 @@ def compared(first: Artifact, second: Artifact) -> Estimate | None:
     if first.stage == "evaluate":
         task, _ = _common("task", [find_input(each, "task") for each in both])
         info = TaskSummary.of(task).info
-        sums = [predictions.sums_of_chosen(each, task) for each in both]
+        sums = [predictions.kept_sums(each, task) for each in both]
         found = paired_bootstrap(*sums, value=task_kind(info).value, seed=0)
         return Estimate(found.difference, found.low, found.high, sums[0].shape[1])
     _common("corpus", [find_input(tokens_of(each), "corpus") for each in both])

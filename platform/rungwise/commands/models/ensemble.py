@@ -19,12 +19,12 @@ def ensemble(options: argparse.Namespace) -> None:
     """Print a line per variant and way to combine seeds. Raises UserError for other artifacts."""
     from rungwise.core.errors import UserError
     from rungwise.core.stages.artifact import find_input
-    from rungwise.evaluation.comparison.ensemble import combined
+    from rungwise.evaluation.comparison.ensemble import score_ensembles
     from rungwise.pipeline.loading import find_built
 
     made = find_built(options.evaluate, "artifacts")
     if made.stage != "evaluate":
         raise UserError(f"{made.folder.uri} holds a {made.stage} artifact, expected evaluate")
-    for variant, how, score, gain in combined(made, find_input(made, "task")):
+    for variant, how, score, gain in score_ensembles(made, find_input(made, "task")):
         over = f"{gain.difference:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] over one seed"
         print(f"{variant}, {how}: {score:.4f}, {over}")  # noqa: T201

@@ -34,7 +34,7 @@ def neighbours(options: argparse.Namespace) -> None:
 
     pretrain = find_pretrain(options.pretrain, options.overrides)
     tokenizer = tokenizers.load_tokenizer(tokenizer_of(pretrain).folder)
-    found = Neighbourhood(word_vectors(pretrain), tokenizer).of(options.word, options.count)
+    found = Neighbourhood(word_vectors(pretrain), tokenizer).nearest(options.word, options.count)
     width = max(len(each.word) for each in found.nearest)
     for each in found.nearest:
         print(f"{each.word:<{width}}  {each.cosine:.3f}")  # noqa: T201

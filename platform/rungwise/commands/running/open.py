@@ -28,7 +28,7 @@ def open_page(options: argparse.Namespace) -> None:
     from rungwise.core.storage.folder import Folder
     from rungwise.pipeline.loading import refuse_overrides
     from rungwise.pipeline.workflow import places
-    from rungwise.report.page import ReportSummary
+    from rungwise.report.writing import ReportSummary
 
     is_recipe = options.root.endswith((".yaml", ".yml"))
     if not is_recipe:

@@ -55,7 +55,8 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
     from rungwise.core.configuration.secrecy import without_password
     from rungwise.core.plural import counted
     from rungwise.report.ladder.page import LADDER
-    from rungwise.report.page import REPORT, ReportSummary
+    from rungwise.report.page import REPORT
+    from rungwise.report.writing import ReportSummary
     from rungwise.serving.registry import REGISTER, RegisterSummary
 
     console.print()

@@ -11,7 +11,7 @@ missing rungs can be contradicted but not supported; it is `not tested` if nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, get_args
@@ -30,8 +30,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, estimate
-from rungwise.evaluation.suites.items import METRICS, Items, contrast
-from rungwise.evaluation.suites.measure import items_of_rung
+from rungwise.evaluation.suites.items import METRICS, ItemKey, Items, contrast
+from rungwise.evaluation.suites.measure import read_items
 
 TASKS = "tasks"  # `Comparison.of`: the judged metric, averaged over all tasks
 FEW = "few"  # the smallest label budget
@@ -39,6 +39,7 @@ LAST = "last"  # the highest layer of a rung
 
 Verdict = Literal["supported", "contradicted", "unresolved", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+RungItems = Mapping[ItemKey, Items]
 
 
 class Comparison(Config):
@@ -66,7 +67,7 @@ class Claims(Config):
 
 
 @cache
-def registered() -> Claims:
+def registered_claims() -> Claims:
     text = (resources.files("rungwise.evaluation.comparison") / "claims.yaml").read_text("utf-8")
     return validate(Claims, yaml.safe_load(text), source="claims.yaml")
 
@@ -77,7 +78,7 @@ class ClaimsConfig(Config):
     rungs: tuple[str, ...]
 
 
-class Compared(Part):
+class ComparisonResult(Part):
     """A comparison with its 95 % interval; `value` is None if rungs or parts are `missing`."""
 
     of: str
@@ -93,16 +94,16 @@ class Compared(Part):
     verdict: Verdict
 
 
-class Judged(Part):
+class ClaimResult(Part):
     id: str
     says: str
     contradicted_by: str
-    comparisons: tuple[Compared, ...]
+    comparisons: tuple[ComparisonResult, ...]
     verdict: Verdict
 
 
 class ClaimsSummary(Summary):
-    claims: tuple[Judged, ...]
+    claims: tuple[ClaimResult, ...]
 
 
 def judge_claims(
@@ -110,33 +111,28 @@ def judge_claims(
 ) -> ClaimsSummary:
     """Judge every claim and write `claims.csv`.
 
-    Inputs: the measurement of each rung (`measured_name`) and every evaluation on a task.
+    Inputs: the measurement of each rung (`measure_name`) and every evaluation on a task.
     """
-    measured = {
-        rung: items_of_rung(artifact)
+    rungs = {
+        rung: read_items(artifact)
         for rung in config.rungs
-        if (artifact := inputs.get(measured_name(rung))) is not None
+        if (artifact := inputs.get(measure_name(rung))) is not None
     }
-    evaluated = [EvaluateSummary.of(each) for each in inputs.values() if each.stage == "evaluate"]
+    evaluations = [EvaluateSummary.of(each) for each in inputs.values() if each.stage == "evaluate"]
     claims = []
-    for number, (name, claim) in enumerate(registered().claims.items()):
-        compared = [_compare(each, measured, evaluated) for each in claim.comparisons]
+    for number, (name, claim) in enumerate(registered_claims().claims.items()):
+        results = tuple(_compare(each, rungs, evaluations) for each in claim.comparisons)
         claims.append(
-            Judged(
+            ClaimResult(
                 id=name,
                 says=claim.says,
                 contradicted_by=claim.contradicted_by,
-                comparisons=tuple(compared),
-                verdict=_together([each.verdict for each in compared]),
+                comparisons=results,
+                verdict=join_verdicts([each.verdict for each in results]),
             )
         )
-        context.report.progress(number + 1, len(registered().claims))
-    rows = [
-        {"claim": claim.id, "claim_verdict": claim.verdict, **each.model_dump(mode="json")}
-        for claim in claims
-        for each in claim.comparisons
-    ]
-    output.write_bytes("claims.csv", csv_bytes(rows))
+        context.report.progress(number + 1, len(registered_claims().claims))
+    output.write_bytes("claims.csv", csv_bytes(claim_rows(claims)))
     counts = [(verdict, [c.verdict for c in claims].count(verdict)) for verdict in VERDICTS]
     return ClaimsSummary(
         claims=tuple(claims),
@@ -150,56 +146,64 @@ CLAIMS = StageType(
     1,
     judge_claims,
     ClaimsSummary,
-    outside=lambda _: {"claims": fingerprint(registered().model_dump(mode="json"))},
+    outside=lambda _: {"claims": fingerprint(registered_claims().model_dump(mode="json"))},
 )
 
 
-def measured_name(rung: str) -> str:
+def claim_rows(claims: Iterable[ClaimResult]) -> list[dict[str, Any]]:
+    """The rows of `claims.csv`, one per comparison."""
+    return [
+        {"claim": claim.id, "claim_verdict": claim.verdict, **each.model_dump(mode="json")}
+        for claim in claims
+        for each in claim.comparisons
+    ]
+
+
+def measure_name(rung: str) -> str:
     return str(Title("measure", variant=rung))
 
 
-def verdict_of(value: Estimate, threshold: float) -> Verdict:
+def interval_verdict(value: Estimate, threshold: float) -> Verdict:
     """The verdict of an interval; unresolved if it straddles the threshold or is NaN."""
     if value.low > threshold:
         return "supported"
     return "contradicted" if value.high < threshold else "unresolved"
 
 
-def _together(verdicts: Sequence[Verdict]) -> Verdict:
-    tested = [verdict for verdict in verdicts if verdict != "not tested"]
-    if not tested:
+def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
+    distinct = set(verdicts)
+    if distinct == {"not tested"}:
         return "not tested"
-    if "contradicted" in tested:
+    if "contradicted" in distinct:
         return "contradicted"
-    whole = len(tested) == len(verdicts) and set(tested) == {"supported"}
-    return "supported" if whole else "unresolved"
+    return "supported" if distinct == {"supported"} else "unresolved"
 
 
 def _compare(
     comparison: Comparison,
-    measured: Mapping[str, Mapping[tuple[str, str, str], Items]],
-    evaluated: Sequence[EvaluateSummary],
-) -> Compared:
+    rungs: Mapping[str, RungItems],
+    evaluations: Sequence[EvaluateSummary],
+) -> ComparisonResult:
     if comparison.of == TASKS:
-        result = _on_tasks(comparison.terms, evaluated)
+        result = _compare_tasks(comparison.terms, evaluations)
     else:
-        result = _on_suite(comparison, measured)
-    plain: dict[str, Any] = comparison.model_dump()
+        result = _compare_suite(comparison, rungs)
+    fields: dict[str, Any] = comparison.model_dump()
     if isinstance(result, tuple):
-        return Compared(**plain, missing=result, verdict="not tested")
+        return ComparisonResult(**fields, missing=result, verdict="not tested")
     low, high = (None if math.isnan(bound) else bound for bound in (result.low, result.high))
-    return Compared(
-        **plain,
+    return ComparisonResult(
+        **fields,
         value=result.mean,
         low=low,
         high=high,
         count=result.count,
-        verdict=verdict_of(result, comparison.threshold),
+        verdict=interval_verdict(result, comparison.threshold),
     )
 
 
-def _on_suite(
-    comparison: Comparison, measured: Mapping[str, Mapping[tuple[str, str, str], Items]]
+def _compare_suite(
+    comparison: Comparison, rungs: Mapping[str, RungItems]
 ) -> Estimate | tuple[str, ...]:
     """The estimate, or the terms that are missing."""
     metric = comparison.metric or "accuracy"
@@ -207,52 +211,52 @@ def _on_suite(
     terms, missing = [], []
     for term, weight in comparison.terms.items():
         rung, _, part = term.partition("/")
-        of_rung = measured.get(rung, {})
-        items = of_rung.get((comparison.of, _part(part, comparison.of, metric, of_rung), metric))
-        if items is None:
-            missing.append(term)
+        results = rungs.get(rung, {})
+        key = comparison.of, _resolve_part(part, comparison.of, metric, results), metric
+        if key in results:
+            terms.append((sign * weight, [results[key]]))
         else:
-            terms.append((sign * weight, [items]))
+            missing.append(term)
     return tuple(missing) or contrast(terms, log=comparison.scale == "log")
 
 
-def _part(part: str, suite: str, metric: str, of_rung: Mapping[tuple[str, str, str], Items]) -> str:
+def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str:
     """The part that a term names, with a trailing `last` replaced by the highest number."""
     words, _, place = part.rpartition(" ")
     if place != LAST:
         return part
     numbers = [
         int(number)
-        for of_suite, name, of_metric in of_rung
+        for item_suite, name, item_metric in results
         for before, _, number in [name.rpartition(" ")]
-        if (of_suite, before, of_metric) == (suite, words, metric) and number.isdecimal()
+        if (item_suite, before, item_metric) == (suite, words, metric) and number.isdecimal()
     ]
     return f"{words} {max(numbers)}" if numbers else part
 
 
-def _on_tasks(
-    terms: Mapping[str, float], evaluated: Sequence[EvaluateSummary]
+def _compare_tasks(
+    terms: Mapping[str, float], evaluations: Sequence[EvaluateSummary]
 ) -> Estimate | tuple[str, ...]:
     """The estimate over seeds, averaged over tasks that have all terms; else the missing terms."""
-    few = min((each.budget for each in evaluated if each.budget is not None), default=None)
+    few = min((each.budget for each in evaluations if each.budget is not None), default=None)
     sums: list[list[float]] = []
     missing: dict[str, None] = {}
-    for task in dict.fromkeys(each.task for each in evaluated):
-        of_terms: list[list[float]] = []
+    for task in dict.fromkeys(each.task for each in evaluations):
+        task_terms: list[list[float]] = []
         for term, weight in terms.items():
-            rung, budget = (*term.split("@"), "")[:2]
-            wanted = few if budget == FEW else int(budget) if budget else None
+            rung, name = (*term.split("@"), "")[:2]
+            budget = few if name == FEW else int(name) if name else None
             scores = [
-                each.scores_of(rung)
-                for each in evaluated
-                if (each.task, each.budget) == (task, wanted) and rung in each.variants
+                each.scores(rung)
+                for each in evaluations
+                if (each.task, each.budget) == (task, budget) and rung in each.variants
             ]
-            if not scores or (budget and wanted is None):
+            if not scores or (name and budget is None):
                 missing[term] = None
             else:
-                of_terms.append([weight * score for score in scores[0]])
-        if len(of_terms) == len(terms):
-            sums.append([sum(of_seed) for of_seed in zip(*of_terms, strict=True)])
+                task_terms.append([weight * score for score in scores[0]])
+        if len(task_terms) == len(terms):
+            sums.append([sum(scores) for scores in zip(*task_terms, strict=True)])
     if not sums:
         return tuple(missing) or tuple(terms)
-    return estimate([sum(of_seed) / len(sums) for of_seed in zip(*sums, strict=True)])
+    return estimate([sum(scores) / len(sums) for scores in zip(*sums, strict=True)])

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.evaluation.comparison import predictions
+from rungwise.evaluation.comparison.predictions import PredictionRow, read_predictions
 from rungwise.evaluation.statistics import Difference, paired_bootstrap
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary, read_examples
@@ -31,40 +31,43 @@ from rungwise.tasks.scoring.metrics import metric_range
 Sums = NDArray[np.float64]
 
 
-def combined(evaluated: Artifact, task: Artifact) -> Iterator[tuple[str, str, float, Difference]]:
+def score_ensembles(
+    evaluation: Artifact, task: Artifact
+) -> Iterator[tuple[str, str, float, Difference]]:
     """Yield (variant, method, score, gain over the mean of single seeds). The methods are the
     ensemble of all seeds and, for binary classification, the tuned threshold."""
     info, examples = TaskSummary.of(task).info, read_examples(task, "test")
     kind = task_kind(info)
-    rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
-    for row in predictions.read(evaluated.folder):
-        rows.setdefault(row["variant"], {}).setdefault(row["seed"], []).append(row)
+    variants: dict[str, dict[int, list[PredictionRow]]] = {}
+    for row in read_predictions(evaluation.folder):
+        variants.setdefault(row["variant"], {}).setdefault(row["seed"], []).append(row)
 
-    def sums(said: Sequence[Any]) -> Sums:
-        return kind.sums([{kind.answer: x} for x in said], examples)
+    def sums(answers: Sequence[Any]) -> Sums:
+        return kind.sums([{kind.answer: x} for x in answers], examples)
 
-    for variant, of_seeds in rows.items():
-        alone = np.stack([sums([row["prediction"] for row in of]) for of in of_seeds.values()])
-        of_examples = list(zip(*of_seeds.values(), strict=True))
-        ways = {f"{len(alone)} seeds together": sums([together(of, info) for of in of_examples])}
+    for variant, seeds in variants.items():
+        single = np.stack([sums([row["prediction"] for row in rows]) for rows in seeds.values()])
+        by_example = list(zip(*seeds.values(), strict=True))
+        answers = [combine_answers(rows, info) for rows in by_example]
+        methods = {f"{len(single)} seeds together": sums(answers)}
         if info.kind == "classification" and len(info.labels) == 2:
-            share_N = np.array([[row["probabilities"][1] for row in of] for of in of_examples])
+            share_N = np.array([[row["probabilities"][1] for row in rows] for rows in by_example])
             either = np.stack([sums([label] * len(examples)) for label in info.labels])
-            ways["with a threshold"] = _cross_fitted(share_N.mean(axis=1), either, info)
-        for how, own in ways.items():
-            both = np.broadcast_to(own, alone.shape), alone
+            methods["with a threshold"] = _cross_fitted(share_N.mean(axis=1), either, info)
+        for method, own in methods.items():
+            both = np.broadcast_to(own, single.shape), single
             gain = paired_bootstrap(*both, kind.value, seed=0, within=metric_range(info.metric))
-            yield variant, how, float(kind.value(own.sum(axis=0))), gain
+            yield variant, method, float(kind.value(own.sum(axis=0))), gain
 
 
-def together(rows: Sequence[dict[str, Any]], info: TaskInfo) -> Any:
+def combine_answers(rows: Sequence[PredictionRow], info: TaskInfo) -> Any:
     """The ensemble's answer to one example, given its row of each seed."""
     match info.kind:
         case "regression":
             return float(np.mean([row["prediction"] for row in rows]))
         case "multilabel":
-            said = Counter(label for row in rows for label in row["prediction"])
-            return sorted(label for label, times in said.items() if 2 * times > len(rows))
+            votes = Counter(label for row in rows for label in row["prediction"])
+            return sorted(label for label, count in votes.items() if 2 * count > len(rows))
         case "span" | "generation":
             return Counter(row["prediction"] for row in rows).most_common(1)[0][0]
         case "tagging":
@@ -78,11 +81,11 @@ def together(rows: Sequence[dict[str, Any]], info: TaskInfo) -> Any:
 def _cross_fitted(share_N: Sums, either: Sums, info: TaskInfo) -> Sums:
     """The sums (N, k) with cross-fitted thresholds; `either` (2, N, k) holds those per label."""
     fold_N = np.arange(len(share_N)) % 5
-    bounds = [threshold(share_N[fold_N != f], either[:, fold_N != f], info) for f in range(5)]
+    bounds = [best_threshold(share_N[fold_N != f], either[:, fold_N != f], info) for f in range(5)]
     return np.where((share_N > np.array(bounds)[fold_N])[:, None], either[1], either[0])
 
 
-def threshold(share_N: Sums, either: Sums, info: TaskInfo) -> float:
+def best_threshold(share_N: Sums, either: Sums, info: TaskInfo) -> float:
     """The best-scoring threshold on the second label's probability, midway between two values."""
     order = np.argsort(-share_N, kind="stable")
     gains = (either[1] - either[0])[order].cumsum(axis=0)

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rungwise.evaluation.comparison.predictions import PredictionRow
 from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo
 from rungwise.tasks.kinds.pieces import WORD
 from rungwise.tasks.kinds.tagging import marks_spans, tagged_spans
 from rungwise.tasks.scoring import chrf, squad_rules
 
-Row = dict[str, Any]
-_BINS, _PARTS, _SHOWN = 10, 4, 12
+_BINS, _LENGTHS, _EXAMPLES = 10, 4, 12
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Bin:
 
 
 @dataclass(frozen=True)
-class Part:
+class LengthRange:
     """Examples of similar length in words, of which a Han character is one: bounds, number of rows,
     mean score."""
 
@@ -56,7 +56,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ErrorExample:
     """A misclassified example; `other` is the answer of another variant."""
 
     where: str
@@ -68,7 +68,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Errors:
+class ErrorAnalysis:
     """The error analysis of one variant; parts that its task kind lacks are empty. `confusion`
     counts (gold, predicted) labels, per word for tagging."""
 
@@ -77,53 +77,64 @@ class Errors:
     confusion: tuple[tuple[str, str, int], ...]
     reliability: tuple[Bin, ...]
     calibration_error: float | None
-    by_length: tuple[Part, ...]
+    by_length: tuple[LengthRange, ...]
     score_of: str
-    wrong: tuple[Shown, ...]
+    wrong: tuple[ErrorExample, ...]
 
 
-def errors(rows: Sequence[Row], variant: str, info: TaskInfo) -> Errors:
+class _Decision(NamedTuple):
+    """A label of a row, of a word (tagging), or whether a label is present (multilabel)."""
+
+    gold: str
+    prediction: str
+    confidence: float
+
+
+def analyse_errors(rows: Sequence[PredictionRow], variant: str, info: TaskInfo) -> ErrorAnalysis:
     """Analyse the errors of one variant; `rows` holds the predictions of all variants."""
-    own = [row for row in rows if row["variant"] == variant]
-    decisions = [each for row in own for each in _decisions(row, info)]
-    pairs = Counter((gold, said) for gold, said, _ in decisions)
-    bins = _reliability([(c, g == s) for g, s, c in decisions if c is not None])
+    rows = [row for row in rows if row["variant"] == variant]
+    decisions = [each for row in rows for each in _decisions(row, info)]
+    pairs = Counter((each.gold, each.prediction) for each in decisions)
+    bins = _reliability(decisions)
     total = sum(each.count for each in bins)
-    named = info.kind in ("classification", "tagging")
-    first = min(row["seed"] for row in own)
-    wrong = [_shown(row, info) for row in own if row["seed"] == first and score(row, info) < 1]
+    has_labels = info.kind in ("classification", "tagging")
+    first = min(row["seed"] for row in rows)
+    wrong = [
+        _example(row, info) for row in rows if row["seed"] == first and example_score(row, info) < 1
+    ]
     wrong.sort(key=lambda each: -(each.confidence or 0))
-    return Errors(
+    return ErrorAnalysis(
         variant,
-        _classes(own, pairs, info) if info.labels else (),
-        tuple((*pair, count) for pair, count in pairs.most_common()) if named else (),
+        _class_scores(rows, pairs, info) if info.labels else (),
+        tuple((*pair, count) for pair, count in pairs.most_common()) if has_labels else (),
         bins,
         sum(b.count * abs(b.confidence - b.right) for b in bins) / total if total else None,
-        _by_length([(_words(row), score(row, info)) for row in own]),
-        _SCORE_OF[info.kind],
-        tuple(wrong[:_SHOWN]) if info.kind != "regression" else (),
+        _by_length([(_count_words(row), example_score(row, info)) for row in rows]),
+        _SCORE_NAMES[info.kind],
+        tuple(wrong[:_EXAMPLES]) if info.kind != "regression" else (),
     )
 
 
-def disagreements(
-    rows: Sequence[Row], first: str, second: str, info: TaskInfo
-) -> tuple[dict[str, int], tuple[Shown, ...]]:
+def compare_errors(
+    rows: Sequence[PredictionRow], first: str, second: str, info: TaskInfo
+) -> tuple[dict[str, int], tuple[ErrorExample, ...]]:
     """Count which of two variants is right; list examples of the first seed that only `first` gets
     wrong. Not for regression."""
-    others = {(row["seed"], i): row for i, row in _numbered(rows, second)}
+    others = {(row["seed"], number): row for number, row in _number_examples(rows, second)}
+    names = {(True, True): "both", (True, False): "first", (False, True): "second"}
     counts = {"both": 0, "first": 0, "second": 0, "neither": 0}
-    shown = []
-    for place, row in _numbered(rows, first):
-        other = others[row["seed"], place]
-        right = score(row, info) == 1, score(other, info) == 1
-        name = {(True, True): "both", (True, False): "first", (False, True): "second"}
-        counts[name.get(right, "neither")] += 1
-        if right == (False, True) and len(shown) < _SHOWN and row["seed"] == rows[0]["seed"]:
-            shown.append(_shown(row, info, other))
-    return counts, tuple(shown)
+    examples = []
+    for number, row in _number_examples(rows, first):
+        other = others[row["seed"], number]
+        right = example_score(row, info) == 1, example_score(other, info) == 1
+        counts[names.get(right, "neither")] += 1
+        is_first_seed = row["seed"] == rows[0]["seed"]
+        if right == (False, True) and is_first_seed and len(examples) < _EXAMPLES:
+            examples.append(_example(row, info, other))
+    return counts, tuple(examples)
 
 
-_SCORE_OF = {
+_SCORE_NAMES = {
     "classification": "accuracy",
     "multilabel": "share of texts with exactly the right labels",
     "choice": "accuracy",
@@ -134,137 +145,137 @@ _SCORE_OF = {
 }
 
 
-def score(row: Row, info: TaskInfo) -> float:
+def example_score(row: PredictionRow, info: TaskInfo) -> float:
     """The score of one example: 1 if right; for regression, the absolute error."""
+    gold, prediction = row["gold"], row["prediction"]
     match info.kind:
         case "regression":
-            return abs(row["prediction"] - row["gold"])
+            return abs(prediction - gold)
         case "tagging":
-            pairs = zip(row["gold"], row["prediction"], strict=True)
-            return float(np.mean([gold == said for gold, said in pairs]))
+            return float(np.mean([a == b for a, b in zip(gold, prediction, strict=True)]))
         case "span":
-            answers = tuple(Answer(text, 0) for text in row["gold"])
-            asked = Question("", "", row["question"], row["context"], answers)
-            return squad_rules.score_answer(row["prediction"], asked)[1]
+            answers = tuple(Answer(text, 0) for text in gold)
+            question = Question("", "", row["question"], row["context"], answers)
+            return squad_rules.score_answer(prediction, question)[1]
         case "generation":
-            return float(chrf.same(row["prediction"], row["gold"]))
+            return float(chrf.same(prediction, gold))
         case _:
-            return float(row["gold"] == row["prediction"])
+            return float(gold == prediction)
 
 
-def _decisions(row: Row, info: TaskInfo) -> list[tuple[str, str, float | None]]:
-    """(gold, predicted, confidence) per row, word (tagging) or label (multilabel: present?)."""
+def _decisions(row: PredictionRow, info: TaskInfo) -> list[_Decision]:
     match info.kind:
         case "tagging":
-            shares = row["probabilities"]
-            return [
-                (gold, said, share[info.labels.index(said)])
-                for gold, said, share in zip(row["gold"], row["prediction"], shares, strict=True)
-            ]
+            words = zip(row["gold"], row["prediction"], row["probabilities"], strict=True)
+            return [_Decision(gold, tag, p[info.labels.index(tag)]) for gold, tag, p in words]
         case "multilabel":
-            shares = zip(info.labels, row["probabilities"], strict=True)
             return [
-                (str(label in row["gold"]), str(said), share if said else 1 - share)
-                for label, share in shares
-                for said in [label in row["prediction"]]
+                _Decision(str(label in row["gold"]), str(present), p if present else 1 - p)
+                for label, p in zip(info.labels, row["probabilities"], strict=True)
+                for present in [label in row["prediction"]]
             ]
         case "classification" | "choice":
-            return [(str(row["gold"]), str(row["prediction"]), max(row["probabilities"]))]
+            confidence = max(row["probabilities"])
+            return [_Decision(str(row["gold"]), str(row["prediction"]), confidence)]
         case _:
             return []
 
 
-def _classes(
-    rows: Sequence[Row], pairs: Counter[tuple[str, str]], info: TaskInfo
+def _class_scores(
+    rows: Sequence[PredictionRow], pairs: Counter[tuple[str, str]], info: TaskInfo
 ) -> tuple[ClassScores, ...]:
-    right, gold, said = Counter[str](), Counter[str](), Counter[str]()
+    right, gold, predicted = Counter[str](), Counter[str](), Counter[str]()
     spans = info.kind == "tagging" and marks_spans(info.labels)
     if spans or info.kind == "multilabel":
         for row in rows:
-            wanted, found = (
+            truth, answer = (
                 tagged_spans(row[name]) if spans else set(zip(row[name]))
                 for name in ("gold", "prediction")
             )
-            for counts, several in ((right, wanted & found), (gold, wanted), (said, found)):
-                counts.update(name for name, *_ in several)
-        names = sorted(gold | said)
+            for counts, items in ((right, truth & answer), (gold, truth), (predicted, answer)):
+                counts.update(name for name, *_ in items)
+        names = sorted(gold | predicted)
     else:
-        for (wanted, found), count in pairs.items():
-            gold[wanted] += count
-            said[found] += count
-            right[wanted] += count * (wanted == found)
-        names = [name for name in info.labels if gold[name] or said[name]]
-    return tuple(_class(name, right[name], gold[name], said[name]) for name in names)
-
-
-def _class(name: str, right: int, gold: int, said: int) -> ClassScores:
-    precision, recall = (right / each if each else 0.0 for each in (said, gold))
-    return ClassScores(name, precision, recall, 2 * right / (gold + said), gold, said)
-
-
-def _reliability(decisions: Sequence[tuple[float, bool]]) -> tuple[Bin, ...]:
-    if not decisions:
-        return ()
-    confidence_N, right_N = (np.array(each, float) for each in zip(*decisions, strict=True))
-    place_N = np.minimum((confidence_N * _BINS).astype(int), _BINS - 1)
-    chosen = [place_N == place for place in range(_BINS) if (place_N == place).any()]
+        for (truth, answer), count in pairs.items():
+            gold[truth] += count
+            predicted[answer] += count
+            right[truth] += count * (truth == answer)
+        names = [name for name in info.labels if gold[name] or predicted[name]]
     return tuple(
-        Bin(int(of.sum()), float(confidence_N[of].mean()), float(right_N[of].mean()))
-        for of in chosen
-    )
-
-
-def _by_length(scored: Sequence[tuple[int, float]]) -> tuple[Part, ...]:
-    """Split into four parts of about equal size; equal lengths stay together."""
-    lengths = np.array([length for length, _ in scored])
-    scores = np.array([each for _, each in scored])
-    bounds = np.unique(np.quantile(lengths, np.arange(1, _PARTS) / _PARTS, method="lower"))
-    part_N = np.searchsorted(bounds, lengths, side="left")
-    return tuple(
-        Part(
-            int(lengths[of].min()), int(lengths[of].max()), int(of.sum()), float(scores[of].mean())
+        ClassScores(
+            name,
+            precision=right[name] / predicted[name] if predicted[name] else 0.0,
+            recall=right[name] / gold[name] if gold[name] else 0.0,
+            f1=2 * right[name] / (gold[name] + predicted[name]),
+            gold=gold[name],
+            said=predicted[name],
         )
-        for part in np.unique(part_N)
-        if (of := part_N == part).any()
+        for name in names
     )
 
 
-def _numbered(rows: Sequence[Row], variant: str) -> list[tuple[int, Row]]:
-    """The rows of a variant, each with the index of its example, the same for each seed."""
-    places = Counter[int]()
+def _reliability(decisions: Sequence[_Decision]) -> tuple[Bin, ...]:
+    confidence_N = np.array([each.confidence for each in decisions])
+    right_N = np.array([float(each.gold == each.prediction) for each in decisions])
+    bin_N = np.minimum((confidence_N * _BINS).astype(int), _BINS - 1)
+    return tuple(
+        Bin(int(inside.sum()), float(confidence_N[inside].mean()), float(right_N[inside].mean()))
+        for place in range(_BINS)
+        if (inside := bin_N == place).any()
+    )
+
+
+def _by_length(scores: Sequence[tuple[int, float]]) -> tuple[LengthRange, ...]:
+    """Split (length, score) into four ranges of about equal size; equal lengths stay together."""
+    length_N, score_N = (np.array(column) for column in zip(*scores, strict=True))
+    bounds = np.unique(np.quantile(length_N, np.arange(1, _LENGTHS) / _LENGTHS, method="lower"))
+    range_N = np.searchsorted(bounds, length_N, side="left")
+    ranges = []
+    for number in np.unique(range_N):
+        lengths, values = length_N[range_N == number], score_N[range_N == number]
+        shortest, longest = int(lengths.min()), int(lengths.max())
+        ranges.append(LengthRange(shortest, longest, len(values), float(values.mean())))
+    return tuple(ranges)
+
+
+def _number_examples(
+    rows: Sequence[PredictionRow], variant: str
+) -> list[tuple[int, PredictionRow]]:
+    """The rows of a variant, each with the number of its example, the same for each seed."""
+    next_number = Counter[int]()
     numbered = []
     for row in rows:
         if row["variant"] == variant:
-            numbered.append((places[row["seed"]], row))
-            places[row["seed"]] += 1
+            numbered.append((next_number[row["seed"]], row))
+            next_number[row["seed"]] += 1
     return numbered
 
 
-def text_of(row: Row) -> str:
+def input_text(row: PredictionRow) -> str:
     """The input of an example as readable text."""
     words = [" ".join(row["words"])] if "words" in row else []
     names = ("context", "question", "text", "second")
     return "\n".join([*words, *(row[name] for name in names if row.get(name))])
 
 
-def _words(row: Row) -> int:
-    return len(row["words"]) if "words" in row else len(WORD.findall(text_of(row)))
+def _count_words(row: PredictionRow) -> int:
+    return len(row["words"]) if "words" in row else len(WORD.findall(input_text(row)))
 
 
-def _shown(row: Row, info: TaskInfo, other: Row | None = None) -> Shown:
-    confidence = [c for _, _, c in _decisions(row, info) if c is not None]
-    said = _written(row, row["prediction"], info)
-    return Shown(
+def _example(
+    row: PredictionRow, info: TaskInfo, other: PredictionRow | None = None
+) -> ErrorExample:
+    return ErrorExample(
         row["where"],
-        text_of(row),
-        _written(row, row["gold"], info),
-        said,
-        min(confidence, default=None),
-        None if other is None else _written(other, other["prediction"], info),
+        input_text(row),
+        _answer_text(row, row["gold"], info),
+        _answer_text(row, row["prediction"], info),
+        min((each.confidence for each in _decisions(row, info)), default=None),
+        None if other is None else _answer_text(other, other["prediction"], info),
     )
 
 
-def _written(row: Row, value: Any, info: TaskInfo) -> str:
+def _answer_text(row: PredictionRow, value: Any, info: TaskInfo) -> str:
     """A gold answer or prediction as readable text; tags O are left out."""
     match info.kind:
         case "choice":
@@ -275,7 +286,7 @@ def _written(row: Row, value: Any, info: TaskInfo) -> str:
         case "multilabel":
             return ", ".join(value) or "no label"
         case "span":
-            said = [value] if isinstance(value, str) else value
-            return " | ".join(dict.fromkeys(said)) or "no answer"
+            answers = [value] if isinstance(value, str) else value
+            return " | ".join(dict.fromkeys(answers)) or "no answer"
         case _:
             return str(value)

@@ -28,14 +28,16 @@ from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import Example, TaskSummary, read_examples
 
+PredictionRow = dict[str, Any]
+
 FILE = "predictions.parquet"
 _TARGETS = ("target", "tags", "answers")
 _ANSWERS = {kind.answer for kind in KINDS.values()}
 
 
-def rows(
+def prediction_rows(
     variant: str, seed: int, examples: Sequence[Example], predictions: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+) -> list[PredictionRow]:
     """The rows of one model; `predictions` are those of kinds.py, with probabilities added."""
     return [
         {"variant": variant, "seed": seed, **_row(asdict(example), prediction)}
@@ -43,34 +45,34 @@ def rows(
     ]
 
 
-def write(written: Sequence[dict[str, Any]], output: Folder) -> None:
+def write_predictions(rows: Sequence[PredictionRow], output: Folder) -> None:
     with output.staged(FILE) as path:
-        pq.write_table(pa.Table.from_pylist(list(written)), path)
+        pq.write_table(pa.Table.from_pylist(list(rows)), path)
 
 
-def read(folder: Folder) -> list[dict[str, Any]]:
+def read_predictions(folder: Folder) -> list[PredictionRow]:
     return pq.read_table(folder.local(FILE)).to_pylist()
 
 
-def of_chosen(evaluated: Artifact) -> list[dict[str, Any]]:
+def kept_predictions(evaluation: Artifact) -> list[PredictionRow]:
     """The rows of the kept model, one per test example."""
-    chosen = EvaluateSummary.of(evaluated).chosen
-    which = (chosen.variant, chosen.seed)
-    return [row for row in read(evaluated.folder) if (row["variant"], row["seed"]) == which]
+    best = EvaluateSummary.of(evaluation).chosen
+    rows = read_predictions(evaluation.folder)
+    return [row for row in rows if (row["variant"], row["seed"]) == (best.variant, best.seed)]
 
 
-def sums_of_chosen(evaluated: Artifact, task: Artifact) -> NDArray[np.float64]:
+def kept_sums(evaluation: Artifact, task: Artifact) -> NDArray[np.float64]:
     """The sums (1, N, k) of the kept model's metric per test example, for `paired_bootstrap`."""
     kind = task_kind(TaskSummary.of(task).info)
-    said = [{kind.answer: row["prediction"]} for row in of_chosen(evaluated)]
-    return kind.sums(said, read_examples(task, "test"))[None]
+    answers = [{kind.answer: row["prediction"]} for row in kept_predictions(evaluation)]
+    return kind.sums(answers, read_examples(task, "test"))[None]
 
 
-def _row(example: dict[str, Any], prediction: Mapping[str, Any]) -> dict[str, Any]:
+def _row(example: dict[str, Any], prediction: Mapping[str, Any]) -> PredictionRow:
     gold = next(example.pop(name) for name in _TARGETS if name in example)
     if isinstance(gold, tuple):
         gold = [each["text"] if isinstance(each, dict) else each for each in gold]
-    said = next(prediction[name] for name in _ANSWERS if name in prediction)
-    more = ("probabilities", "start", "no_answer_score")
-    kept = {name: prediction[name] for name in more if name in prediction}
-    return {**example, "gold": gold, "prediction": said, **kept}
+    answer = next(prediction[name] for name in _ANSWERS if name in prediction)
+    names = ("probabilities", "start", "no_answer_score")
+    details = {name: prediction[name] for name in names if name in prediction}
+    return {**example, "gold": gold, "prediction": answer, **details}

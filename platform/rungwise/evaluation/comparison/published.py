@@ -149,7 +149,7 @@ class PublishedConfig(Config):
     rows: dict[str, str] = Field(min_length=1)  # by variant: the row to show beside it
 
     @model_validator(mode="after")
-    def _known(self) -> PublishedConfig:
+    def _check_rows(self) -> PublishedConfig:
         known = TABLES[self.table].rows
         for variant, row in self.rows.items():
             if row not in known:

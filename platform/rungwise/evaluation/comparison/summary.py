@@ -83,7 +83,7 @@ class EvaluateSummary(Summary):
     beats_baselines: bool | None
     chosen: SeedRow
 
-    def scores_of(self, variant: str, split: str = "test") -> list[float]:
+    def scores(self, variant: str, split: str = "test") -> list[float]:
         """The judged scores of a variant, one per seed."""
         return [getattr(row, split)[self.metric] for row in self.rows if row.variant == variant]
 

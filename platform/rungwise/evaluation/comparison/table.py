@@ -10,7 +10,7 @@ Signs agree or disagree only if our interval excludes 0; otherwise they are unre
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from rungwise.core.configuration.config import Config
@@ -35,7 +35,7 @@ class TableConfig(Config):
     columns: dict[str, str | None]
 
 
-class Score(Part):
+class TaskScore(Part):
     """The judged test score of a variant on a task, and the best trivial baseline."""
 
     task: str
@@ -49,13 +49,13 @@ class Score(Part):
     baseline_score: float | None
 
 
-class BudgetScore(Score):
+class BudgetScore(TaskScore):
     """The same at one label budget."""
 
     budget: int
 
 
-class Step(Part):
+class RowDifference(Part):
     """A variant minus the one above it: Student's t interval over seeds and bootstrap interval.
     `p_holm` is the bootstrap's `p` corrected for all differences of the table."""
 
@@ -80,8 +80,8 @@ class Reference(Part):
 
 
 class TableSummary(Summary):
-    scores: tuple[Score, ...]
-    differences: tuple[Step, ...]
+    scores: tuple[TaskScore, ...]
+    differences: tuple[RowDifference, ...]
     budgets: tuple[BudgetScore, ...]
     published: Reference | None
 
@@ -90,24 +90,24 @@ def build_table(
     config: TableConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> TableSummary:
     """Write `table.csv`, `differences.csv`, `budgets.csv` and `table.md`."""
-    _check(config)
-    evaluated = [EvaluateSummary.of(artifact) for artifact in inputs.values()]
-    whole = [each for each in evaluated if each.budget is None]
-    scores = [score for each in whole for score in _scores(each)]
-    steps = _corrected([step for each in whole for step in _steps(config, each)])
+    _check_columns(config)
+    evaluations = [EvaluateSummary.of(artifact) for artifact in inputs.values()]
+    whole = [each for each in evaluations if each.budget is None]
+    scores = [score for each in whole for score in _task_scores(each)]
+    differences = _correct_ps([row for each in whole for row in _row_differences(config, each)])
     budgets = [
         BudgetScore(**score.model_dump(), budget=each.budget or each.examples.train)
-        for each in evaluated
-        for score in _scores(each)
+        for each in evaluations
+        for score in _task_scores(each)
     ]
     budgets.sort(key=lambda row: (row.task, row.variant, row.budget))
-    for name, rows in (("table", scores), ("differences", steps), ("budgets", budgets)):
+    for name, rows in (("table", scores), ("differences", differences), ("budgets", budgets)):
         output.write_bytes(f"{name}.csv", csv_bytes([row.model_dump() for row in rows]))
-    output.write_bytes("table.md", markdown(scores, steps, config).encode("utf-8"))
-    signs = [step.sign for step in steps if step.sign is not None]
+    output.write_bytes("table.md", markdown(scores, differences, config).encode("utf-8"))
+    signs = [row.sign for row in differences if row.sign is not None]
     agree = signs.count("agrees")
     resolved = agree + signs.count("disagrees")
-    compared = f"; of {len(signs)} published differences {resolved} resolved here, {agree} agree"
+    agreement = f"; of {len(signs)} published differences {resolved} resolved here, {agree} agree"
     variants = {score.variant for score in scores}
     reference = None
     if config.published is not None:
@@ -115,19 +115,19 @@ def build_table(
         reference = Reference(table=table, source=TABLES[table].source)
     return TableSummary(
         scores=tuple(scores),
-        differences=tuple(steps),
+        differences=tuple(differences),
         budgets=tuple(budgets),
         published=reference,
         show=("table.csv", "differences.csv", "budgets.csv", "table.md"),
         headline=f"{counted(len(variants), 'variant')}, {counted(len(whole), 'task')}"
-        + compared * bool(signs),
+        + agreement * bool(signs),
     )
 
 
 TABLE = StageType("table", 4, build_table, TableSummary)
 
 
-def _check(config: TableConfig) -> None:
+def _check_columns(config: TableConfig) -> None:
     if config.published is None:
         return
     known = TABLES[config.published.table].columns
@@ -139,126 +139,121 @@ def _check(config: TableConfig) -> None:
             )
 
 
-def _scores(evaluated: EvaluateSummary) -> list[Score]:
-    baseline, value = evaluated.best_trivial() or (None, None)
+def _task_scores(evaluation: EvaluateSummary) -> list[TaskScore]:
+    baseline, value = evaluation.best_trivial() or (None, None)
     return [
-        Score(
-            task=evaluated.task,
+        TaskScore(
+            task=evaluation.task,
             variant=name,
-            metric=evaluated.metric,
-            **asdict(variant.estimates[evaluated.metric]),
+            metric=evaluation.metric,
+            **asdict(variant.estimates[evaluation.metric]),
             baseline=baseline,
             baseline_score=value,
         )
-        for name, variant in evaluated.variants.items()
+        for name, variant in evaluation.variants.items()
     ]
 
 
-def _steps(config: TableConfig, evaluated: EvaluateSummary) -> list[Step]:
-    drawn = {(each.first, each.second): each.bootstrap for each in evaluated.differences}
-    steps = []
-    for above, name in itertools.pairwise(evaluated.variants):
+def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[RowDifference]:
+    bootstraps = {(each.first, each.second): each.bootstrap for each in evaluation.differences}
+    rows = []
+    for above, name in itertools.pairwise(evaluation.variants):
         ours = paired_difference(
-            evaluated.scores_of(name), evaluated.scores_of(above), metric_range(evaluated.metric)
+            evaluation.scores(name), evaluation.scores(above), metric_range(evaluation.metric)
         )
-        published = _published(config, evaluated.task, above, name)
-        both = drawn[above, name]  # above minus name: negated below
-        steps.append(
-            Step(
-                task=evaluated.task,
+        published = _published_points(config, evaluation.task, above, name)
+        bootstrap = bootstraps[above, name]  # above minus name: negated below
+        rows.append(
+            RowDifference(
+                task=evaluation.task,
                 variant=name,
                 minus=above,
                 **asdict(ours),
-                bootstrap_low=-both.high,
-                bootstrap_high=-both.low,
-                p=both.p,
-                p_holm=both.p,
+                bootstrap_low=-bootstrap.high,
+                bootstrap_high=-bootstrap.low,
+                p=bootstrap.p,
+                p_holm=bootstrap.p,
                 published_points=published,
                 sign=None if published is None else sign_agreement(published, ours),
             )
         )
-    return steps
+    return rows
 
 
-def _corrected(steps: list[Step]) -> list[Step]:
-    """Correct p values over all steps as one family of comparisons."""
-    ps = holm([step.p for step in steps])
-    return [step.model_copy(update={"p_holm": p}) for step, p in zip(steps, ps, strict=True)]
+def _correct_ps(rows: list[RowDifference]) -> list[RowDifference]:
+    """Correct p values over all rows as one family of comparisons."""
+    ps = holm([row.p for row in rows])
+    return [row.model_copy(update={"p_holm": p}) for row, p in zip(rows, ps, strict=True)]
 
 
-def _published(config: TableConfig, task: str, above: str, name: str) -> float | None:
+def _published_points(config: TableConfig, task: str, above: str, name: str) -> float | None:
     """The published difference in points; None if a value is missing."""
     column = config.columns.get(task)
     if config.published is None or column is None:
         return None
-    rows, known = config.published.rows, TABLES[config.published.table]
+    rows, table = config.published.rows, TABLES[config.published.table]
     if above not in rows or name not in rows:
         return None
-    old, new = known.value(rows[above], column), known.value(rows[name], column)
+    old, new = table.value(rows[above], column), table.value(rows[name], column)
     return None if old is None or new is None else round(new - old, 1)
 
 
-def markdown(scores: Sequence[Score], steps: Sequence[Step], config: TableConfig) -> str:
+def markdown(
+    scores: Sequence[TaskScore], differences: Sequence[RowDifference], config: TableConfig
+) -> str:
     """The table in Markdown: variants down, tasks across, differences below."""
-    cells = {(row.variant, row.task): row for row in scores}
-    shown = {(step.variant, step.task): step for step in steps}
-    variants = dict.fromkeys(row.variant for row in scores)
-    later = dict.fromkeys(step.variant for step in steps)
-    tasks = {row.task: row for row in scores}
+    tasks = {score.task: score for score in scores}
+    heads = [f"{name} ({score.metric.replace('_', ' ')})" for name, score in tasks.items()]
     trivial = [
-        f"{100 * row.baseline_score:.1f} ({row.baseline})" if row.baseline_score is not None else ""
-        for row in tasks.values()
+        f"{100 * score.baseline_score:.1f} ({score.baseline})" if score.baseline else ""
+        for score in tasks.values()
     ]
     lines = [
         "Ours: mean [95 % interval] over seeds, in percent, correlations times 100.",
         "",
-        _line("variant", *(f"{t} ({row.metric.replace('_', ' ')})" for t, row in tasks.items())),
-        _line(*["---"] * (len(tasks) + 1)),
-        *(
-            _line(name, *(_interval(cells.get((name, task))) for task in tasks))
-            for name in variants
-        ),
+        *_grid(heads, tasks, {(s.variant, s.task): _score_text(s) for s in scores}),
         _line("best trivial baseline", *trivial),
     ]
-    if steps:
-        reference = ", with the published ones." if config.published else "."
+    if differences:
+        cells = {(each.variant, each.task): _difference_text(each) for each in differences}
+        significant = [
+            f"{each.variant} on {each.task}" for each in differences if each.p_holm < 0.05
+        ]
         lines += [
             "",
-            f"Differences from the row above, in points, seed by seed{reference}",
+            "Differences from the row above, in points, seed by seed"
+            + (", with the published ones." if config.published else "."),
             "",
-            _line("variant", *tasks),
-            _line(*["---"] * (len(tasks) + 1)),
-            *(
-                _line(name, *(_difference(shown.get((name, task))) for task in tasks))
-                for name in later
-            ),
-        ]
-        some = [f"{step.variant} on {step.task}" for step in steps if step.p_holm < 0.05]
-        lines += [
+            *_grid(list(tasks), tasks, cells),
             "",
-            f"After Holm's correction over these {len(steps)} differences, the bootstrap's p is "
-            f"below 0.05 for {', '.join(some) or 'none'}.",
+            f"After Holm's correction over these {len(differences)} differences, the bootstrap's p "
+            f"is below 0.05 for {', '.join(significant) or 'none'}.",
         ]
-    if steps and config.published:
-        lines += ["", f"Published: {TABLES[config.published.table].source}."]
+        if config.published:
+            lines += ["", f"Published: {TABLES[config.published.table].source}."]
     return "\n".join(lines) + "\n"
 
 
-def _interval(row: Score | None) -> str:
-    if row is None:
-        return ""
-    return f"{100 * row.mean:.1f} [{100 * row.low:.1f}, {100 * row.high:.1f}]"
-
-
-def _difference(step: Step | None) -> str:
-    if step is None:
-        return ""
-    ours = f"{100 * step.mean:+.1f} [{100 * step.low:+.1f}, {100 * step.high:+.1f}]"
-    if step.published_points is None:
-        return ours
-    sign = f", {step.sign}" if step.sign else ""
-    return f"{ours} (published {step.published_points:+.1f}{sign})"
+def _grid(
+    heads: Iterable[str], tasks: Collection[str], cells: Mapping[tuple[str, str], str]
+) -> list[str]:
+    """The lines of a table; `cells` are by variant and task."""
+    variants = dict.fromkeys(variant for variant, _ in cells)
+    rows = [_line(name, *(cells.get((name, task), "") for task in tasks)) for name in variants]
+    return [_line("variant", *heads), _line(*["---"] * (len(tasks) + 1)), *rows]
 
 
 def _line(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def _score_text(score: TaskScore) -> str:
+    return f"{100 * score.mean:.1f} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+
+
+def _difference_text(row: RowDifference) -> str:
+    ours = f"{100 * row.mean:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]"
+    if row.published_points is None:
+        return ours
+    sign = f", {row.sign}" if row.sign else ""
+    return f"{ours} (published {row.published_points:+.1f}{sign})"

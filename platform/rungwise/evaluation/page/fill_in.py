@@ -18,14 +18,14 @@ import torch
 from tokenizers import Tokenizer
 
 from rungwise.core.randomness import bits
-from rungwise.evaluation.page.held_out import drawn, originals, rows
+from rungwise.evaluation.page.held_out import draw_instances, original_ids, read_masked
 from rungwise.evaluation.page.spelling import Spelling, token_text
 from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.models.trained.capabilities import BlankLogits
 
 TOP = 5
 _INSTANCE, _WORD = 11, 12  # streams of the generator
-_SHOWN_TOKENS = 16  # minimum on either side of the blank
+_CONTEXT_TOKENS = 16  # minimum on either side of the blank
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Filled:
+class BlankResult:
     """A blank with the model's best guesses; `rank` of the right word counts from 1."""
 
     blank: Blank
@@ -60,7 +60,7 @@ class Filled:
     probability: float
 
 
-def choose(
+def choose_blanks(
     reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, number: int, seed: int
 ) -> list[Blank]:
     """Choose up to `number` blanks; fewer if the text lacks whole words."""
@@ -68,12 +68,12 @@ def choose(
     special = (reader.reader if isinstance(reader, MaskedReader) else reader).special
     borders = (special.cls, special.sep, special.end)
     blanks: list[Blank] = []
-    for instance in drawn(seed, _INSTANCE, len(reader)):
+    for instance in draw_instances(seed, _INSTANCE, len(reader)):
         if len(blanks) == number:
             break
         if isinstance(reader, MaskedReader):
-            batch = rows(reader, np.array([instance]), seed)
-            ids, segments = originals(batch)[0].tolist(), batch.segments[0].tolist()
+            batch = read_masked(reader, np.array([instance]), seed)
+            ids, segments = original_ids(batch)[0].tolist(), batch.segments[0].tolist()
             length = int(batch.lengths[0])
             if batch.document is not None:
                 length = int((batch.document[0] == batch.document[0, 0]).sum())
@@ -92,7 +92,7 @@ def choose(
         if not words:
             continue
         position = words[int(bits(seed, _WORD, instance) % np.uint64(len(words)))]
-        first, stop = _shown(ids, position, last, borders, spelling)
+        first, stop = _context_range(ids, position, last, borders, spelling)
         before, after = (
             tokenizer.decode(part, skip_special_tokens=False).strip()
             for part in (ids[first:position], ids[position + 1 : stop])
@@ -116,7 +116,9 @@ def choose(
     return blanks
 
 
-def fill(model: BlankLogits, tokenizer: Tokenizer, blanks: Sequence[Blank]) -> list[Filled]:
+def fill_blanks(
+    model: BlankLogits, tokenizer: Tokenizer, blanks: Sequence[Blank]
+) -> list[BlankResult]:
     if not blanks:
         return []
     with torch.no_grad():
@@ -127,7 +129,7 @@ def fill(model: BlankLogits, tokenizer: Tokenizer, blanks: Sequence[Blank]) -> l
             torch.tensor([blank.position for blank in blanks]),
         )
     probability_BV = torch.softmax(logits_BV.float(), dim=-1)
-    filled = []
+    results = []
     for blank, probability_V in zip(blanks, probability_BV, strict=True):
         right = float(probability_V[blank.answer_id])
         best = torch.topk(probability_V, min(TOP, len(probability_V)))
@@ -136,11 +138,11 @@ def fill(model: BlankLogits, tokenizer: Tokenizer, blanks: Sequence[Blank]) -> l
             for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         )
         rank = 1 + int((probability_V > probability_V[blank.answer_id]).sum())
-        filled.append(Filled(blank, guesses, rank, right))
-    return filled
+        results.append(BlankResult(blank, guesses, rank, right))
+    return results
 
 
-def _shown(
+def _context_range(
     ids: Sequence[int],
     position: int,
     last: int,
@@ -148,7 +150,7 @@ def _shown(
     spelling: Spelling,
 ) -> tuple[int, int]:
     """The range [first, stop) of tokens to show: one document, cut at words where possible."""
-    least, most = _SHOWN_TOKENS, 2 * _SHOWN_TOKENS
+    least, most = _CONTEXT_TOKENS, 2 * _CONTEXT_TOKENS
     first, stop = position, position + 1
     while first > 1 and ids[first - 1] not in borders and position - first < most:
         if position - first >= least and not spelling.continues(ids[first]):

@@ -43,18 +43,20 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Continued:
+class Continuation:
     prompt: Prompt
     greedy: str
     sampled: str
 
 
-def choose(reader: InstanceReader, tokenizer: Tokenizer, number: int, seed: int) -> list[Prompt]:
+def choose_prompts(
+    reader: InstanceReader, tokenizer: Tokenizer, number: int, seed: int
+) -> list[Prompt]:
     """Choose up to `number` prompts; fewer if the text lacks long stretches."""
-    spelling, end = Spelling.of(tokenizer), held_out.end_of(reader)
+    spelling, end = Spelling.of(tokenizer), held_out.end_id(reader)
     window = reader.width - 1
     prompts: list[Prompt] = []
-    for instance in held_out.drawn(seed, _BLOCK, len(reader)):
+    for instance in held_out.draw_instances(seed, _BLOCK, len(reader)):
         if len(prompts) == number:
             break
         row = reader.rows(np.array([instance]))
@@ -63,33 +65,33 @@ def choose(reader: InstanceReader, tokenizer: Tokenizer, number: int, seed: int)
             stretch = stretch[1:]  # a block can begin within a word
         if len(stretch) < _SHORTEST_STRETCH:
             continue
-        length = _cut(stretch, spelling)
+        length = _prompt_length(stretch, spelling)
         room = min(MOST_NEW, window - length)
         prompt, truth = stretch[:length], stretch[length : length + room]
         text = _text(tokenizer, prompt, end).lstrip()
         prompts.append(
-            Prompt(instance, tuple(prompt), room, text, _added(tokenizer, prompt, truth, end))
+            Prompt(instance, tuple(prompt), room, text, _added_text(tokenizer, prompt, truth, end))
         )
     return prompts
 
 
 @torch.no_grad()
-def go_on(
+def continue_prompts(
     model: NextTokenLogits, tokenizer: Tokenizer, prompts: Sequence[Prompt], end: int, seed: int
-) -> list[Continued]:
+) -> list[Continuation]:
     """Continue each prompt both ways, until the model ends the document."""
     if not prompts:
         return []
     greedy, sampled = (
-        _generated(model, prompts, end, seed, temperature) for temperature in (0.0, TEMPERATURE)
+        _generate(model, prompts, end, seed, temperature) for temperature in (0.0, TEMPERATURE)
     )
     return [
-        Continued(prompt, *(_added(tokenizer, prompt.ids, new, end) for new in both))
+        Continuation(prompt, *(_added_text(tokenizer, prompt.ids, new, end) for new in both))
         for prompt, *both in zip(prompts, greedy, sampled, strict=True)
     ]
 
 
-def _generated(
+def _generate(
     model: NextTokenLogits, prompts: Sequence[Prompt], end: int, seed: int, temperature: float
 ) -> list[list[int]]:
     """New tokens per prompt, including the end symbol; temperature 0 is greedy."""
@@ -107,8 +109,8 @@ def _generated(
                 seed, _TOKEN, np.array([prompts[row].instance for row in open_rows]), last_N.numpy()
             )
             # Rounding leaves the sum beside 1; scaling by it keeps every draw within range.
-            drawn_N1 = torch.from_numpy(draw_N)[:, None] * below_NV[:, -1:]
-            next_N = torch.searchsorted(below_NV, drawn_N1, right=True)[:, 0]
+            draw_N1 = torch.from_numpy(draw_N)[:, None] * below_NV[:, -1:]
+            next_N = torch.searchsorted(below_NV, draw_N1, right=True)[:, 0]
         else:
             next_N = logits_NV.argmax(dim=-1)
         for row, token in zip(open_rows, next_N.tolist(), strict=True):
@@ -123,12 +125,12 @@ def _generated(
 
 def _longest_stretch(ids: list[int], end: int) -> list[int]:
     """The longest run of one document, including the symbol that opens it, if present."""
-    opens = [0, *(place for place, token in enumerate(ids) if token == end and place), len(ids)]
-    begin, stop = max(pairwise(opens), key=lambda bounds: bounds[1] - bounds[0])
+    starts = [0, *(place for place, token in enumerate(ids) if token == end and place), len(ids)]
+    begin, stop = max(pairwise(starts), key=lambda bounds: bounds[1] - bounds[0])
     return ids[begin:stop]
 
 
-def _cut(stretch: list[int], spelling: Spelling) -> int:
+def _prompt_length(stretch: list[int], spelling: Spelling) -> int:
     """The prompt's length: at most half of the stretch, if possible up to a word boundary."""
     most = min(LONGEST_PROMPT, len(stretch) // 2)
     for length in range(most, most // 2, -1):
@@ -141,7 +143,7 @@ def _text(tokenizer: Tokenizer, ids: Sequence[int], end: int) -> str:
     return tokenizer.decode([t for t in ids if t != end], skip_special_tokens=False)
 
 
-def _added(tokenizer: Tokenizer, prompt: Sequence[int], new: Sequence[int], end: int) -> str:
+def _added_text(tokenizer: Tokenizer, prompt: Sequence[int], new: Sequence[int], end: int) -> str:
     """The text that `new` adds to the prompt, whitespace included."""
     before = _text(tokenizer, prompt, end)
     whole = _text(tokenizer, [*prompt, *new], end)

@@ -20,21 +20,21 @@ MOST_INSTANCES = 2048  # per page
 _ROWS_AT_ONCE = 512
 
 
-def rows(reader: MaskedReader, instances: NDArray[np.int64], seed: int) -> MaskedBatch:
+def read_masked(reader: MaskedReader, instances: NDArray[np.int64], seed: int) -> MaskedBatch:
     """Return these instances with the masks of epoch 0, as validation uses them."""
     return reader.batch(instances, np.zeros_like(instances), seed)
 
 
-def blocks(reader: InstanceReader, instances: NDArray[np.int64]) -> CausalBlocks:
-    return causal.batch(reader.rows(instances), end_of(reader))
+def read_blocks(reader: InstanceReader, instances: NDArray[np.int64]) -> CausalBlocks:
+    return causal.batch(reader.rows(instances), end_id(reader))
 
 
-def end_of(reader: InstanceReader) -> int:
+def end_id(reader: InstanceReader) -> int:
     (end,) = reader.special.require("end")
     return end
 
 
-def originals(batch: MaskedBatch) -> NDArray[np.int64]:
+def original_ids(batch: MaskedBatch) -> NDArray[np.int64]:
     """The ids (B, T) before masking."""
     ids = batch.masked.ids.copy()
     row, column = np.nonzero(batch.masked.weights)
@@ -42,11 +42,11 @@ def originals(batch: MaskedBatch) -> NDArray[np.int64]:
     return ids
 
 
-def drawn(seed: int, stream: int, count: int) -> list[int]:
+def draw_instances(seed: int, stream: int, count: int) -> list[int]:
     """At most MOST_INSTANCES of `count` instances, in random order by the seed."""
-    chosen = evenly(count, MOST_INSTANCES)
-    key = bits(seed, stream, np.arange(len(chosen)))
-    return chosen[np.argsort(key, kind="stable")].tolist()
+    instances = evenly(count, MOST_INSTANCES)
+    key = bits(seed, stream, np.arange(len(instances)))
+    return instances[np.argsort(key, kind="stable")].tolist()
 
 
 def most_frequent_share(
@@ -56,13 +56,12 @@ def most_frequent_share(
     guessing it."""
     vocab_size = (reader.reader if isinstance(reader, MaskedReader) else reader).vocab_size
     total = np.zeros(vocab_size, dtype=np.int64)
-    chosen = evenly(len(reader), count)
-    for begin in range(0, len(chosen), _ROWS_AT_ONCE):
-        here = chosen[begin : begin + _ROWS_AT_ONCE]
+    instances = evenly(len(reader), count)
+    for begin in range(0, len(instances), _ROWS_AT_ONCE):
+        part = instances[begin : begin + _ROWS_AT_ONCE]
         if isinstance(reader, MaskedReader):
-            asked = rows(reader, here, seed).masked
+            batch = read_masked(reader, part, seed).masked
         else:
-            asked = blocks(reader, here)
-        used = asked.targets[asked.weights > 0]
-        total += np.bincount(used, minlength=vocab_size)
+            batch = read_blocks(reader, part)
+        total += np.bincount(batch.targets[batch.weights > 0], minlength=vocab_size)
     return int(total.argmax()), float(total.max() / total.sum())

@@ -24,13 +24,13 @@ from rungwise.tokenizer import special_ids
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile
 
-_DRAWN = 31  # stream of the generator
-_LOOKED_AT = 4096  # tokens drawn, enough to meet most of the words asked for
+_POSITION = 31  # stream of the generator
+_POSITIONS = 4096  # drawn, enough to meet as many words as a page shows
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A word and its cosine with the word asked."""
+    """A word and its cosine with the query."""
 
     word: str
     cosine: float
@@ -52,21 +52,21 @@ class Neighbourhood:
         words = [token for token in range(model.vocab_size) if spelling.is_word(token)]
         vectors_ND = model.vectors(words)
         length_N = np.linalg.norm(vectors_ND, axis=1)
-        learnt = np.flatnonzero(length_N)
+        has_vector = np.flatnonzero(length_N)
         self._model, self._tokenizer = model, tokenizer
         self._blank = " " if spelling.mark == "Ġ" else ""
-        self._unit_ND = vectors_ND[learnt] / length_N[learnt, None]
-        self.ids = [words[place] for place in learnt]
+        self._unit_ND = vectors_ND[has_vector] / length_N[has_vector, None]
+        self.ids = [words[place] for place in has_vector]
         self.words = [tokenizer.decode([token]).strip() for token in self.ids]
 
-    def of(self, word: str, count: int) -> Neighbours:
+    def nearest(self, word: str, count: int) -> Neighbours:
         """The `count` nearest words, excluding itself; raises as `vector`."""
         vector_D = self.vector(word)
         cosine_N = self._unit_ND @ (vector_D / np.linalg.norm(vector_D))
-        spelled = self._tokenizer.decode(self._ids(word)).strip()
+        spelling = self._tokenizer.decode(self._ids(word)).strip()
         order = np.argsort(-cosine_N, kind="stable")[: count + 1]
-        near = (Neighbour(self.words[place], float(cosine_N[place])) for place in order)
-        return Neighbours(word, tuple(each for each in near if each.word != spelled)[:count])
+        neighbours = (Neighbour(self.words[place], float(cosine_N[place])) for place in order)
+        return Neighbours(word, tuple(each for each in neighbours if each.word != spelling)[:count])
 
     def vector(self, word: str) -> NDArray[np.float32]:
         """The mean vector (D,) of a word's pieces.
@@ -87,14 +87,15 @@ class Neighbourhood:
         return self._tokenizer.encode(self._blank + word, add_special_tokens=False).ids
 
 
-def drawn(
+def neighbours_of_text(
     model: WordVectors, tokenizer: Tokenizer, tokens: Artifact, words: int, count: int, seed: int
 ) -> list[Neighbours]:
     """Neighbours of the first `words` distinct words drawn from held-out text by the seed."""
-    around = Neighbourhood(model, tokenizer)
-    spelled = dict(zip(around.ids, around.words, strict=True))
+    neighbourhood = Neighbourhood(model, tokenizer)
+    words_by_id = dict(zip(neighbourhood.ids, neighbourhood.words, strict=True))
     file = TokensSummary.of(tokens).files_of("validation")[0].file
     ids = TokensFile(tokens.folder.local(file)).text().ids
-    places = bits(seed, _DRAWN, np.arange(_LOOKED_AT)) % np.uint64(len(ids))
-    met = dict.fromkeys(spelled[token] for token in ids[places].tolist() if token in spelled)
-    return [around.of(word, count) for word in list(met)[:words]]
+    places = bits(seed, _POSITION, np.arange(_POSITIONS)) % np.uint64(len(ids))
+    tokens_there = ids[places].tolist()
+    distinct = dict.fromkeys(words_by_id[t] for t in tokens_there if t in words_by_id)
+    return [neighbourhood.nearest(word, count) for word in list(distinct)[:words]]

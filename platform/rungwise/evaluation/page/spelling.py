@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 MINIMUM_LETTERS = 3  # of a word in ASCII; words of other scripts can be one sign
 _LINE_BREAK = "Ċ"  # in byte-level BPE, which writes spaces and line breaks as letters
 _BLANKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "Ġ": "␣", "Ċ": "⏎"})
-_HALF_A_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+_PARTIAL_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 Mark = Literal["##", "Ġ", "▁", "word", "character"]
 
 
@@ -72,5 +72,5 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
     assert text is not None, f"no token {token}"
     if type(tokenizer.decoder).__name__ == "ByteLevel":
         decoded = tokenizer.decode([token], skip_special_tokens=False)
-        text = text if _HALF_A_CHARACTER in decoded else decoded
+        text = text if _PARTIAL_CHARACTER in decoded else decoded
     return text.translate(_BLANKS)

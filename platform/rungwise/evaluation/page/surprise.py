@@ -34,7 +34,7 @@ LEVELS = (0.5, 0.1, 0.01, 0.001)
 
 
 @dataclass(frozen=True)
-class Seen:
+class TokenSurprise:
     """One token of a passage; `first` is the model's best guess at its position."""
 
     text: str
@@ -53,20 +53,20 @@ class Passage:
     """A stretch of a held-out block, token by token."""
 
     instance: int
-    tokens: tuple[Seen, ...]
+    tokens: tuple[TokenSurprise, ...]
 
     @property
     def mean_surprise(self) -> float:
         """Nats per token."""
-        return float(-np.mean(np.log([max(seen.probability, 1e-30) for seen in self.tokens])))
+        return float(-np.mean(np.log([max(token.probability, 1e-30) for token in self.tokens])))
 
     @property
     def first_right(self) -> int:
-        return sum(seen.first == seen.text for seen in self.tokens)
+        return sum(token.first == token.text for token in self.tokens)
 
 
 @dataclass(frozen=True)
-class Reach:
+class ContextRange:
     """Mean surprisal of the tokens predicted after `low` to `high` tokens of context."""
 
     low: int
@@ -82,41 +82,43 @@ def logits(model: TargetLogits, batch: CausalBlocks) -> Tensor:
     return model.target_logits(CausalBatch(*tensors))
 
 
-def passage(
+def choose_passage(
     model: TargetLogits, reader: InstanceReader, tokenizer: Tokenizer, seed: int
 ) -> Passage:
     """The beginning of a block, chosen by the seed alone."""
-    instance = held_out.drawn(seed, _PASSAGE, len(reader))[0]
-    batch = held_out.blocks(reader, np.array([instance]))
+    instance = held_out.draw_instances(seed, _PASSAGE, len(reader))[0]
+    batch = held_out.read_blocks(reader, np.array([instance]))
     count = min(int(batch.weights[0].sum()), _SHOWN_TOKENS)
     with torch.no_grad():
         probability_TV = torch.softmax(logits(model, batch)[0, :count].float(), dim=-1)
     targets = batch.targets[0, :count]
     right = probability_TV[torch.arange(count), torch.from_numpy(targets)].tolist()
-    end = held_out.end_of(reader)
-    shown = zip(targets.tolist(), right, probability_TV.argmax(dim=-1).tolist(), strict=True)
+    end = held_out.end_id(reader)
+    columns = zip(targets.tolist(), right, probability_TV.argmax(dim=-1).tolist(), strict=True)
     return Passage(
         instance,
         tuple(
-            Seen(token_text(tokenizer, token), share, token_text(tokenizer, first), token == end)
-            for token, share, first in shown
+            TokenSurprise(
+                token_text(tokenizer, token), share, token_text(tokenizer, first), token == end
+            )
+            for token, share, first in columns
         ),
     )
 
 
-def by_context(model: TargetLogits, reader: InstanceReader) -> list[Reach]:
+def surprise_by_context(model: TargetLogits, reader: InstanceReader) -> list[ContextRange]:
     """Mean surprisal by the number of tokens read of the document, its opening symbol included.
     Ranges double in width: 1 token, 2 to 3, 4 to 7 and so on."""
     total: NDArray[np.float64] = np.zeros(64)
     count = np.zeros(64, dtype=np.int64)
-    for batch, nats in _nats(model, reader):
+    for batch, nats in _block_nats(model, reader):
         used = batch.weights > 0
         place = np.frexp(batch.positions[used] + 1)[1] - 1  # 0 of 1, 1 of 2 and 3, 2 of 4 to 7
         total += np.bincount(place, nats[used], minlength=64)
         count += np.bincount(place, minlength=64)
     longest = reader.width - 1
     return [
-        Reach(
+        ContextRange(
             1 << place,
             min((2 << place) - 1, longest),
             int(count[place]),
@@ -128,16 +130,16 @@ def by_context(model: TargetLogits, reader: InstanceReader) -> list[Reach]:
 
 
 @torch.no_grad()
-def _nats(
+def _block_nats(
     model: TargetLogits, reader: InstanceReader
 ) -> Iterator[tuple[CausalBlocks, NDArray[np.float32]]]:
     """Blocks evenly spread over the split, and the surprisal (B, T) of each token."""
     length = reader.width - 1
     most = min(max(1, MOST_TOKENS // length), held_out.MOST_INSTANCES)
-    chosen = evenly(len(reader), most)
+    instances = evenly(len(reader), most)
     at_once = max(1, _MOST_LOGITS // (length * reader.vocab_size))
-    for begin in range(0, len(chosen), at_once):
-        batch = held_out.blocks(reader, chosen[begin : begin + at_once])
+    for begin in range(0, len(instances), at_once):
+        batch = held_out.read_blocks(reader, instances[begin : begin + at_once])
         log_BTV = torch.log_softmax(logits(model, batch).float(), dim=-1)
         targets_BT1 = torch.from_numpy(batch.targets)[:, :, None]
         yield batch, -log_BTV.gather(2, targets_BT1)[:, :, 0].numpy()

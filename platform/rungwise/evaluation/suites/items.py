@@ -18,7 +18,8 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,8 @@ from rungwise.core.errors import DataError
 from rungwise.evaluation.statistics import Estimate, bootstrap
 
 _RESAMPLES = 2000
+
+ItemKey = tuple[str, str, str]  # suite, part, metric
 
 
 @dataclass(frozen=True)
@@ -68,22 +71,30 @@ class Items:
     part: str = ""
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> ItemKey:
         return self.suite, self.part, self.metric
 
-    def of_group(self, group: str) -> Items:
-        kept = [index for index, name in enumerate(self.groups) if name == group]
-        return Items(
-            self.suite,
-            self.metric,
-            [self.names[index] for index in kept],
-            [group] * len(kept),
-            self.numbers[kept],
-            self.part,
+    @classmethod
+    def of_credit(
+        cls, suite: str, part: str, names: list[str], groups: list[str], credit: NDArray[Any]
+    ) -> Items:
+        """Items of accuracy, with a credit from 0 to 1 each."""
+        numbers = np.stack([credit.astype(np.float64), np.ones(len(credit))], axis=1)
+        return cls(suite, "accuracy", names, groups, numbers, part)
+
+    def select(self, places: Sequence[int]) -> Items:
+        return replace(
+            self,
+            names=[self.names[place] for place in places],
+            groups=[self.groups[place] for place in places],
+            numbers=self.numbers[list(places)],
         )
 
+    def select_group(self, group: str) -> Items:
+        return self.select([place for place, name in enumerate(self.groups) if name == group])
 
-def estimate(seeds: Sequence[Items], seed: int = 0) -> Estimate:
+
+def estimate_items(seeds: Sequence[Items], seed: int = 0) -> Estimate:
     """The metric of one model with its 95 % interval; one `Items` per seed of pretraining."""
     return contrast([(1.0, seeds)], seed)
 
@@ -105,7 +116,7 @@ def contrast(
     count = min(len(seeds) for _, seeds in terms)  # paired seeds
     weights = np.array([weight for weight, _ in terms])
     numbers = np.stack(
-        [[_picked(items, names) for items in seeds[:count]] for _, seeds in terms]
+        [[_numbers_by_name(items, names) for items in seeds[:count]] for _, seeds in terms]
     )  # (V, S, N, 2)
     value = METRICS[first.metric].value
     if value is not None:
@@ -115,18 +126,19 @@ def contrast(
             return np.tensordot(weights, values, axes=1)
 
         return bootstrap(numbers, weighted, seed, _RESAMPLES)
-    chosen = _chosen(len(names), seed)
-    drawn = weights @ np.array(
+    resamples = np.random.default_rng(seed).integers(len(names), size=(_RESAMPLES, len(names)))
+    indices = np.concatenate([np.arange(len(names))[None], resamples])
+    sums = weights @ np.array(
         [
-            np.mean([_rank_correlations(rows, chosen) for rows in of_model], axis=0)
-            for of_model in numbers
+            np.mean([_rank_correlations(rows, indices) for rows in seeds], axis=0)
+            for seeds in numbers
         ]
     )
-    low, high = np.quantile(drawn[1:], [0.025, 0.975])
-    return Estimate(float(drawn[0]), float(low), float(high), len(names))
+    low, high = np.quantile(sums[1:], [0.025, 0.975])
+    return Estimate(float(sums[0]), float(low), float(high), len(names))
 
 
-def write(items: Sequence[Items]) -> bytes:
+def encode_items(items: Sequence[Items]) -> bytes:
     """Serialise all items as Parquet, one row per item."""
     columns = {
         "suite": [each.suite for each in items for _ in each.names],
@@ -145,12 +157,12 @@ def write(items: Sequence[Items]) -> bytes:
     return stream.getvalue()
 
 
-def read(data: bytes) -> list[Items]:
-    """The inverse of `write`."""
+def decode_items(data: bytes) -> list[Items]:
+    """The inverse of `encode_items`."""
     table = pq.read_table(io.BytesIO(data))
     columns = {name: table[name].to_pylist() for name in table.column_names}
     numbers = np.stack([table["first"].to_numpy(), table["second"].to_numpy()], axis=1)
-    rows: dict[tuple[str, str, str], list[int]] = {}
+    rows: dict[ItemKey, list[int]] = {}
     keys = zip(columns["suite"], columns["part"], columns["metric"], strict=True)
     for index, key in enumerate(keys):
         rows.setdefault(key, []).append(index)
@@ -158,16 +170,16 @@ def read(data: bytes) -> list[Items]:
         Items(
             suite,
             metric,
-            [columns["name"][index] for index in kept],
-            [columns["group"][index] for index in kept],
-            numbers[kept],
+            [columns["name"][index] for index in indices],
+            [columns["group"][index] for index in indices],
+            numbers[indices],
             part,
         )
-        for (suite, part, metric), kept in rows.items()
+        for (suite, part, metric), indices in rows.items()
     ]
 
 
-def _picked(items: Items, names: list[str]) -> NDArray[np.float64]:
+def _numbers_by_name(items: Items, names: list[str]) -> NDArray[np.float64]:
     """The numbers (N, 2) of these names. Raises DataError if one is missing."""
     if items.names == names:
         return items.numbers
@@ -181,17 +193,14 @@ def _picked(items: Items, names: list[str]) -> NDArray[np.float64]:
     return items.numbers[[place[name] for name in names]]
 
 
-def _chosen(count: int, seed: int) -> NDArray[np.int64]:
-    """Indices (1 + R, N): first the original items, then each resample."""
-    drawn = np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
-    return np.concatenate([np.arange(count)[None], drawn])
-
-
-def _rank_correlations(rows: NDArray[np.float64], chosen: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Spearman's rho (1 + R,) of each choice of rows (N, 2); 0 where one side is constant."""
+def _rank_correlations(
+    rows: NDArray[np.float64], indices: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Spearman's rho (1 + R,) of rows (N, 2), picked by `indices` (1 + R, N), of which the first
+    are all; 0 where one side is constant."""
     from scipy.stats import rankdata  # takes most of a second
 
-    gold, predicted = (rankdata(rows[chosen, column], axis=1) for column in (0, 1))
+    gold, predicted = (rankdata(rows[indices, column], axis=1) for column in (0, 1))
     gold -= gold.mean(axis=1, keepdims=True)
     predicted -= predicted.mean(axis=1, keepdims=True)
     scale = np.sqrt((gold**2).sum(axis=1) * (predicted**2).sum(axis=1))

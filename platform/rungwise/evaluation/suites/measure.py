@@ -19,10 +19,15 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.config import SuiteConfig
-from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.items import (
+    ItemKey,
+    Items,
+    decode_items,
+    encode_items,
+    estimate_items,
+)
 from rungwise.models.device import keep_freed_memory
 from rungwise.tasks.scoring.units import shown
 
@@ -35,7 +40,7 @@ class MeasureConfig(Config):
     suites: dict[str, SuiteConfig] = Field(min_length=1)
 
 
-class Score(Part):
+class SuiteScore(Part):
     """A value with its 95 % interval over `count` items; `group` is None for all items."""
 
     suite: str
@@ -51,11 +56,11 @@ class Score(Part):
 class MeasureSummary(Summary):
     """All values; `passed_over`: for each skipped suite, what the rung lacks; seconds by suite."""
 
-    scores: tuple[Score, ...]
+    scores: tuple[SuiteScore, ...]
     passed_over: dict[str, str]
     seconds: dict[str, float]
 
-    def value(self, suite: str, metric: str, part: str = "") -> Score | None:
+    def value(self, suite: str, metric: str, part: str = "") -> SuiteScore | None:
         key = (suite, part, metric, None)
         return next(
             (row for row in self.scores if (row.suite, row.part, row.metric, row.group) == key),
@@ -78,21 +83,21 @@ def measure(
         inputs["corpus"],
         context.report,
     )
-    measured: list[Items] = []
+    items: list[Items] = []
     passed_over, seconds = {}, {}
-    for done, (name, suite) in enumerate(config.suites.items()):
-        context.report.progress(done, len(config.suites), suite=name)
+    for number, (name, suite) in enumerate(config.suites.items()):
+        context.report.progress(number, len(config.suites), suite=name)
         if not suite.serves(rung):
             passed_over[name] = suite.needs
             continue
-        began = time.monotonic()
+        start = time.monotonic()
         result = suite.measure(rung, name)
-        seconds[name] = time.monotonic() - began
-        measured += result.items
+        seconds[name] = time.monotonic() - start
+        items += result.items
         for file, data in result.files.items():
             output.write_bytes(f"{name}/{file}", data)
-    output.write_bytes(ITEMS, items_of.write(measured))
-    scores = tuple(score for items in measured for score in _scores(items))
+    output.write_bytes(ITEMS, encode_items(items))
+    scores = tuple(score for each in items for score in _scores(each))
     whole = [score for score in scores if score.group is None]
     return MeasureSummary(
         scores=scores,
@@ -102,19 +107,18 @@ def measure(
     )
 
 
-def items_of_rung(artifact: Artifact) -> dict[tuple[str, str, str], Items]:
-    """The items of a finished stage by (suite, part, metric)."""
-    return {items.key: items for items in items_of.read(artifact.folder.read_bytes(ITEMS))}
+def read_items(artifact: Artifact) -> dict[ItemKey, Items]:
+    """The items of a finished stage by key."""
+    return {items.key: items for items in decode_items(artifact.folder.read_bytes(ITEMS))}
 
 
-def _scores(items: Items) -> list[Score]:
+def _scores(items: Items) -> list[SuiteScore]:
     groups = sorted(set(items.groups) - {""})
-    chosen = [(None, items), *((group, items.of_group(group)) for group in groups)]
-    rows = []
-    for group, each in chosen:
-        estimate = items_of.estimate([each])
-        rows.append(
-            Score(
+    scores = []
+    for group in (None, *groups):
+        estimate = estimate_items([items if group is None else items.select_group(group)])
+        scores.append(
+            SuiteScore(
                 suite=items.suite,
                 part=items.part,
                 metric=items.metric,
@@ -125,10 +129,10 @@ def _scores(items: Items) -> list[Score]:
                 count=estimate.count,
             )
         )
-    return rows
+    return scores
 
 
-def _short(score: Score) -> str:
+def _short(score: SuiteScore) -> str:
     name = f"{score.suite} {score.part}".strip()
     metric = "" if score.metric == "accuracy" else f"{score.metric.replace('_', ' ')} "
     return f"{name} {metric}{shown(score.value, score.metric)}"

@@ -6,8 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rungwise.evaluation.comparison import claims
-from rungwise.evaluation.comparison.claims import VERDICTS, Compared, Judged, Verdict
+from rungwise.evaluation.comparison.claims import (
+    TASKS,
+    VERDICTS,
+    ClaimResult,
+    ComparisonResult,
+    Verdict,
+)
 from rungwise.evaluation.suites.items import METRICS
 from rungwise.report.formats import metric_name, number, points, signed
 
@@ -20,13 +25,13 @@ MARKS: dict[Verdict, str] = {
 _WIDER = 1.15  # half a bar, relative to the farthest end of an interval
 
 
-def sentence(judged: Sequence[Judged]) -> str:
+def sentence(claims: Sequence[ClaimResult]) -> str:
     """`7 of 13 claims tested: 4 supported, 1 contradicted, 2 unresolved`."""
-    *tested, untested = VERDICTS
-    counts = {each: sum(claim.verdict == each for claim in judged) for each in tested}
+    *tested, _ = VERDICTS
+    counts = {each: sum(claim.verdict == each for claim in claims) for each in tested}
     words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    done = sum(claim.verdict != untested for claim in judged)
-    return f"{done} of {len(judged)} claims tested" + (f": {words}" if done else "")
+    count = sum(counts.values())
+    return f"{count} of {len(claims)} claims tested" + (f": {words}" if count else "")
 
 
 @dataclass(frozen=True)
@@ -42,42 +47,44 @@ class Effect:
     high: float
 
 
-def effect(row: Compared) -> Effect:
+def effect(result: ComparisonResult) -> Effect:
     """The bar of a comparison that was made."""
-    assert row.value is not None
-    low = row.value if row.low is None else row.low
-    high = row.value if row.high is None else row.high
-    farthest = max(abs(each - row.threshold) for each in (row.value, low, high))
+    assert result.value is not None
+    low = result.value if result.low is None else result.low
+    high = result.value if result.high is None else result.high
+    farthest = max(abs(each - result.threshold) for each in (result.value, low, high))
     half = _WIDER * farthest or 1.0
-    place = [50 + 50 * (each - row.threshold) / half for each in (row.value, low, high)]
-    interval = f"[{_number(row, low)}, {_number(row, high)}]" if row.low is not None else ""
-    return Effect(_words(row, row.value), interval, _words(row, row.threshold), *place)
+    place = [50 + 50 * (each - result.threshold) / half for each in (result.value, low, high)]
+    interval = (
+        f"[{_number(result, low)}, {_number(result, high)}]" if result.low is not None else ""
+    )
+    return Effect(_words(result, result.value), interval, _words(result, result.threshold), *place)
 
 
-def _words(row: Compared, value: float) -> str:
-    said = _number(row, value)
-    if row.scale == "log":
-        return f"factor {said}"
-    return f"{said} points" if _in_points(row) else said
+def _words(result: ComparisonResult, value: float) -> str:
+    text = _number(result, value)
+    if result.scale == "log":
+        return f"factor {text}"
+    return f"{text} points" if _in_points(result) else text
 
 
-def _number(row: Compared, value: float) -> str:
-    if row.scale == "log":
+def _number(result: ComparisonResult, value: float) -> str:
+    if result.scale == "log":
         return number(math.exp(value), 2)
-    return points(value) if _in_points(row) else signed(value)
+    return points(value) if _in_points(result) else signed(value)
 
 
-def _in_points(row: Compared) -> bool:
-    return row.of == claims.TASKS or METRICS[row.metric or "accuracy"].higher_is_better
+def _in_points(result: ComparisonResult) -> bool:
+    return result.of == TASKS or METRICS[result.metric or "accuracy"].higher_is_better
 
 
-def asked(row: Compared) -> str:
+def describe_comparison(result: ComparisonResult) -> str:
     """`perplexity: gpt - lstm`."""
-    metric = metric_name(row.metric or "accuracy")
-    what = row.of if row.of in (claims.TASKS, metric) else f"{row.of}, {metric}"
-    terms = sorted(row.terms.items(), key=lambda term: -term[1])  # positive terms first
+    metric = metric_name(result.metric or "accuracy")
+    subject = result.of if result.of in (TASKS, metric) else f"{result.of}, {metric}"
+    terms = sorted(result.terms.items(), key=lambda term: -term[1])  # positive terms first
     words = [_term(name, weight, first=not place) for place, (name, weight) in enumerate(terms)]
-    return f"{what}: {' '.join(words)}"
+    return f"{subject}: {' '.join(words)}"
 
 
 def _term(name: str, weight: float, first: bool) -> str:
@@ -86,6 +93,6 @@ def _term(name: str, weight: float, first: bool) -> str:
     return f"{sign}{times}{name}"
 
 
-def missing(claim: Judged) -> list[str]:
+def missing_rungs(claim: ClaimResult) -> list[str]:
     """List the rungs that the untested comparisons of a claim lack, each once."""
-    return list(dict.fromkeys(name for row in claim.comparisons for name in row.missing))
+    return list(dict.fromkeys(name for result in claim.comparisons for name in result.missing))

@@ -1,8 +1,8 @@
 """Ladder stage: one self-contained HTML page about all rungs, its plots as PNG and tables as CSV.
 
-    pretrain, measure of each rung ──> rungs.py ──┐
-    claims ──> claims.py ─────────────────────────┼──> templates/ladder.html.j2 ──> ladder.html
-    evaluate, table ──> compared.py ──────────────┘                                *.png, *.csv
+    pretrain, measure of each rung ──> rungs.py, rows.py ──┐
+    claims ──> claims.py ──────────────────────────────────┼──> templates/ladder.html.j2
+    evaluate, table ──> sections/variants.py ──────────────┘    ──> ladder.html, *.png, *.csv
 
 Everything comes from records and files of earlier stages; nothing is measured here. What a ladder
 did not measure has no section. Published numbers are in separate columns.
@@ -19,36 +19,36 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tables import csv_bytes
 from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.evaluation.comparison import published
-from rungwise.evaluation.comparison.claims import ClaimsSummary
+from rungwise.evaluation.comparison.claims import ClaimsSummary, claim_rows
 from rungwise.evaluation.comparison.table import TableSummary
-from rungwise.report import budget_plots, comparison, formats, origin, style, tables
-from rungwise.report.compared import Compared, gather, of_stage
-from rungwise.report.environment import environment
-from rungwise.report.ladder import claims, plots_history, plots_layers, rows
+from rungwise.report import formats
+from rungwise.report.ladder import claims, layer_plots, rows, score_plots
 from rungwise.report.ladder.rungs import (
     PAIRS,
     Column,
     Rung,
-    columns,
-    history,
-    looks_of,
-    passed_over,
-    rungs_of,
-    suites_of,
+    gather_columns,
+    gather_rungs,
+    history_rows,
+    skipped_suites,
+    suite_names,
+    variant_looks,
 )
-from rungwise.report.page import ReportSummary
+from rungwise.report.plots import budgets
+from rungwise.report.sections import origin, results, tables
+from rungwise.report.sections.tables import Row
+from rungwise.report.sections.variants import Comparison, gather_comparison, select_stage
+from rungwise.report.writing import ReportSummary, environment, write_files
 from rungwise.tokenizer import TokenizerSummary
 
 PAGE = "ladder.html"
 _WORDS = 4  # at most, whose senses are drawn
-_STAGES_SHOWN = 20
 
 
 class LadderConfig(Config):
-    """The title of the page, and each rung by name with the title of what it was asked."""
+    """The title of the page, and each rung by name with the title of its measure stage."""
 
     title: str | None  # the label of the run if unset
     measured: dict[str, str]
@@ -61,17 +61,17 @@ class Content:
     inputs: Mapping[str, Artifact]
     rungs: Sequence[Rung]
     columns: Sequence[Column]
-    judged: ClaimsSummary
-    compared: Compared | None
+    claims: ClaimsSummary
+    comparison: Comparison | None
     table: TableSummary | None
-    orders: list[rows.Row]
-    gains: list[rows.Row]
-    layers: list[rows.Row]
-    mixes: list[rows.Row]
+    orders: list[Row]
+    gains: list[Row]
+    layers: list[Row]
+    mixes: list[Row]
     maps: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    sentences: list[rows.Row]
-    neighbours: list[rows.Row]
-    others: list[rows.Row]
+    sentences: list[Row]
+    neighbours: list[Row]
+    others: list[Row]
 
 
 def write_ladder(
@@ -81,37 +81,33 @@ def write_ladder(
 
     Inputs: every stage of the experiment by its title, and claims.
     """
-    content = read(config, inputs)
-    plots = draw(content)
-    csv = {f"{name}.csv": csv_bytes(each) for name, each in _tables(content).items()}
+    content = gather_content(config, inputs)
+    plots = draw_plots(content)
     recipe = origin.recipe_text(context.recipe)
-    verdict = claims.sentence(content.judged.claims)
-    page = render(content, config.title, verdict, plots, recipe)
-    files = {PAGE: page.encode("utf-8"), **plots, **csv, origin.RECIPE: recipe.encode("utf-8")}
-    for name, data in files.items():
-        output.write_bytes(name, data)
-    return ReportSummary(page=PAGE, show=tuple(files), headline=verdict)
+    headline = claims.sentence(content.claims.claims)
+    page = PAGE, render_page(content, config.title, headline, plots, recipe)
+    return write_files(output, page, plots, csv_tables(content), recipe, headline)
 
 
 LADDER = StageType("ladder", 1, write_ladder, ReportSummary)
 
 
-def read(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Content:
+def gather_content(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Content:
     """Collect the content from the records and files of the stages."""
-    rungs, compared = rungs_of(inputs, config.measured), gather(inputs)
-    if compared is not None:
-        compared = replace(compared, looks=looks_of(rungs, compared.variants))
-    (judged,) = of_stage(inputs, "claims").values()
-    table = next(iter(of_stage(inputs, "table").values()), None)
+    rungs, comparison = gather_rungs(inputs, config.measured), gather_comparison(inputs)
+    if comparison is not None:
+        comparison = replace(comparison, looks=variant_looks(rungs, comparison.variants))
+    (judged,) = select_stage(inputs, "claims").values()
+    table = next(iter(select_stage(inputs, "table").values()), None)
     return Content(
         inputs=inputs,
         rungs=rungs,
-        columns=columns(rungs, compared),
-        judged=ClaimsSummary.of(judged),
-        compared=compared,
+        columns=gather_columns(rungs, comparison),
+        claims=ClaimsSummary.of(judged),
+        comparison=comparison,
         table=None if table is None else TableSummary.of(table),
         orders=rows.orders(rungs),
-        gains=rows.gains(compared),
+        gains=rows.gains(comparison),
         layers=rows.layers(rungs),
         mixes=rows.mixes(rungs),
         maps=dict(list(rows.maps(rungs).items())[:_WORDS]),
@@ -121,59 +117,61 @@ def read(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Content:
     )
 
 
-def draw(content: Content) -> dict[str, bytes]:
+def draw_plots(content: Content) -> dict[str, bytes]:
     """Every plot that has data, as PNG, by file name."""
-    rungs, compared = content.rungs, content.compared
+    rungs, comparison = content.rungs, content.comparison
     plots: dict[str, bytes | None] = {}
     # Perplexity is bits per byte in another unit.
-    if drawn := [column for column in content.columns if column.metric != "perplexity"]:
-        plots["year"] = plots_history.by_year(rungs, drawn)
-        trained = {rung.name: rung.pretrain for rung in rungs}
-        flops = {name: each.flops for name, each in trained.items() if each.flops}
-        parameters = {name: each.parameters for name, each in trained.items()}
-        plots["operations"] = plots_history.by_size(rungs, drawn, "operations (FLOP)", flops)
-        plots["parameters"] = plots_history.by_size(rungs, drawn, "parameters", parameters)
-    plots["while_learning"] = plots_history.while_learning(rungs)
+    if columns := [column for column in content.columns if column.metric != "perplexity"]:
+        plots["year"] = score_plots.draw_by_year(rungs, columns)
+        models = {rung.name: rung.pretrain for rung in rungs}
+        flops = {name: model.flops for name, model in models.items() if model.flops}
+        parameters = {name: model.parameters for name, model in models.items()}
+        for name, axis, sizes in (
+            ("operations", "operations (FLOP)", flops),
+            ("parameters", "parameters", parameters),
+        ):
+            plots[name] = score_plots.draw_by_size(rungs, columns, axis, sizes)
+    plots["while_learning"] = score_plots.draw_learning_curves(rungs)
     for word, maps in content.maps.items():
-        plots[f"senses-{word}"] = plots_layers.senses(maps)
+        plots[f"senses-{word}"] = layer_plots.draw_senses(maps)
     if content.layers:
-        plots["layers"] = plots_layers.layers(content.layers, rungs)
+        plots["layers"] = layer_plots.draw_layers(content.layers, rungs)
     if content.mixes:
-        plots["layer_mixes"] = plots_layers.mixes(content.mixes, rungs)
-    if compared and compared.has_budgets:
-        plots["budgets"] = budget_plots.budgets(compared)
-    if compared and budget_plots.mixed(compared):
-        plots["mix"] = budget_plots.mix(compared)
+        plots["layer_mixes"] = layer_plots.draw_mixes(content.mixes, rungs)
+    if comparison and comparison.has_budgets:
+        plots["budgets"] = budgets.draw_budgets(comparison)
+    if comparison and budgets.layer_weights(comparison):
+        plots["mix"] = budgets.draw_layer_weights(comparison)
     return {f"{name}.png": plot for name, plot in plots.items() if plot is not None}
 
 
-def render(
-    content: Content, title: str | None, verdict: str, plots: Mapping[str, bytes], recipe: str
+def render_page(
+    content: Content, title: str | None, headline: str, plots: Mapping[str, bytes], recipe: str
 ) -> str:
-    """The page as HTML."""
+    """The page as HTML; `title` defaults to the label of the run."""
     inputs, rungs = content.inputs, content.rungs
     last = list(inputs.values())[-1]
     corpus = CorpusSummary.of(inputs["corpus"])
     fields = vars(content) | {
-        "judged": content.judged.claims,
-        "sentences": list(_cells(content.sentences, "word", "number").values()),
-        "others": _cells(content.others, "suite", "part", "metric"),
+        "claims": content.claims.claims,
+        "sentences": list(_group_by_rung(content.sentences, "word", "number").values()),
+        "others": _group_by_rung(content.others, "suite", "part", "metric"),
     }
     template = environment().get_template("ladder.html.j2")
     return template.render(
         **fields,
-        board=claims,
-        comparison=comparison,
+        effects=claims,
+        results=results,
         origin=origin,
-        style=style,
         title=title or last.label,
-        lede=f"{verdict[0].upper()}{verdict[1:]}.",
-        budget=_budget(content, corpus),
-        pairs=_pairs(rungs),
-        passed_over=passed_over(rungs),
+        lede=f"{headline[0].upper()}{headline[1:]}.",
+        budget=_describe_budget(content, corpus),
+        pairs=[_pair_table(rungs, suite) for suite in suite_names(rungs, PAIRS)],
+        skipped=skipped_suites(rungs),
         same_weights={rung.name: rung.also for rung in rungs if rung.also},
-        sentence_rungs=_with_rows(rungs, content.sentences),
-        other_rungs=_with_rows(rungs, content.others),
+        sentence_rungs=_rungs_with_rows(rungs, content.sentences),
+        other_rungs=_rungs_with_rows(rungs, content.others),
         near_words=[row for row in content.neighbours if "sentence" not in row],
         near_sentences=[row for row in content.neighbours if "sentence" in row],
         glove_word=published.GLOVE_WORD,
@@ -182,83 +180,76 @@ def render(
         gains_source=published.TABLES["T2"].source,
         published_gains=rows.published_gains(),
         corpus=corpus,
-        read_from=describe_sources(inputs["corpus"]),
+        sources=describe_sources(inputs["corpus"]),
         registered=[],
         run=None,
         stages=tables.stages(inputs),
-        stages_shown=_STAGES_SHOWN,
         plots=plots,
-        built=last.record["finished"],
-        root=origin.root_of(last),
+        finished=last.record["finished"],
+        root=origin.root_folder(last),
         recipe=recipe,
     )
 
 
-def _budget(content: Content, corpus: CorpusSummary) -> str:
+def _describe_budget(content: Content, corpus: CorpusSummary) -> str:
     """The corpus and the training budget in one line."""
-    trained = [rung.pretrain for rung in content.rungs]
-    sizes = TokenizerSummary.of(content.inputs["tokenizer"]).vocab_size
-    read = sorted({each.tokens for each in trained})
-    tokens = " to ".join(dict.fromkeys(formats.compact(each) for each in (read[0], read[-1])))
+    counts = sorted({rung.pretrain.tokens for rung in content.rungs})
+    vocab_size = TokenizerSummary.of(content.inputs["tokenizer"]).vocab_size
+    tokens = " to ".join(dict.fromkeys(map(formats.compact, (counts[0], counts[-1]))))
     seconds = sum(artifact.record["seconds"] for artifact in content.inputs.values())
     return (
         f"{formats.number(corpus.documents.train)} documents "
         f"({corpus.amount(formats.compact)}) for training, "
         f"{formats.number(corpus.documents.validation)} held out; vocabulary "
-        f"{formats.number(sizes)}; {len(trained)} rungs, {tokens} tokens each; "
+        f"{formats.number(vocab_size)}; {len(content.rungs)} rungs, {tokens} tokens each; "
         f"{formats.duration(seconds)} in all stages together."
     )
 
 
-def _pairs(rungs: Sequence[Rung]) -> list[dict[str, Any]]:
-    """The tables of minimal pairs: by phenomenon and overall, ours and published."""
-    made = []
-    for suite in suites_of(rungs, PAIRS):
-        asked = [rung for rung in rungs if suite in rung.suites(PAIRS)]
-        phenomena: dict[str, dict[str, float]] = {}
-        for rung in asked:
-            for row in rung.measure.scores:
-                if (row.suite, row.part) == (suite, rows.HALF) and row.group is not None:
-                    phenomena.setdefault(row.group, {})[rung.name] = row.value
-        whole = {
-            part: {
-                rung.name: score
-                for rung in asked
-                if (score := rung.measure.value(suite, "accuracy", part))
-            }
-            for part in (rows.HALF, rows.TO_GOOD, rows.TIES)
+def _pair_table(all_rungs: Sequence[Rung], suite: str) -> dict[str, Any]:
+    """The table of one suite of minimal pairs: by phenomenon and overall, ours and published."""
+    rungs = [rung for rung in all_rungs if suite in rung.suites(PAIRS)]
+    phenomena: dict[str, dict[str, float]] = {}
+    for rung in rungs:
+        for score in rung.measure.scores:
+            if (score.suite, score.part) == (suite, rows.HALF) and score.group is not None:
+                phenomena.setdefault(score.group, {})[rung.name] = score.value
+    totals = {
+        part: {
+            rung.name: score
+            for rung in rungs
+            if (score := rung.measure.value(suite, "accuracy", part))
         }
-        theirs = rows.published_pairs(asked, suite)
-        made.append(
-            {"name": suite, "rungs": asked, "phenomena": phenomena, "whole": whole}
-            | {"published": theirs}
-        )
-    return made
+        for part in (rows.HALF, rows.TO_GOOD, rows.TIES)
+    }
+    return {
+        "name": suite,
+        "rungs": rungs,
+        "phenomena": phenomena,
+        "totals": totals,
+        "published": rows.published_pairs(rungs, suite),
+    }
 
 
-def _cells(found: Sequence[rows.Row], *keys: str) -> dict[tuple[Any, ...], dict[str, rows.Row]]:
+def _group_by_rung(rows: Sequence[Row], *keys: str) -> dict[tuple[Any, ...], dict[str, Row]]:
     """Rows by the values of `keys`, then by rung."""
-    cells: dict[tuple[Any, ...], dict[str, rows.Row]] = {}
-    for row in found:
-        cells.setdefault(tuple(row[key] for key in keys), {})[row["rung"]] = row
-    return cells
+    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), {})[row["rung"]] = row
+    return groups
 
 
-def _with_rows(rungs: Sequence[Rung], found: Sequence[rows.Row]) -> list[Rung]:
-    names = {row["rung"] for row in found}
+def _rungs_with_rows(rungs: Sequence[Rung], rows: Sequence[Row]) -> list[Rung]:
+    names = {row["rung"] for row in rows}
     return [rung for rung in rungs if rung.name in names]
 
 
-def _tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """The rows of every table on the page."""
-    judged, compared, table = content.judged.claims, content.compared, content.table
-    made: dict[str, Sequence[Mapping[str, Any]]] = {
-        "ladder": list(history(content.rungs, content.columns)),
-        "claims": [
-            {"claim": claim.id, "claim_verdict": claim.verdict, **row.model_dump(mode="json")}
-            for claim in judged
-            for row in claim.comparisons
-        ],
+def csv_tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """The rows of every table on the page, by file name without `.csv`."""
+    comparison, table = content.comparison, content.table
+    csv: dict[str, Sequence[Mapping[str, Any]]] = {
+        "ladder": list(history_rows(content.rungs, content.columns)),
+        "claims": claim_rows(content.claims.claims),
         "minimal_pairs": rows.minimal_pairs(content.rungs),
         "orders": content.orders,
         "gains": content.gains,
@@ -276,9 +267,9 @@ def _tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
         "stages": tables.stages(content.inputs),
     }
     if table:
-        made["table"] = [row.model_dump() for row in table.scores]
-        made["table_differences"] = [row.model_dump() for row in table.differences]
-    if compared:
-        made["mix"] = tables.mixes(compared)
-        made["budgets"] = tables.budgets(compared) if compared.has_budgets else []
-    return {name: each for name, each in made.items() if each}
+        csv["table"] = [score.model_dump() for score in table.scores]
+        csv["table_differences"] = [row.model_dump() for row in table.differences]
+    if comparison:
+        csv["mix"] = tables.layer_weights(comparison)
+        csv["budgets"] = tables.budgets(comparison) if comparison.has_budgets else []
+    return {name: each for name, each in csv.items() if each}

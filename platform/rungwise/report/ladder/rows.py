@@ -16,8 +16,7 @@ from rungwise.evaluation.statistics import (
     sign_agreement,
 )
 from rungwise.evaluation.suites.items import contrast
-from rungwise.evaluation.suites.measure import items_of_rung
-from rungwise.report.compared import Compared
+from rungwise.evaluation.suites.measure import read_items
 from rungwise.report.ladder.rungs import (
     PAIRS,
     PERPLEXITY,
@@ -25,12 +24,13 @@ from rungwise.report.ladder.rungs import (
     PROBE,
     SENSES,
     Rung,
-    estimate_of,
-    suites_of,
+    score_estimate,
+    suite_names,
 )
+from rungwise.report.sections.tables import Row
+from rungwise.report.sections.variants import Comparison
 from rungwise.tasks.scoring.metrics import metric_range
 
-Row = dict[str, Any]
 HALF, TO_GOOD, TIES = "", "ties_to_good", "ties"  # the parts of minimal pairs
 SAME = 1e-6  # cosines closer than this count as equal, as with identical vectors
 
@@ -39,7 +39,7 @@ def minimal_pairs(rungs: Sequence[Rung]) -> list[Row]:
     """Every share by suite, rung, part and phenomenon (None for all pairs)."""
     return [
         {"rung": rung.name} | row.model_dump()
-        for suite in suites_of(rungs, PAIRS)
+        for suite in suite_names(rungs, PAIRS)
         for rung in rungs
         for row in rung.measure.scores
         if row.suite == suite
@@ -53,8 +53,7 @@ def published_pairs(rungs: Sequence[Rung], suite: str) -> dict[str, dict[str, fl
     if not rows:
         return {}
     keys = [key for key, value in rows[0].items() if not isinstance(value, str)]
-    known = len(keys) == len(published.BLIMP_MODELS)
-    names = published.BLIMP_MODELS if known else keys
+    names = published.BLIMP_MODELS if len(keys) == len(published.BLIMP_MODELS) else keys
     table: dict[str, dict[str, float]] = {}
     for key, name in zip(keys, names, strict=True):
         values: dict[str, list[float]] = {}
@@ -67,60 +66,61 @@ def published_pairs(rungs: Sequence[Rung], suite: str) -> dict[str, dict[str, fl
 def orders(rungs: Sequence[Rung]) -> list[Row]:
     """n-gram models by order, ours and published (T1), and whether each step in perplexity agrees
     in sign. Empty with fewer than two orders of ours."""
-    ours = {}
+    by_order = {}
     for rung in rungs:
         order = getattr(rung.pretrain.model, "order", None)
         if rung.pretrain.fitting == "counts" and order is not None:
-            ours.setdefault(order, rung)
+            by_order.setdefault(order, rung)
     rows: list[Row] = []
     before: tuple[float, Any] | None = None
-    for number in sorted(set(ours) | set(map(int, published.ORDERS.columns))):
-        known = str(number) in published.ORDERS.columns
-        theirs, parameters = (
-            published.ORDERS.value(row, str(number)) if known else None
+    for number in sorted(set(by_order) | set(map(int, published.ORDERS.columns))):
+        reference, parameters = (
+            published.ORDERS.value(row, str(number))
+            if str(number) in published.ORDERS.columns
+            else None
             for row in ("perplexity", "parameters")
         )
         row: Row = {
             "order": number,
             "published_parameters": parameters,
-            "published_perplexity": theirs,
+            "published_perplexity": reference,
         }
-        rung = ours.get(number)
+        rung = by_order.get(number)
         suites = rung.suites(PERPLEXITY) if rung else []
         if rung and suites:
             score = rung.measure.value(suites[0], "perplexity")
             assert score is not None
             row |= {"rung": rung.name, "parameters": rung.pretrain.parameters}
             row |= {"perplexity": score.value, "low": score.low, "high": score.high}
-            items = items_of_rung(rung.measured)[suites[0], "", "perplexity"]
+            items = read_items(rung.measured)[suites[0], "", "perplexity"]
             if before is not None:
                 step = contrast([(1.0, [items]), (-1.0, [before[1]])], log=True)
                 factors = (math.exp(each) for each in (step.mean, step.low, step.high))
                 row |= dict(zip(("step", "step_low", "step_high"), factors, strict=True))
-                if theirs is not None:
-                    row["sign"] = sign_agreement(theirs - before[0], step)
-            before = None if theirs is None else (theirs, items)
+                if reference is not None:
+                    row["sign"] = sign_agreement(reference - before[0], step)
+            before = None if reference is None else (reference, items)
         else:
             before = None
         rows.append(row)
     return rows if sum("perplexity" in row for row in rows) > 1 else []
 
 
-def gains(compared: Compared | None) -> list[Row]:
+def gains(comparison: Comparison | None) -> list[Row]:
     """The gain of each variant over random weights on every task, and its relative error
     reduction, as in the column "relative" of T2."""
     rows: list[Row] = []
-    for task in compared.tasks if compared else ():
-        variants = task.evaluated.variants
+    for task in comparison.tasks if comparison else ():
+        variants = task.evaluation.variants
         random = next((name for name, each in variants.items() if each.pretraining is None), None)
         if random is None:
             continue
-        old = task.evaluated.scores_of(random)
+        old = task.evaluation.scores(random)
         for name in variants:
             if name == random:
                 continue
-            new = task.evaluated.scores_of(name)
-            gone = error_reduction(fmean(old), fmean(new)) if fmean(old) < 1 else None
+            new = task.evaluation.scores(name)
+            relative = error_reduction(fmean(old), fmean(new)) if fmean(old) < 1 else None
             rows.append(
                 {
                     "task": task.name,
@@ -129,7 +129,7 @@ def gains(compared: Compared | None) -> list[Row]:
                     "random_weights": fmean(old),
                     "score": fmean(new),
                     **asdict(paired_difference(new, old, metric_range(task.metric))),
-                    "relative": gone,
+                    "relative": relative,
                 }
             )
     return rows
@@ -152,18 +152,18 @@ def layers(rungs: Sequence[Rung]) -> list[Row]:
     """Scores by suite, rule, rung and layer; `layer` is None for rules without one, such as the
     most frequent answer and a learned mix."""
     rows = []
-    for suite in suites_of(rungs, SENSES, PROBE, POLYSEMY):
+    for suite in suite_names(rungs, SENSES, PROBE, POLYSEMY):
         for rung in rungs:
             for score in rung.scores(suite):
                 words, _, layer = score.part.rpartition("layer ")
-                of_layer = layer.isdecimal()
+                has_layer = layer.isdecimal()
                 rows.append(
                     {
                         "suite": suite,
-                        "rule": words.strip() if of_layer else score.part,
+                        "rule": words.strip() if has_layer else score.part,
                         "rung": rung.name,
-                        "layer": int(layer) if of_layer else None,
-                        **asdict(estimate_of(score)),
+                        "layer": int(layer) if has_layer else None,
+                        **asdict(score_estimate(score)),
                     }
                 )
     return rows
@@ -173,7 +173,7 @@ def mixes(rungs: Sequence[Rung]) -> list[Row]:
     """The share of every layer in the mix that a suite learned."""
     return [
         {"suite": suite, "rung": rung.name, "layer": layer, "share": share}
-        for suite in suites_of(rungs, SENSES, PROBE)
+        for suite in suite_names(rungs, SENSES, PROBE)
         for rung in rungs
         if (mix := rung.file(suite, "mix.json"))
         for layer, share in enumerate(mix["shares"])
@@ -182,19 +182,19 @@ def mixes(rungs: Sequence[Rung]) -> list[Row]:
 
 def maps(rungs: Sequence[Rung]) -> dict[str, dict[str, Mapping[str, Any]]]:
     """Maps of senses, {word: {rung: map}}, words with the most balanced senses first."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for suite in suites_of(rungs, SENSES):
+    by_word: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for suite in suite_names(rungs, SENSES):
         for rung in rungs:
             for word, each in (rung.file(suite, "map.json") or {}).items():
-                found.setdefault(word, {})[rung.name] = each
+                by_word.setdefault(word, {})[rung.name] = each
     return dict(
-        sorted(found.items(), key=lambda item: _most_frequent(next(iter(item[1].values()))))
+        sorted(by_word.items(), key=lambda item: _largest_share(next(iter(item[1].values()))))
     )
 
 
-def _most_frequent(drawn: Mapping[str, Any]) -> float:
+def _largest_share(sense_map: Mapping[str, Any]) -> float:
     """The share of the most frequent sense among a map's points."""
-    counts = Counter(point["sense"] for point in drawn["points"])
+    counts = Counter(point["sense"] for point in sense_map["points"])
     return max(counts.values()) / counts.total()
 
 
@@ -202,16 +202,16 @@ def sentences(rungs: Sequence[Rung]) -> list[Row]:
     """The textbook's sentences: for each sentence and rung, the one whose word is nearest in the
     last layer. `credit` is 1 if it has the same sense, a fraction if several are equally near."""
     rows = []
-    for suite in suites_of(rungs, POLYSEMY):
+    for suite in suite_names(rungs, POLYSEMY):
         for rung in rungs:
             for word, pairs in (rung.file(suite, "pairs.json") or {}).items():
-                said, cosines = pairs["occurrences"], pairs["cosines"][-1]
-                for place, each in enumerate(said):
-                    others = [other for other in range(len(said)) if other != place]
+                occurrences, cosines = pairs["occurrences"], pairs["cosines"][-1]
+                for place, each in enumerate(occurrences):
+                    others = [n for n in range(len(occurrences)) if n != place]
                     most = max(cosines[place][other] for other in others)
                     nearest = [n for n in others if most - cosines[place][n] < SAME]
-                    same = [said[n]["sense"] == each["sense"] for n in nearest]
-                    paired = sum(other["sense"] == each["sense"] for other in said) > 1
+                    same = [occurrences[n]["sense"] == each["sense"] for n in nearest]
+                    paired = sum(other["sense"] == each["sense"] for other in occurrences) > 1
                     rows.append(
                         {
                             "word": word,
@@ -233,16 +233,16 @@ def neighbours(rungs: Sequence[Rung]) -> list[Row]:
     """The nearest words by static vectors, and the nearest held-out occurrence of each sentence's
     word in the last layer."""
     rows: list[Row] = []
-    for suite in suites_of(rungs, POLYSEMY):
+    for suite in suite_names(rungs, POLYSEMY):
         for rung in rungs:
-            found = rung.file(suite, "neighbours.json") or {}
+            near_by = rung.file(suite, "neighbours.json") or {}
             rows += [
                 {"word": word, "rung": rung.name, "nearest": ", ".join(each[0] for each in near)}
-                for word, near in (found.get("words") or {}).items()
+                for word, near in (near_by.get("words") or {}).items()
             ]
             rows += [
                 {"word": word, "rung": rung.name, "sentence": place + 1, "nearest": near[0]["text"]}
-                for word, by_layer in (found.get("occurrences") or {}).items()
+                for word, by_layer in (near_by.get("occurrences") or {}).items()
                 for place, near in enumerate(by_layer[-1] if by_layer else [])
                 if near
             ]

@@ -12,14 +12,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.statistics import Estimate, estimate
 from rungwise.evaluation.suites.items import METRICS
-from rungwise.evaluation.suites.measure import MeasureSummary, Score
+from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report.compared import Compared, input_of
+from rungwise.report.sections.variants import Comparison, input_artifact
 from rungwise.report.style import Series, series
 from rungwise.tasks.scoring.metrics import metric_range
 
@@ -55,7 +56,7 @@ class Rung:
             if kind in kinds and name not in self.measure.passed_over
         ]
 
-    def scores(self, suite: str) -> list[Score]:
+    def scores(self, suite: str) -> list[SuiteScore]:
         """The values of a suite over all its items."""
         return [row for row in self.measure.scores if row.suite == suite and row.group is None]
 
@@ -66,7 +67,7 @@ class Rung:
         return json.loads(folder.read_bytes(path)) if folder.exists(path) else None
 
 
-def rungs_of(inputs: Mapping[str, Artifact], measured: Mapping[str, str]) -> list[Rung]:
+def gather_rungs(inputs: Mapping[str, Artifact], measured: Mapping[str, str]) -> list[Rung]:
     """The rungs by year, then in the order of the recipe. `measured` maps names to titles of
     measure stages; names with the same title are one rung under the first name."""
     names: dict[str, list[str]] = {}
@@ -79,7 +80,7 @@ def rungs_of(inputs: Mapping[str, Artifact], measured: Mapping[str, str]) -> lis
 
 def _rung(inputs: Mapping[str, Artifact], names: Sequence[str], title: str) -> Rung:
     artifact = inputs[title]
-    pretrain = input_of(artifact, "pretrain", inputs)
+    pretrain = input_artifact(artifact, "pretrain", inputs)
     assert pretrain is not None, f"the pretraining of {names[0]} is not among the stages"
     suites = artifact.record["config"]["suites"].items()
     return Rung(
@@ -93,7 +94,7 @@ def _rung(inputs: Mapping[str, Artifact], names: Sequence[str], title: str) -> R
     )
 
 
-def looks_of(rungs: Sequence[Rung], variants: Sequence[str]) -> dict[str, Series]:
+def variant_looks(rungs: Sequence[Rung], variants: Sequence[str]) -> dict[str, Series]:
     """The look of each variant: that of the rung of this name, else a new one."""
     looks = {rung.name: rung.look for rung in rungs}
     for name in variants:
@@ -101,7 +102,7 @@ def looks_of(rungs: Sequence[Rung], variants: Sequence[str]) -> dict[str, Series
     return looks
 
 
-def passed_over(rungs: Sequence[Rung]) -> dict[tuple[str, str], list[str]]:
+def skipped_suites(rungs: Sequence[Rung]) -> dict[tuple[str, str], list[str]]:
     """Suites that rungs could not answer: {(names of rungs, what they lack): suites}."""
     names: dict[tuple[str, str], list[str]] = {}
     for rung in rungs:
@@ -113,7 +114,7 @@ def passed_over(rungs: Sequence[Rung]) -> dict[tuple[str, str], list[str]]:
     return suites
 
 
-def suites_of(rungs: Sequence[Rung], *kinds: str) -> list[str]:
+def suite_names(rungs: Sequence[Rung], *kinds: str) -> list[str]:
     """The suites of these kinds that any rung answered."""
     return list(dict.fromkeys(name for rung in rungs for name in rung.suites(*kinds)))
 
@@ -142,24 +143,24 @@ class Column:
         return not all(cell.exact for cell in self.cells.values())
 
 
-def columns(rungs: Sequence[Rung], compared: Compared | None) -> list[Column]:
+def gather_columns(rungs: Sequence[Rung], comparison: Comparison | None) -> list[Column]:
     """Every score that at least one rung has."""
-    made: list[Column | None] = []
-    alike = len({rung.tokenizer for rung in rungs}) == 1
-    likelihoods = suites_of(rungs, PERPLEXITY)
+    columns: list[Column | None] = []
+    one_tokenizer = len({rung.tokenizer for rung in rungs}) == 1
+    likelihoods = suite_names(rungs, PERPLEXITY)
     for suite in likelihoods:
-        of = f" ({suite})" if len(likelihoods) > 1 else ""
-        made.append(_column(rungs, suite, "", "bits_per_byte", f"bits per byte{of}"))
+        name = f" ({suite})" if len(likelihoods) > 1 else ""
+        columns.append(_column(rungs, suite, "", "bits_per_byte", f"bits per byte{name}"))
         # Perplexities over different tokenizers do not compare.
-        made.append(_column(rungs, suite, "", "perplexity", f"perplexity{of}", alike))
-    for suite in suites_of(rungs, PAIRS):
-        made.append(_column(rungs, suite, "", "accuracy", suite))
-    for suite in suites_of(rungs, SIMILARITY):
-        made.append(_column(rungs, suite, _largest(rungs, suite), "correlation", suite))
-    for suite in suites_of(rungs, SENSES):
-        made.append(_column(rungs, suite, MIXED, "accuracy", suite))
-    made.append(_of_tasks(compared))
-    return [column for column in made if column is not None and column.cells]
+        columns.append(_column(rungs, suite, "", "perplexity", f"perplexity{name}", one_tokenizer))
+    for suite in suite_names(rungs, PAIRS):
+        columns.append(_column(rungs, suite, "", "accuracy", suite))
+    for suite in suite_names(rungs, SIMILARITY):
+        columns.append(_column(rungs, suite, _largest_part(rungs, suite), "correlation", suite))
+    for suite in suite_names(rungs, SENSES):
+        columns.append(_column(rungs, suite, MIXED, "accuracy", suite))
+    columns.append(_mean_of_tasks(comparison))
+    return [column for column in columns if column is not None and column.cells]
 
 
 def _column(
@@ -167,22 +168,22 @@ def _column(
 ) -> Column:
     cells = {}
     for rung in rungs:
-        for asked in (part, _PSEUDO) if metric in _LIKELIHOODS else (part,):
-            score = rung.measure.value(suite, metric, asked)
+        for each in (part, _PSEUDO) if metric in _LIKELIHOODS else (part,):
+            score = rung.measure.value(suite, metric, each)
             if score is not None:
-                cells[rung.name] = Cell(estimate_of(score), asked != _PSEUDO)
+                cells[rung.name] = Cell(score_estimate(score), each != _PSEUDO)
     return Column(name, part, metric, cells, _best(cells, metric) if ranked else frozenset())
 
 
 _LIKELIHOODS = ("perplexity", "bits_per_byte")
 
 
-def estimate_of(score: Score) -> Estimate:
+def score_estimate(score: SuiteScore) -> Estimate:
     """The value of a suite with its interval."""
     return Estimate(score.value, score.low, score.high, score.count)
 
 
-def _largest(rungs: Sequence[Rung], suite: str) -> str:
+def _largest_part(rungs: Sequence[Rung], suite: str) -> str:
     """The part with the most pairs, the first of equals."""
     sizes: dict[str, int] = {}
     for rung in rungs:
@@ -192,20 +193,20 @@ def _largest(rungs: Sequence[Rung], suite: str) -> str:
     return max(sizes, key=lambda part: sizes[part], default="")
 
 
-def _of_tasks(compared: Compared | None) -> Column | None:
+def _mean_of_tasks(comparison: Comparison | None) -> Column | None:
     """The judged score averaged over tasks, seed by seed, for variants tried on all of them."""
-    if compared is None:
+    if comparison is None:
         return None
     cells = {}
-    bounds = zip(*(metric_range(task.metric) for task in compared.tasks), strict=True)
+    bounds = zip(*(metric_range(task.metric) for task in comparison.tasks), strict=True)
     low, high = (sum(each) / len(each) for each in bounds)
-    for name in compared.variants:
-        if any(name not in task.evaluated.variants for task in compared.tasks):
+    for name in comparison.variants:
+        if any(name not in task.evaluation.variants for task in comparison.tasks):
             continue
-        of_tasks = [task.evaluated.scores_of(name) for task in compared.tasks]
-        means = [sum(of_seed) / len(of_seed) for of_seed in zip(*of_tasks, strict=True)]
+        scores = [task.evaluation.scores(name) for task in comparison.tasks]
+        means = [fmean(each) for each in zip(*scores, strict=True)]
         cells[name] = Cell(estimate(means, (low, high)))
-    return Column(TASKS, f"of {len(compared.tasks)}", "accuracy", cells, _best(cells, "accuracy"))
+    return Column(TASKS, f"of {len(comparison.tasks)}", "accuracy", cells, _best(cells, "accuracy"))
 
 
 def _best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
@@ -216,7 +217,7 @@ def _best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
     return frozenset(name for name, value in values.items() if value == best)
 
 
-def history(rungs: Sequence[Rung], shown: Sequence[Column]) -> Iterator[dict[str, Any]]:
+def history_rows(rungs: Sequence[Rung], columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
     """The table of the ladder, one row per rung."""
     for rung in rungs:
         trained, model = rung.pretrain, rung.pretrain.model
@@ -231,7 +232,7 @@ def history(rungs: Sequence[Rung], shown: Sequence[Column]) -> Iterator[dict[str
             "operations": trained.flops,
             "seconds": trained.seconds,
         }
-        for column in shown:
+        for column in columns:
             cell = column.cells.get(rung.name)
             if cell is not None:
                 key = column.name.replace(" ", "_")

@@ -11,49 +11,35 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from rungwise.report import style
-from rungwise.report.compared import Compared, TaskResult
 from rungwise.report.formats import metric_axis
+from rungwise.report.sections.variants import Comparison, TaskResult
 
 _COLUMNS = 3
 _APART = 0.022  # fraction of the axis between variants at one budget
 _TRIVIAL = "best trivial baseline"
-_ALIKE = "uniform weights"
+_UNIFORM = "uniform weights"
 _LABEL = 0.13  # fraction of the axis that a tick label takes
-_GROUP = 0.8  # fraction of a layer's slot that its bars fill
 
 
-def budgets(compared: Compared) -> bytes:
+def draw_budgets(comparison: Comparison) -> bytes:
     """Score of every variant against the number of labelled examples, one panel per task."""
-    tasks = [task for task in compared.tasks if len(task.by_budget) > 1]
-    drawn, panels = style.panels(len(tasks), _COLUMNS, 3.2, 0.7)
+    tasks = [task for task in comparison.tasks if len(task.by_budget) > 1]
+    figure, panels = style.new_panels(len(tasks), _COLUMNS, 3.2, 0.7)
     for axes, task in zip(panels, tasks, strict=True):
-        _panel(axes, task, compared.looks)
-    style.legend_below(drawn, panels, last=[_TRIVIAL])
-    return style.png(drawn)
+        _draw_task(axes, task, comparison.looks)
+    style.add_legend_below(figure, panels, last=[_TRIVIAL])
+    return style.png(figure)
 
 
-def _panel(axes: Axes, task: TaskResult, looks: Mapping[str, style.Series]) -> None:
+def _draw_task(axes: Axes, task: TaskResult, looks: Mapping[str, style.Series]) -> None:
     counts = [each.examples.train for each in task.by_budget]
-    names = list(task.evaluated.variants)
+    names = list(task.evaluation.variants)
     span = max(counts) / min(counts)
     for place, name in enumerate(names):
-        look = looks[name]
         estimates = [each.variants[name].estimates[task.metric] for each in task.by_budget]
-        mean, low, high = 100 * np.array([(e.mean, e.low, e.high) for e in estimates]).T
-        moved = span ** (_APART * (place - (len(names) - 1) / 2))
-        axes.errorbar(
-            np.array(counts) * moved,
-            mean,
-            yerr=(mean - low, high - mean),
-            color=look.colour,
-            marker=look.marker,
-            linestyle=look.line,
-            markersize=6,
-            linewidth=1.7,
-            elinewidth=1.2,
-            capsize=3,
-            label=name,
-        )
+        bounds = [(100 * each.mean, 100 * each.low, 100 * each.high) for each in estimates]
+        shift = span ** (_APART * (place - (len(names) - 1) / 2))
+        style.draw_estimates(axes, np.array(counts) * shift, bounds, looks[name], name)
     trivial = [each.best_trivial() for each in task.by_budget]
     if any(trivial):
         axes.plot(
@@ -69,50 +55,47 @@ def _panel(axes: Axes, task: TaskResult, looks: Mapping[str, style.Series]) -> N
     axes.xaxis.set_minor_locator(NullLocator())
     gaps = [math.log(b / a) for a, b in itertools.pairwise(counts)]
     crowded = min(gaps) < _LABEL * math.log(span)
-    axes.set_xticklabels([_short(count) for count in counts], rotation=40 if crowded else 0)
+    # 10, 100, 1k, 67k: tick labels are close together on a log axis.
+    labels = [str(count) if count < 1000 else f"{count / 1000:.3g}k" for count in counts]
+    axes.set_xticklabels(labels, rotation=40 if crowded else 0)
     style.dress(axes, task.name, "labelled examples", metric_axis(task.metric))
 
 
-def _short(count: int) -> str:
-    """10, 100, 1k, 67k: tick labels are close together on a log axis."""
-    return f"{count}" if count < 1000 else f"{count / 1000:.3g}k"
-
-
-def mixed(compared: Compared) -> list[tuple[TaskResult, dict[str, np.ndarray]]]:
+def layer_weights(comparison: Comparison) -> list[tuple[TaskResult, dict[str, np.ndarray]]]:
     """Tasks whose variants learnt to mix layers, each with {variant: weights (seeds, layers)},
     embeddings first."""
-    mixes = []
-    for task in compared.tasks:
-        rows: dict[str, list[tuple[float, ...]]] = {}
-        for row in task.evaluated.rows:
-            if row.mix:
-                rows.setdefault(row.variant, []).append(row.mix)
-        if rows:
-            mixes.append((task, {name: np.array(each) for name, each in rows.items()}))
-    return mixes
+    tasks = []
+    for task in comparison.tasks:
+        weights: dict[str, list[tuple[float, ...]]] = {}
+        for seed in task.evaluation.rows:
+            if seed.mix:
+                weights.setdefault(seed.variant, []).append(seed.mix)
+        if weights:
+            tasks.append((task, {name: np.array(each) for name, each in weights.items()}))
+    return tasks
 
 
-def mix(compared: Compared) -> bytes:
+def draw_layer_weights(comparison: Comparison) -> bytes:
     """Layer weights, one panel per task: means over seeds with the standard deviation."""
-    tasks = mixed(compared)
-    drawn, panels = style.panels(len(tasks), 2, 3.0, 0.7)
+    tasks = layer_weights(comparison)
+    figure, panels = style.new_panels(len(tasks), 2, 3.0, 0.7)
     for axes, (task, variants) in zip(panels, tasks, strict=True):
         layers = max(weights.shape[1] for weights in variants.values())
-        bar = _GROUP / len(variants)
+        bar = style.BAR_GROUP / len(variants)
         for place, (name, weights) in enumerate(variants.items()):
             axes.bar(
                 np.arange(weights.shape[1]) + bar * (place - (len(variants) - 1) / 2),
                 100 * weights.mean(axis=0),
                 yerr=100 * weights.std(axis=0, ddof=1) if len(weights) > 1 else None,
                 width=0.92 * bar,
-                color=compared.looks[name].colour,
+                color=comparison.looks[name].colour,
                 error_kw={"ecolor": style.INK, "elinewidth": 1.1, "capsize": 2},
                 label=name,
             )
         axes.axhline(
-            100 / layers, color=style.MUTED, linestyle=style.DASHED, linewidth=1.2, label=_ALIKE
+            100 / layers, color=style.MUTED, linestyle=style.DASHED, linewidth=1.2, label=_UNIFORM
         )
         axes.set_xticks(range(layers), ["emb.", *(str(layer) for layer in range(1, layers))])
         style.dress(axes, task.name, "layer", "weight (%)")
-    style.legend_below(drawn, panels, last=[_ALIKE])
-    return style.png(drawn)
+    style.add_legend_below(figure, panels, last=[_UNIFORM])
+    return style.png(figure)

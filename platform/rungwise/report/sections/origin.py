@@ -10,7 +10,7 @@ import yaml
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.report.compared import of_stage
+from rungwise.report.sections.variants import select_stage
 from rungwise.serving.registry import RegisterSummary
 
 RECIPE = "recipe.yaml"
@@ -23,9 +23,9 @@ def recipe_text(recipe: Mapping[str, Any]) -> str:
 
 def workflow(inputs: Mapping[str, Artifact]) -> str:
     """The name of the workflow that has these stages."""
-    if of_stage(inputs, "claims"):
+    if select_stage(inputs, "claims"):
         return "ladder"
-    return "finetune" if of_stage(inputs, "evaluate") else "pretrain"
+    return "finetune" if select_stage(inputs, "evaluate") else "pretrain"
 
 
 def uses(
@@ -33,7 +33,7 @@ def uses(
 ) -> list[tuple[str, str]]:
     """List the uses of a run's models, each with its command or Python code."""
     folder = inputs["pretrain"].folder.uri
-    root = shlex.quote(root_of(inputs["pretrain"]))
+    root = shlex.quote(root_folder(inputs["pretrain"]))
     commands = [
         (
             "Export the pretrained model to the other formats that fit it:",
@@ -46,12 +46,12 @@ def uses(
         ("Show what it was made from:", f"rungwise why {shlex.quote(folder)}"),
     ]
     for model, _ in registered:
-        ask = f"rungwise predict {shlex.quote(model.model_uri)} --root {root} --input FILE"
-        commands.append((f"Predict with the fine-tuned model {model.name}:", ask))
+        predict = f"rungwise predict {shlex.quote(model.model_uri)} --root {root} --input FILE"
+        commands.append((f"Predict with the fine-tuned model {model.name}:", predict))
     return commands
 
 
-def root_of(artifact: Artifact) -> str:
+def root_folder(artifact: Artifact) -> str:
     """The root of an artifact's folder {root}/{stage}/{label-fingerprint}."""
     return artifact.folder.uri.rsplit("/", 2)[0]
 
@@ -65,16 +65,16 @@ def dropped(corpus: Artifact) -> list[dict[str, Any]]:
     ]
 
 
-def made_by(inputs: Mapping[str, Artifact]) -> dict[str, list[str]]:
+def environment(inputs: Mapping[str, Artifact]) -> dict[str, list[str]]:
     """Commits, Python, packages and machines, each with every value that occurs in the stages."""
     versions: dict[str, list[str]] = {}
     for artifact in inputs.values():
-        by = artifact.record["made_by"]
+        origin = artifact.record["made_by"]
         values = {
-            "commit": by["commit"] or "outside a checkout",
-            "Python": by["python"],
-            **by["packages"],
-            "machine": f"{by['machine']['system']}, {by['machine']['cpus']} CPUs",
+            "commit": origin["commit"] or "outside a checkout",
+            "Python": origin["python"],
+            **origin["packages"],
+            "machine": f"{origin['machine']['system']}, {origin['machine']['cpus']} CPUs",
         }
         for key, value in values.items():
             if value not in versions.setdefault(key, []):

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from rungwise.core.stages.artifact import Artifact, find_input
-from rungwise.evaluation.page import fill_in, held_out, surprise
-from rungwise.evaluation.page import generation as continuations
-from rungwise.evaluation.page import neighbours as words_near
-from rungwise.evaluation.page.fill_in import Filled
-from rungwise.evaluation.page.generation import Continued
-from rungwise.evaluation.page.neighbours import Neighbours
+from rungwise.evaluation.page import held_out, surprise
+from rungwise.evaluation.page.fill_in import BlankResult, choose_blanks, fill_blanks
+from rungwise.evaluation.page.generation import Continuation, choose_prompts, continue_prompts
+from rungwise.evaluation.page.neighbours import Neighbours, neighbours_of_text
 from rungwise.evaluation.page.spelling import token_text
-from rungwise.evaluation.page.surprise import Passage, Reach
+from rungwise.evaluation.page.surprise import ContextRange, Passage
 from rungwise.instances.reader import InstanceReader, MaskedReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.capabilities import (
@@ -31,7 +29,7 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.pretraining.config import PretrainConfig
 from rungwise.pretraining.pretrained import config_of, load_model
-from rungwise.report.specimen import Specimen, specimen
+from rungwise.report.sections.specimen import Specimen, choose_specimen
 from rungwise.training.config import GradientConfig
 
 _NEAREST = 6  # neighbours shown per word
@@ -51,15 +49,15 @@ class Examples:
     """Examples of a model; None or empty for those it does not have."""
 
     baseline: Baseline | None = None
-    shown: Specimen | None = None
+    specimen: Specimen | None = None
     passage: Passage | None = None
-    reach: tuple[Reach, ...] = ()
-    filled: tuple[Filled, ...] = ()
-    continued: tuple[Continued, ...] = ()
+    context: tuple[ContextRange, ...] = ()
+    blanks: tuple[BlankResult, ...] = ()
+    continuations: tuple[Continuation, ...] = ()
     neighbours: tuple[Neighbours, ...] = ()
 
 
-def gather(
+def gather_examples(
     pretrain: Artifact,
     instances: Artifact | None,
     tokenizer: Tokenizer,
@@ -75,35 +73,34 @@ def gather(
             return Examples()
         model, tokens = load_model(pretrain), find_input(pretrain, "tokens")
         assert isinstance(model, WordVectors), "what predicts no text has vectors"
-        near = words_near.drawn(model, tokenizer, tokens, words, _NEAREST, seed)
-        return Examples(neighbours=tuple(near))
+        nearest = neighbours_of_text(model, tokenizer, tokens, words, _NEAREST, seed)
+        return Examples(neighbours=tuple(nearest))
     model = load_model(pretrain, InstancesSummary.of(instances).special)
-    validated, mask_seed = _validation(config.pretrain)
-    shown, passage, reach, continued = None, None, [], []
+    count, mask_seed = _validation(config.pretrain)
+    specimen, passage = None, None
+    context, continuations, results = [], [], []
     if config.objective.masks:
         reader = MaskedReader(instances, "validation")
-        shown = specimen(reader, tokenizer, mask_seed)
+        specimen = choose_specimen(reader, tokenizer, mask_seed)
     else:
         reader = InstanceReader(instances, "validation")
         if isinstance(model, TargetLogits):
-            passage = surprise.passage(model, reader, tokenizer, seed)
+            passage = surprise.choose_passage(model, reader, tokenizer, seed)
         if isinstance(model, TargetLogits) and isinstance(model, NextTokenLogits):
-            reach = surprise.by_context(model, reader)
+            context = surprise.surprise_by_context(model, reader)
         if isinstance(model, NextTokenLogits):
-            begun = continuations.choose(reader, tokenizer, prompts, seed)
-            end = held_out.end_of(reader)
-            continued = continuations.go_on(model, tokenizer, begun, end, seed)
-    filled = []
+            texts = choose_prompts(reader, tokenizer, prompts, seed)
+            end = held_out.end_id(reader)
+            continuations = continue_prompts(model, tokenizer, texts, end, seed)
     if isinstance(model, BlankLogits):
-        chosen = fill_in.choose(reader, tokenizer, blanks, seed)
-        filled = fill_in.fill(model, tokenizer, chosen)
+        results = fill_blanks(model, tokenizer, choose_blanks(reader, tokenizer, blanks, seed))
     return Examples(
-        _baseline(reader, tokenizer, validated, mask_seed),
-        shown,
+        _baseline(reader, tokenizer, count, mask_seed),
+        specimen,
         passage,
-        tuple(reach),
-        tuple(filled),
-        tuple(continued),
+        tuple(context),
+        tuple(results),
+        tuple(continuations),
     )
 
 
@@ -115,8 +112,8 @@ def _validation(settings: PretrainConfig) -> tuple[int, int]:
 
 
 def _baseline(
-    reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, validated: int, seed: int
+    reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, count: int, seed: int
 ) -> Baseline:
-    count = min(validated, held_out.MOST_INSTANCES, len(reader))
+    count = min(count, held_out.MOST_INSTANCES, len(reader))
     frequent, share = held_out.most_frequent_share(reader, count, seed)
     return Baseline(token_text(tokenizer, frequent), share, count)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rungwise.pretraining.summary import GradientRun
 from rungwise.report.formats import number
 
-_STEPS_NAMED = 12
+_MOST_STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ def attempts(run: GradientRun) -> list[Attempt]:
     ]
 
 
-def how(run: GradientRun) -> str:
+def describe_setup(run: GradientRun) -> str:
     """One sentence: number of workers, parallelism and precision."""
     workers = run.attempts[-1].workers
-    shared = {
+    parallel = {
         "ddp": "each with the whole model (DDP)",
         "fsdp": "each with a shard of the model (FSDP2)",
         "hybrid": "in groups that share one copy of the model (hybrid sharding)",
@@ -41,18 +41,18 @@ def how(run: GradientRun) -> str:
     precision = "bfloat16 matrix products" if run.bfloat16 else "float32"
     if workers == 1:
         return f"One worker ({run.device}), {precision}."
-    return f"{workers} workers ({run.device} each), {shared[run.parallel]}, {precision}."
+    return f"{workers} workers ({run.device} each), {parallel[run.parallel]}, {precision}."
 
 
-def mishaps(run: GradientRun) -> list[str]:
+def describe_mishaps(run: GradientRun) -> list[str]:
     """Sentences on skipped steps and loss spikes (even if there were none), outlier steps, the runs
     that this one continues, and early stopping."""
     sentences = [
-        f"Steps skipped because their gradient was not finite: {_named(run.skipped_steps)}.",
-        f"Steps with a loss spike above the running median: {_named(run.spikes)}.",
+        f"Steps skipped because their gradient was not finite: {_name_steps(run.skipped_steps)}.",
+        f"Steps with a loss spike above the running median: {_name_steps(run.spikes)}.",
     ]
     if run.outlier_steps:
-        sentences.append(f"Steps left out as outliers: {_named(run.outlier_steps)}.")
+        sentences.append(f"Steps left out as outliers: {_name_steps(run.outlier_steps)}.")
     sentences += [
         f"The run continued {before.label}-{before.fingerprint} from step {number(before.step)}; "
         "both have the steps up to there in common."
@@ -66,9 +66,9 @@ def mishaps(run: GradientRun) -> list[str]:
     return sentences
 
 
-def _named(steps: Sequence[int]) -> str:
+def _name_steps(steps: Sequence[int]) -> str:
     if not steps:
         return "none"
-    shown = ", ".join(number(step) for step in steps[:_STEPS_NAMED])
-    more = f" and {len(steps) - _STEPS_NAMED} more" if len(steps) > _STEPS_NAMED else ""
-    return f"{len(steps)} (step {shown}{more})"
+    first = ", ".join(number(step) for step in steps[:_MOST_STEPS])
+    more = f" and {len(steps) - _MOST_STEPS} more" if len(steps) > _MOST_STEPS else ""
+    return f"{len(steps)} (step {first}{more})"

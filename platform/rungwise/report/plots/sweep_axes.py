@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from rungwise.report import style
-from rungwise.report.compared import Swept
 from rungwise.report.formats import setting
+from rungwise.report.sections.variants import VariantSweep
 from rungwise.sweep.config import HalvingScheduler
 from rungwise.sweep.record import ScoredTrial, Trial
 
@@ -21,21 +21,20 @@ _WIDE_RANGE = 0.5  # powers of ten above which an axis is logarithmic
 _GROUPS = 4  # quantile groups of a range, to see how much variance it explains
 
 
-def by_task(sweeps: Sequence[Swept]) -> dict[str, list[Swept]]:
-    """The sweeps of each task."""
-    of_tasks: dict[str, list[Swept]] = {}
-    for swept in sweeps:
-        of_tasks.setdefault(swept.task, []).append(swept)
-    return of_tasks
+def group_by_task(sweeps: Sequence[VariantSweep]) -> dict[str, list[VariantSweep]]:
+    tasks: dict[str, list[VariantSweep]] = {}
+    for sweep in sweeps:
+        tasks.setdefault(sweep.task, []).append(sweep)
+    return tasks
 
 
-def keys_of(sweeps: Sequence[Swept]) -> list[str]:
+def sweep_keys(sweeps: Sequence[VariantSweep]) -> list[str]:
     """The keys that any of these sweeps varied, learning rates first."""
     keys = dict.fromkeys(key for sweep in sweeps for key in sorted(sweep.settings["space"]))
     return sorted(keys, key=lambda key: not key.endswith("learning_rate"))
 
 
-def rungs(settings: Mapping[str, Any], trials: Sequence[Trial]) -> list[int]:
+def halving_epochs(settings: Mapping[str, Any], trials: Sequence[Trial]) -> list[int]:
     """The epochs after which successive halving compares trials; none for another scheduler."""
     if settings["scheduler"]["kind"] != "halving":
         return []
@@ -43,31 +42,31 @@ def rungs(settings: Mapping[str, Any], trials: Sequence[Trial]) -> list[int]:
     return scheduler.rungs(max(trial.epochs_asked for trial in trials))
 
 
-def most_telling(trials: Sequence[ScoredTrial], keys: Sequence[str]) -> str:
+def most_telling_key(trials: Sequence[ScoredTrial], keys: Sequence[str]) -> str:
     """The key whose values explain most of the variance of the scores, adjusted for the number of
     groups; the first of equals, and a learning rate before all others, since readers look for it
     first. Trials that stopped early score low for that reason, so they count only if the others
     decide nothing."""
     keys = [key for key in keys if key.endswith("learning_rate")] or keys
-    whole = [trial for trial in trials if not trial.stopped_early]
-    explained = {key: _explained(whole, key) for key in keys}
+    complete = [trial for trial in trials if not trial.stopped_early]
+    explained = {key: _explained_variance(complete, key) for key in keys}
     if all(math.isinf(value) for value in explained.values()):
-        explained = {key: _explained(trials, key) for key in keys}
+        explained = {key: _explained_variance(trials, key) for key in keys}
     return max(keys, key=explained.__getitem__)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Where the values of a key lie. `values` are all listed ones, with labels `listed`, or the two
-    bounds of a range if `listed` is None."""
+    """Where the values of a key lie. `values` are all listed ones, with their `labels`, or the two
+    bounds of a range if `labels` is None."""
 
     key: str
     values: list[Any]
-    listed: list[str] | None
+    labels: list[str] | None
 
     @property
     def _numeric(self) -> bool:
-        return _numbers(self.values)
+        return _are_numbers(self.values)
 
     @property
     def _logarithmic(self) -> bool:
@@ -90,41 +89,42 @@ class Axis:
 
     def marks(self) -> list[Any]:
         """The values labelled on a parallel axis."""
-        if self.listed or self.values[0] == self.values[-1]:
-            return self.values if self.listed else self.values[:1]
+        if self.labels or self.values[0] == self.values[-1]:
+            return self.values if self.labels else self.values[:1]
         low, high = self.values
         return [low, math.sqrt(low * high) if self._logarithmic else (low + high) / 2, high]
 
     def dress(self, axes: Axes) -> None:
         if not self._numeric:
-            axes.set_xticks(range(len(self.values)), self.listed or [])
+            axes.set_xticks(range(len(self.values)), self.labels or [])
             axes.set_xlim(-0.5, len(self.values) - 0.5)
             return
         if self._logarithmic:
             axes.set_xscale("log")
-        if self.listed:
-            axes.set_xticks([float(value) for value in self.values], self.listed)
+        if self.labels:
+            axes.set_xticks([float(value) for value in self.values], self.labels)
             axes.minorticks_off()
             return
         for bound in self.values:
             axes.axvline(bound, color=style.FAINT, linestyle=style.DOTTED, linewidth=1.4, zorder=0)
 
     def _position(self, value: Any) -> int:
-        return [text_of(one) for one in self.values].index(text_of(value))
+        return [value_text(one) for one in self.values].index(value_text(value))
 
 
-def axis_of(key: str, sweeps: Sequence[Swept]) -> Axis:
+def key_axis(key: str, sweeps: Sequence[VariantSweep]) -> Axis:
     """The axis of a key over a task's sweeps: its search space and the values populations used."""
     spaces = [s.settings["space"][key] for s in sweeps if key in s.settings["space"]]
-    used = [t.values[key] for s in sweeps for t in s.summary.scored if key in t.values]
+    trial_values = [t.values[key] for s in sweeps for t in s.summary.scored if key in t.values]
     if all("values" in space for space in spaces):
-        listed = {text_of(value): value for space in spaces for value in space["values"]}
-        listed |= {text_of(value): value for value in used}
-        values = list(listed.values())
-        if _numbers(values):
+        distinct = {value_text(value): value for space in spaces for value in space["values"]}
+        distinct |= {value_text(value): value for value in trial_values}
+        values = list(distinct.values())
+        if _are_numbers(values):
             values.sort()
         return Axis(key, values, [setting(value) for value in values])
-    numbers = [value for space in spaces for value in _ends(space)] + used
+    ends = [end for s in spaces for end in s.get("values", (s.get("low"), s.get("high")))]
+    numbers = ends + trial_values
     return Axis(key, [min(numbers), max(numbers)], None)
 
 
@@ -137,17 +137,22 @@ def is_wide(values: Sequence[float]) -> bool:
     return min(values) > 0 and math.log10(max(values) / min(values)) > _WIDE_RANGE
 
 
-def _explained(trials: Sequence[ScoredTrial], key: str) -> float:
-    here = [trial for trial in trials if key in trial.values]
-    scores = np.array([trial.score for trial in here])
-    values = [trial.values[key] for trial in here]
-    distinct = list(dict.fromkeys(map(text_of, values)))
-    if _numbers(values) and len(distinct) > _GROUPS:
+def value_text(value: Any) -> str:
+    """A text that is equal for equal values, lists and blocks included."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _explained_variance(trials: Sequence[ScoredTrial], key: str) -> float:
+    trials = [trial for trial in trials if key in trial.values]
+    scores = np.array([trial.score for trial in trials])
+    values = [trial.values[key] for trial in trials]
+    distinct = list(dict.fromkeys(map(value_text, values)))
+    if _are_numbers(values) and len(distinct) > _GROUPS:
         numbers = np.array(values, dtype=float)
         cuts = np.quantile(numbers, np.linspace(0, 1, _GROUPS + 1)[1:-1])
         places = np.searchsorted(cuts, numbers)
     else:
-        places = np.array([distinct.index(text_of(value)) for value in values])
+        places = np.array([distinct.index(value_text(value)) for value in values])
     groups = [scores[places == place] for place in np.unique(places)]
     total = len(scores) * scores.var() if len(scores) else 0.0
     if total == 0 or len(groups) < 2 or len(scores) <= len(groups):
@@ -156,13 +161,5 @@ def _explained(trials: Sequence[ScoredTrial], key: str) -> float:
     return 1 - within / (len(scores) - len(groups)) / (total / (len(scores) - 1))
 
 
-def _ends(space: Mapping[str, Any]) -> list[float]:
-    return space["values"] if "values" in space else [space["low"], space["high"]]
-
-
-def text_of(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def _numbers(values: Sequence[Any]) -> bool:
+def _are_numbers(values: Sequence[Any]) -> bool:
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)

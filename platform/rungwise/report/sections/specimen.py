@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from tokenizers import Tokenizer
 
-from rungwise.evaluation.page.held_out import originals, rows
+from rungwise.evaluation.page.held_out import original_ids, read_masked
 from rungwise.evaluation.page.spelling import token_text
 from rungwise.instances.masked_batch import MaskedBatch, MaskedConfig
 from rungwise.instances.pairs import MaskedPairsConfig
@@ -20,7 +20,7 @@ from rungwise.instances.reader import MaskedReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
 
 Kind = Literal["special", "plain", "masked", "random", "kept"]
-_LOOKED_AT = 256
+_CANDIDATES = 256
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,25 @@ class Specimen:
         return sum(piece.kind == kind for piece in self.pieces)
 
 
-def specimen(reader: MaskedReader, tokenizer: Tokenizer, seed: int) -> Specimen:
+def choose_specimen(reader: MaskedReader, tokenizer: Tokenizer, seed: int) -> Specimen:
     """The instance to show, masked as in validation."""
-    count = min(_LOOKED_AT, len(reader))
-    batch = rows(reader, np.arange(count), seed)
-    before = originals(batch)
+    count = min(_CANDIDATES, len(reader))
+    batch = read_masked(reader, np.arange(count), seed)
+    before = original_ids(batch)
     row = np.arange(count)[:, None]
     used = batch.masked.weights > 0
     now = batch.masked.ids[row, batch.masked.positions]
     mask_id = reader.vocabulary.mask
-    fates = [
+    outcomes = [
         (used & (now == mask_id)).any(axis=1),
         (used & (now != mask_id) & (now != batch.masked.targets)).any(axis=1),
         (used & (now == batch.masked.targets)).any(axis=1),
     ]
-    chosen = int(np.argmax(np.logical_and.reduce(fates)))
+    place = int(np.argmax(np.logical_and.reduce(outcomes)))
     return Specimen(
-        instance=chosen,
-        pieces=tuple(_pieces(reader, batch, before, chosen, tokenizer)),
-        answer=_answer(reader.config, bool(batch.label[chosen])),
+        instance=place,
+        pieces=tuple(_pieces(reader, batch, before, place, tokenizer)),
+        answer=_answer(reader.config, bool(batch.label[place])),
     )
 
 

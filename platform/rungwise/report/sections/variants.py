@@ -1,7 +1,7 @@
 """The comparison of a run: its variants, and the evaluations of each task at each label budget.
 
-Stages are found by kind and fingerprint, never by title: tasks or variants that share a stage share
-its artifact, which is listed only under the title of the first.
+Stages are identified by kind and fingerprint, never by title: tasks or variants that share a stage
+share its artifact, which is listed only under the title of the first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.evaluation.comparison.compare import input_name
+from rungwise.evaluation.comparison.inputs import input_name
 from rungwise.evaluation.comparison.summary import EvaluateSummary, PairedDifference
 from rungwise.evaluation.statistics import holm
 from rungwise.report.style import Series, series
@@ -21,28 +21,28 @@ from rungwise.tasks.kinds.examples import TaskSummary
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task. `task` and `evaluated` summarise its stages with all labelled examples;
+    """One task. `task` and `evaluation` summarise its stages with all labelled examples;
     `by_budget` has the evaluation at every number of examples, ascending."""
 
     name: str
     task: TaskSummary
-    evaluated: EvaluateSummary
+    evaluation: EvaluateSummary
     by_budget: tuple[EvaluateSummary, ...]
 
     @property
     def metric(self) -> str:
         """The metric that variants are judged by; higher is better."""
-        return self.evaluated.metric
+        return self.evaluation.metric
 
     @property
     def against_first(self) -> list[PairedDifference]:
         """The task's first variant minus each other one; empty if it has no other."""
-        first = next(iter(self.evaluated.variants))
-        return [row for row in self.evaluated.differences if row.first == first]
+        first = next(iter(self.evaluation.variants))
+        return [pair for pair in self.evaluation.differences if pair.first == first]
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """Everything that was evaluated. The first variant is the one in focus; `looks` has the colour,
     marker and line of each."""
 
@@ -54,14 +54,15 @@ class Compared:
     def p_holm(self) -> dict[str, dict[str, float]]:
         """Bootstrap p-values of a task's first variant against each other, {task: {variant: p}},
         Holm-corrected as one family over all tasks."""
-        rows = [(task.name, row) for task in self.tasks for row in task.against_first]
+        pairs = [(task.name, pair) for task in self.tasks for pair in task.against_first]
+        adjusted = holm([pair.bootstrap.p for _, pair in pairs])
         ps: dict[str, dict[str, float]] = {}
-        for (task, row), p in zip(rows, holm([row.bootstrap.p for _, row in rows]), strict=True):
-            ps.setdefault(task, {})[row.second] = p
+        for (task, pair), p in zip(pairs, adjusted, strict=True):
+            ps.setdefault(task, {})[pair.second] = p
         return ps
 
     @property
-    def judged(self) -> list[TaskResult]:
+    def paired_tasks(self) -> list[TaskResult]:
         """The tasks with two variants or more."""
         return [task for task in self.tasks if task.against_first]
 
@@ -70,29 +71,29 @@ class Compared:
         return any(len(task.by_budget) > 1 for task in self.tasks)
 
 
-def gather(inputs: Mapping[str, Artifact]) -> Compared | None:
+def gather_comparison(inputs: Mapping[str, Artifact]) -> Comparison | None:
     """Collect the evaluations of a run; None if there are none."""
-    artifacts = of_stage(inputs, "evaluate").values()
-    evaluated = [EvaluateSummary.of(artifact) for artifact in artifacts]
-    if not evaluated:
+    artifacts = select_stage(inputs, "evaluate").values()
+    evaluations = [EvaluateSummary.of(artifact) for artifact in artifacts]
+    if not evaluations:
         return None
     tasks = []
-    for artifact, whole in zip(artifacts, evaluated, strict=True):
+    for artifact, whole in zip(artifacts, evaluations, strict=True):
         if whole.budget is not None:
             continue
-        same = [each for each in evaluated if each.task == whole.task]
+        same = [each for each in evaluations if each.task == whole.task]
         same.sort(key=lambda each: (each.examples.train, each.budget is None))
-        data = input_of(artifact, "task", inputs)
+        data = input_artifact(artifact, "task", inputs)
         assert data is not None, f"the task {whole.task} is not among the stages"
         tasks.append(TaskResult(whole.task, TaskSummary.of(data), whole, tuple(same)))
     # A task may use only some of the variants.
-    variants = tuple(dict.fromkeys(name for task in tasks for name in task.evaluated.variants))
+    variants = tuple(dict.fromkeys(name for task in tasks for name in task.evaluation.variants))
     looks = {name: series(place) for place, name in enumerate(variants)}
-    return Compared(variants, tuple(tasks), looks)
+    return Comparison(variants, tuple(tasks), looks)
 
 
 @dataclass(frozen=True)
-class Swept:
+class VariantSweep:
     """The sweep of one variant on one task. `settings` is the sweep block of the recipe, `look` how
     plots draw the variant."""
 
@@ -103,27 +104,32 @@ class Swept:
     settings: Mapping[str, Any]
 
 
-def sweeps_of(inputs: Mapping[str, Artifact], looks: Mapping[str, Series]) -> list[Swept]:
+def gather_sweeps(
+    inputs: Mapping[str, Artifact], looks: Mapping[str, Series]
+) -> list[VariantSweep]:
     """Every sweep of a run, in the order of tasks and variants."""
     sweeps = []
-    for artifact in of_stage(inputs, "evaluate").values():
-        evaluated = EvaluateSummary.of(artifact)
-        for variant in evaluated.variants:
-            sweep = input_of(artifact, input_name("sweep", variant), inputs)
-            if evaluated.budget is None and sweep is not None:
+    for artifact in select_stage(inputs, "evaluate").values():
+        evaluation = EvaluateSummary.of(artifact)
+        for variant in evaluation.variants:
+            sweep = input_artifact(artifact, input_name("sweep", variant), inputs)
+            if evaluation.budget is None and sweep is not None:
                 summary, settings = SweepSummary.of(sweep), sweep.record["config"]["sweep"]
-                sweeps.append(Swept(evaluated.task, variant, looks[variant], summary, settings))
+                look = looks[variant]
+                sweeps.append(VariantSweep(evaluation.task, variant, look, summary, settings))
     return sweeps
 
 
-def of_stage(inputs: Mapping[str, Artifact], stage: str) -> dict[str, Artifact]:
+def select_stage(inputs: Mapping[str, Artifact], stage: str) -> dict[str, Artifact]:
     """The artifacts of one kind of stage, by title."""
     return {title: artifact for title, artifact in inputs.items() if artifact.stage == stage}
 
 
-def input_of(artifact: Artifact, name: str, inputs: Mapping[str, Artifact]) -> Artifact | None:
+def input_artifact(
+    artifact: Artifact, name: str, inputs: Mapping[str, Artifact]
+) -> Artifact | None:
     """The stage of the run that is the input `name` of `artifact`; None if there is none."""
-    read = artifact.record["inputs"].get(name)
-    if read is None:
+    source = artifact.record["inputs"].get(name)
+    if source is None:
         return None
-    return next((a for a in inputs.values() if a.fingerprint == read["fingerprint"]), None)
+    return next((a for a in inputs.values() if a.fingerprint == source["fingerprint"]), None)

@@ -19,19 +19,19 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from rungwise.report import style
-from rungwise.report.compared import Swept
 from rungwise.report.formats import metric_axis, score, setting
-from rungwise.report.sweep_axes import (
+from rungwise.report.plots.sweep_axes import (
     Axis,
-    axis_of,
-    by_task,
+    group_by_task,
+    halving_epochs,
     is_wide,
-    keys_of,
-    most_telling,
+    key_axis,
+    most_telling_key,
     readable,
-    rungs,
-    text_of,
+    sweep_keys,
+    value_text,
 )
+from rungwise.report.sections.variants import VariantSweep
 
 _PANEL_INCHES = 3.7
 _ROW_INCHES = 3.4  # of a full-width panel
@@ -40,17 +40,19 @@ _LAST = ("copied a better trial", "stopped early", "other trials", "winner")  # 
 _SHIFT = 0.012  # between lines through the same value
 
 
-def scatter(sweeps: Sequence[Swept]) -> bytes:
+def draw_scatter(sweeps: Sequence[VariantSweep]) -> bytes:
     """The validation score of every trial against the learning rate, or else the setting that
     explains most of it."""
-    tasks = by_task(sweeps)
-    drawn, panels = _panels(len(tasks))
-    for axes, (task, of_task) in zip(panels, tasks.items(), strict=True):
-        keys = keys_of(of_task)
-        shared = [key for key in keys if all(key in s.settings["space"] for s in of_task)]
-        key = most_telling([trial for s in of_task for trial in s.summary.scored], shared or keys)
-        axis = axis_of(key, of_task)
-        for sweep in of_task:
+    tasks = group_by_task(sweeps)
+    figure, panels = _new_panels(len(tasks))
+    for axes, (task, task_sweeps) in zip(panels, tasks.items(), strict=True):
+        keys = sweep_keys(task_sweeps)
+        shared = [key for key in keys if all(key in s.settings["space"] for s in task_sweeps)]
+        key = most_telling_key(
+            [trial for s in task_sweeps for trial in s.summary.scored], shared or keys
+        )
+        axis = key_axis(key, task_sweeps)
+        for sweep in task_sweeps:
             look, best = sweep.look, sweep.summary.best.name
             for trial in sweep.summary.scored:
                 if key not in trial.values:
@@ -71,40 +73,40 @@ def scatter(sweeps: Sequence[Swept]) -> bytes:
                     ring: Any = {"facecolor": "none", "edgecolor": style.INK, "linewidth": 1.2}
                     axes.scatter(*point, s=180, zorder=4, label="winner", **ring)
         axis.dress(axes)
-        metric = of_task[0].summary.metric
-        title = _title(task, "best " + _best(of_task))
+        metric = task_sweeps[0].summary.metric
+        title = _title(task, "best " + _best(task_sweeps))
         style.dress(axes, title, readable(key), metric_axis(metric, "validation"))
-    style.legend_below(drawn, panels, last=_LAST)
-    return style.png(drawn)
+    style.add_legend_below(figure, panels, last=_LAST)
+    return style.png(figure)
 
 
-def parallel(sweeps: Sequence[Swept]) -> bytes:
+def draw_parallel(sweeps: Sequence[VariantSweep]) -> bytes:
     """Parallel coordinates: every trial as a line through its settings, coloured by its score."""
-    tasks = by_task(sweeps)
-    drawn = style.figure((style.WIDE[0], 0.5 + _ROW_INCHES * len(tasks)))
-    panels = drawn.subplots(len(tasks), 1, squeeze=False)[:, 0]
+    tasks = group_by_task(sweeps)
+    figure = style.new_figure((style.WIDE[0], 0.5 + _ROW_INCHES * len(tasks)))
+    panels = figure.subplots(len(tasks), 1, squeeze=False)[:, 0]
     colours = colormaps["viridis"]
-    for axes, (task, of_task) in zip(panels, tasks.items(), strict=True):
-        keys = keys_of(of_task)
-        lines = [(trial, sweep) for sweep in of_task for trial in sweep.summary.scored]
+    for axes, (task, task_sweeps) in zip(panels, tasks.items(), strict=True):
+        keys = sweep_keys(task_sweeps)
+        lines = [(trial, sweep) for sweep in task_sweeps for trial in sweep.summary.scored]
         lines.sort(key=lambda pair: pair[0].score)
         lowest, highest = lines[0][0].score, lines[-1][0].score
-        ladders = [axis_of(key, of_task) for key in keys]
-        ladders.append(Axis("score", [lowest, highest], None))
+        scales = [key_axis(key, task_sweeps) for key in keys]
+        scales.append(Axis("score", [lowest, highest], None))
         shades = Normalize(100 * lowest, 100 * highest)
-        metric = of_task[0].summary.metric
+        metric = task_sweeps[0].summary.metric
         for number, (trial, sweep) in enumerate(lines):
             values = trial.values | {"score": trial.score}
             shift = _SHIFT * (number % 5 - 2)
             heights = [
-                ladder.height(values[ladder.key]) + (shift if ladder.listed else 0.0)
-                if ladder.key in values
+                scale.height(values[scale.key]) + (shift if scale.labels else 0.0)
+                if scale.key in values
                 else math.nan
-                for ladder in ladders
+                for scale in scales
             ]
             winner = trial.name == sweep.summary.best.name
             axes.plot(
-                range(len(ladders)),
+                range(len(scales)),
                 heights,
                 color=colours(shades(100 * trial.score)),
                 linestyle=":" if trial.stopped_early else "-",
@@ -113,7 +115,7 @@ def parallel(sweeps: Sequence[Swept]) -> bytes:
                 zorder=3 if winner else 2,
             )
             axes.scatter(
-                [len(ladders) - 1],
+                [len(scales) - 1],
                 heights[-1:],
                 color=sweep.look.colour,
                 marker=sweep.look.marker,
@@ -122,13 +124,13 @@ def parallel(sweeps: Sequence[Swept]) -> bytes:
                 linewidth=0.8,
                 zorder=4,
             )
-        for place, ladder in enumerate(ladders):
-            last = place == len(ladders) - 1
+        for place, scale in enumerate(scales):
+            last = place == len(scales) - 1
             axes.axvline(place, color=style.MUTED, linewidth=0.9, zorder=1)
-            for value in ladder.marks():
+            for value in scale.marks():
                 axes.annotate(
                     score(value, metric) if last else setting(value),
-                    (place, ladder.height(value)),
+                    (place, scale.height(value)),
                     xytext=(8 if last else -4, 0),
                     textcoords="offset points",
                     ha="left" if last else "right",
@@ -140,33 +142,33 @@ def parallel(sweeps: Sequence[Swept]) -> bytes:
                     zorder=5,
                 )
         names = [readable(key) for key in keys]
-        axes.set_xticks(range(len(ladders)), [*names, metric_axis(metric, "validation")])
-        title = _title(task, _winners(of_task, keys))
+        axes.set_xticks(range(len(scales)), [*names, metric_axis(metric, "validation")])
+        title = _title(task, _winners(task_sweeps, keys))
         style.dress(axes, title, grid="x")
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-        axes.set_xlim(-0.35, len(ladders) - 0.7)
-        bar = drawn.colorbar(ScalarMappable(shades, colours), ax=axes, pad=0.01, aspect=25)
+        axes.set_xlim(-0.35, len(scales) - 0.7)
+        bar = figure.colorbar(ScalarMappable(shades, colours), ax=axes, pad=0.01, aspect=25)
         bar.set_label(metric_axis(metric, "validation"), fontsize=9, color=style.MUTED)
         bar.ax.tick_params(labelsize=8, colors=style.MUTED)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-    named = {
+    handles = {
         s.variant: Line2D([], [], color=s.look.colour, marker=s.look.marker, linestyle="none")
         for s in sweeps
     }
     early = Line2D([], [], color=style.MUTED, linestyle=":")
-    style.key_below(drawn, named | {"stopped early": early})
-    return style.png(drawn)
+    style.add_key_below(figure, handles | {"stopped early": early})
+    return style.png(figure)
 
 
-def curves(sweeps: Sequence[Swept]) -> bytes:
+def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
     """The validation score of every trial by epoch, with a cross where it was stopped and dotted
     lines at the rungs of successive halving."""
-    tasks = by_task(sweeps)
-    drawn, panels = _panels(len(tasks))
-    for axes, (task, of_task) in zip(panels, tasks.items(), strict=True):
-        for sweep in of_task:
-            for epoch in rungs(sweep.settings, sweep.summary.trials):
+    tasks = group_by_task(sweeps)
+    figure, panels = _new_panels(len(tasks))
+    for axes, (task, task_sweeps) in zip(panels, tasks.items(), strict=True):
+        for sweep in task_sweeps:
+            for epoch in halving_epochs(sweep.settings, sweep.summary.trials):
                 axes.axvline(
                     epoch, color=style.FAINT, linestyle=style.DOTTED, linewidth=1.4, zorder=0
                 )
@@ -187,41 +189,41 @@ def curves(sweeps: Sequence[Swept]) -> bytes:
                 if len(epochs) == 1:
                     axes.scatter(epochs, values, s=12, color=sweep.look.colour, zorder=2)
                 point: Any = {"color": sweep.look.colour, "zorder": 4}
-                for row in (taken["rows"] for taken in trial.taken_over):
+                for row in (copy["rows"] for copy in trial.taken_over):
                     if row < len(epochs):
                         label = "copied a better trial"
                         axes.scatter(epochs[row], values[row], 22, marker="D", label=label, **point)
                 if trial.stopped_early:
                     point |= {"marker": "x", "linewidth": 1.8, "label": "stopped early"}
                     axes.scatter(epochs[-1], values[-1], 46, **point)
-        ran = sum(s.summary.epochs_run for s in of_task)
-        whole = sum(s.summary.grid_epochs for s in of_task)
-        title = _title(task, f"{ran} of {whole} epochs run")
-        marked = any(rungs(s.settings, s.summary.trials) for s in of_task)
-        x = "epoch (dotted: where trials are compared)" if marked else "epoch"
-        style.dress(axes, title, x, metric_axis(of_task[0].summary.metric, "validation"))
+        ran = sum(s.summary.epochs_run for s in task_sweeps)
+        total = sum(s.summary.grid_epochs for s in task_sweeps)
+        title = _title(task, f"{ran} of {total} epochs run")
+        has_rungs = any(halving_epochs(s.settings, s.summary.trials) for s in task_sweeps)
+        x = "epoch (dotted: where trials are comparison)" if has_rungs else "epoch"
+        style.dress(axes, title, x, metric_axis(task_sweeps[0].summary.metric, "validation"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    style.legend_below(drawn, panels, last=_LAST)
-    return style.png(drawn)
+    style.add_legend_below(figure, panels, last=_LAST)
+    return style.png(figure)
 
 
-def schedules(sweeps: Sequence[Swept]) -> bytes | None:
+def draw_schedules(sweeps: Sequence[VariantSweep]) -> bytes | None:
     """The settings that populations varied, epoch by epoch; None if no sweep had a population."""
-    shown = [
+    schedules = [
         (task, sweep, key)
-        for task, of_task in by_task(sweeps).items()
-        for sweep in of_task
+        for task, task_sweeps in group_by_task(sweeps).items()
+        for sweep in task_sweeps
         for key in sweep.settings["scheduler"].get("mutations", ())
     ]
-    if not shown:
+    if not schedules:
         return None
-    drawn, panels = _panels(len(shown))
-    for axes, (task, sweep, key) in zip(panels, shown, strict=True):
-        everything: list[float] = []
+    figure, panels = _new_panels(len(schedules))
+    for axes, (task, sweep, key) in zip(panels, schedules, strict=True):
+        all_values: list[float] = []
         for trial in sweep.summary.scored:
             winner = trial.name == sweep.summary.best.name
             values = [row.values[key] for row in trial.history if row.values]
-            everything += values
+            all_values += values
             axes.step(
                 [row.epoch for row in trial.history],
                 values,
@@ -231,35 +233,35 @@ def schedules(sweeps: Sequence[Swept]) -> bytes | None:
                 alpha=1.0 if winner else 0.55,
                 label="winner" if winner else "other trials",
             )
-        if is_wide(everything):
+        if is_wide(all_values):
             axes.set_yscale("log")
         title = _title(task, f"{sweep.variant}: {readable(key)} in the population")
         style.dress(axes, title, "epoch", readable(key))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    style.legend_below(drawn, panels, last=_LAST)
-    return style.png(drawn)
+    style.add_legend_below(figure, panels, last=_LAST)
+    return style.png(figure)
 
 
-def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    return style.panels(count, _MOST_COLUMNS, _PANEL_INCHES, 0.5)
+def _new_panels(count: int) -> tuple[Figure, list[Axes]]:
+    return style.new_panels(count, _MOST_COLUMNS, _PANEL_INCHES, 0.5)
 
 
-def _best(sweeps: Sequence[Swept]) -> str:
-    shown = [(s.variant, score(s.summary.best.score, s.summary.metric)) for s in sweeps]
-    if len(shown) == 1:
-        return shown[0][1]
-    return ", ".join(f"{value} {variant}" for variant, value in shown)
+def _best(sweeps: Sequence[VariantSweep]) -> str:
+    scores = [(s.variant, score(s.summary.best.score, s.summary.metric)) for s in sweeps]
+    if len(scores) == 1:
+        return scores[0][1]
+    return ", ".join(f"{value} {variant}" for variant, value in scores)
 
 
-def _winners(sweeps: Sequence[Swept], keys: Sequence[str]) -> str:
+def _winners(sweeps: Sequence[VariantSweep], keys: Sequence[str]) -> str:
     """The settings that the winners have in common."""
     values = [sweep.summary.best.values for sweep in sweeps]
-    same = [key for key in keys if len({text_of(one.get(key)) for one in values}) == 1]
+    same = [key for key in keys if len({value_text(one.get(key)) for one in values}) == 1]
     if not same:
         return "winners (thick) have no setting in common"
     shared = ", ".join(f"{readable(key)} {setting(values[0].get(key))}" for key in same)
     return f"winners (thick) share {shared}" if len(values) > 1 else f"winner (thick): {shared}"
 
 
-def _title(task: str, what: str) -> str:
-    return f"{task}: {what}" if task and task != "sweep" else what[:1].upper() + what[1:]
+def _title(task: str, finding: str) -> str:
+    return f"{task}: {finding}" if task and task != "sweep" else finding[:1].upper() + finding[1:]

@@ -1,0 +1,171 @@
+"""The fine-tuning runs of an evaluation: one Ray task for each variant and seed.
+
+    SeedJob ──> fine-tune ──> scores, predictions, weights ──> SeedResult, in the scratch folder
+
+A result is stored when its job ends, so a killed stage resumes with the missing ones.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rungwise.core.errors import UserError, user_error_in
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, Reporter
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison.inputs import Variant
+from rungwise.evaluation.comparison.summary import SeedRow
+from rungwise.finetune import describe, evaluate, finetune, load_data
+from rungwise.tasks.data import cutting
+from rungwise.tasks.data.cutting import CutShare
+from rungwise.tasks.data.noise import noise_split
+from rungwise.tasks.kinds.examples import SPLITS
+from rungwise.training.tensor_files import save_tensors
+
+
+@dataclass(frozen=True)
+class SeedJob:
+    """One fine-tuning run. `files` is the stem of its files' names in `scratch`; `counts_cut` asks
+    for what `sequence_length` truncates, which is the same for all seeds."""
+
+    variant: Variant
+    task: Artifact
+    seed: int
+    noise: Sequence[float]
+    counts_cut: bool
+    scratch: Folder
+    files: str
+    report: Reporter
+
+
+class SeedResult(SeedRow):
+    """A row with what only this stage needs; `cut` is empty if not counted."""
+
+    files: str
+    model: dict[str, Any]
+    cut: dict[str, CutShare]
+
+    @property
+    def row(self) -> SeedRow:
+        return SeedRow(**self.model_dump(exclude={"files", "model", "cut"}))
+
+
+def score_seeds(
+    jobs: Sequence[SeedJob], context: Context, metric: str, *, notes_cut: bool
+) -> list[SeedResult]:
+    """Run all jobs that no earlier attempt finished; results in the order of variants and seeds.
+
+    `notes_cut`: report what the variants truncate once all first seeds are done.
+    """
+    import ray
+
+    score = ray.remote(
+        num_cpus=context.compute.cpus_per_trial, num_gpus=context.compute.gpus_per_trial
+    )(score_seed)
+    results: list[SeedResult] = []
+    pending: dict[Any, str] = {}
+    for job in jobs:
+        if job.scratch.exists(f"{job.files}.json"):
+            data = job.scratch.read_bytes(f"{job.files}.json")
+            results.append(SeedResult.model_validate_json(data))
+        else:
+            pending[score.remote(job)] = job.files
+    counting = {(job.variant.name, job.seed): job.variant for job in jobs if job.counts_cut}
+    waiting = list(pending)
+    while waiting:
+        ready, waiting = ray.wait(waiting)
+        try:
+            results += ray.get(ready)
+        except Exception as error:
+            mendable = user_error_in(error)
+            if mendable is not None:
+                raise UserError(f"{pending[ready[0]]}: {mendable}") from error
+            raise
+        first = [each for each in results if (each.variant, each.seed) in counting]
+        if notes_cut and len(first) == len(counting):
+            notes_cut = False
+            for line in _cut_notes({v.name: v for v in counting.values()}, first):
+                context.report.note(line)
+        context.report.progress(len(results), len(jobs), **{metric: results[-1].test[metric]})
+    order = list(dict.fromkeys(job.variant.name for job in jobs))
+    return sorted(results, key=lambda each: (order.index(each.variant), each.seed))
+
+
+def score_seed(job: SeedJob) -> SeedResult:
+    """Fine-tune with one seed in a Ray task; write the row, the predictions and the weights."""
+    config, report, scratch = job.variant.finetune, job.report, job.scratch
+    name = f"{job.variant.name}-seed-{job.seed}"
+    parameters = {"variant": job.variant.name, "seed": job.seed}
+    report.nested(name, parameters | config.model_dump(mode="json"))
+    start = time.monotonic()
+    data = load_data(job.task, job.variant.tokenizer, job.variant.pretrain, config, job.noise)
+    cut = {}
+    if job.counts_cut:
+        for split in SPLITS:
+            examples, items = data.splits[split].examples, data.splits[split].items
+            cut[split] = cutting.cut_share(examples, items, data.tokenizer, data.info.kind)
+    best_epoch = config.epochs
+
+    def on_epoch(epoch: int, scores: dict[str, float], state: object = None) -> None:
+        nonlocal best_epoch
+        best_epoch = int(scores["kept/epoch"])
+        values = {f"validation/{k}": v for k, v in scores.items() if "/" not in k}
+        report.metrics(values, epoch, run=name)
+
+    # With few labels, scoring every epoch takes longer than training.
+    model = finetune(config, data, job.seed, on_epoch if config.best_epoch else None)
+    scores = {split: evaluate(model, data, split) for split in ("validation", "test")}
+    noise = {rate: evaluate(model, data, noise_split(rate)).metrics for rate in job.noise}
+    metrics = {f"test/{k}": v for k, v in scores["test"].metrics.items()}
+    if not config.best_epoch:
+        metrics |= {f"validation/{k}": v for k, v in scores["validation"].metrics.items()}
+    for rate, values in noise.items():
+        metrics |= {f"test_{noise_split(rate)}/{k}": v for k, v in values.items()}
+    report.metrics(metrics | {"kept_epoch": best_epoch}, best_epoch, run=name)
+    save_tensors(scratch, f"{job.files}.safetensors", model.state_dict())
+    predictions = [
+        each if shares is None else {**each, "probabilities": shares}
+        for each, shares in zip(
+            scores["test"].predictions, scores["test"].probabilities, strict=True
+        )
+    ]
+    lines = "".join(json.dumps(each) + "\n" for each in predictions)
+    scratch.write_bytes(f"{job.files}.predictions", lines.encode("utf-8"))
+    result = SeedResult(
+        variant=job.variant.name,
+        seed=job.seed,
+        epoch=best_epoch,
+        **{split: {**each.metrics, "loss": each.loss} for split, each in scores.items()},
+        mix=None if model.mix is None else model.mix.shares(),
+        model=describe(model),
+        noise={f"{rate:g}": values for rate, values in noise.items()},
+        files=job.files,
+        cut=cut,
+        seconds=round(time.monotonic() - start, 1),
+    )
+    scratch.write_bytes(f"{job.files}.json", result.model_dump_json().encode("utf-8"))
+    report.nested(name, {}, "FINISHED")
+    report.flush()
+    return result
+
+
+def load_predictions(scratch: Folder, result: SeedResult) -> list[dict[str, Any]]:
+    lines = scratch.read_bytes(f"{result.files}.predictions").decode("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _cut_notes(variants: Mapping[str, Variant], results: Sequence[SeedResult]) -> list[str]:
+    """Say once what several variants cut; without their names where all cut alike."""
+    names: dict[str, list[str]] = {}
+    for each in results:
+        length = variants[each.variant].finetune.sequence_length
+        if line := cutting.note(length, each.cut):
+            names.setdefault(line, []).append(each.variant)
+    return [
+        line if len(alike) == len(results) else f"{', '.join(alike)}: {line}"
+        for line, alike in names.items()
+    ]

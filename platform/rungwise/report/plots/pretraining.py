@@ -1,0 +1,133 @@
+"""Plots of pretraining: losses by tokens, loss by context, instance lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from rungwise.evaluation.page.surprise import ContextRange
+from rungwise.instances.summary import InstancesSummary
+from rungwise.models.losses.objectives import Part
+from rungwise.pretraining.summary import GradientRun, PretrainSummary, Row
+from rungwise.report import style
+from rungwise.report.formats import percent
+
+_TOKENS_READ = "tokens read (millions)"
+
+
+def draw_loss(pretrain: PretrainSummary, run: GradientRun, tokens: Part) -> bytes:
+    """Training and validation loss against tokens, with lines at ln V and the unigram entropy, and
+    the learning rate below."""
+    key, unigram_entropy = tokens.loss_key, pretrain.unigram_entropy
+    uniform = math.log(pretrain.vocab_size)
+    figure = style.new_figure((style.WIDE[0], 5.2))
+    axes, rates = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    label = f"ln V = {uniform:.2f}: all tokens equally likely (untrained model)"
+    axes.axhline(uniform, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.5, label=label)
+    _draw_unigram(axes, unigram_entropy, ": the best guess without context")
+    _draw_curves(axes, run, key, "training (mean since the previous point)")
+    first, last = run.validation[0][key], pretrain.final[key]
+    style.dress(
+        axes,
+        f"Validation {tokens.name} loss: from {first:.2f} to {last:.2f} nats; unigram entropy "
+        f"{unigram_entropy:.2f}",
+        y=f"{tokens.name} loss (nats)",
+    )
+    axes.margins(x=0.02)
+    # Between the two lines, where the curves are only at the left.
+    lowest, highest = axes.get_ylim()
+    below_uniform = (uniform - lowest) / (highest - lowest) - 0.02
+    style.add_legend(axes, "upper right", bbox_to_anchor=(1, below_uniform))
+    learning_rates = [row["learning_rate"] for row in run.history]
+    rates.plot(_millions(run.history), learning_rates, color=style.ORANGE, linewidth=1.6)
+    rates.set_ylim(0, 1.15 * max(learning_rates))
+    style.dress(rates, x=_TOKENS_READ, y="learning rate")
+    for change in run.length_changes:
+        place = _millions_at(run, change.from_step)
+        style.mark_change(axes, place, f"{change.sequence_length} tokens")
+        style.mark_change(rates, place)
+    return style.png(figure)
+
+
+def draw_pair_task(run: GradientRun, task: Part) -> bytes:
+    """Loss and accuracy of the pair task against tokens, with chance level."""
+    figure = style.new_figure(style.HALF)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for axes, key, scale, chance, bounds, label in (
+        (upper, task.loss_key, 1.0, math.log(2), (0.55, 0.75), "chance"),
+        (lower, task.accuracy_key, 100.0, 50.0, (40.0, 100.0), "chance (ln 2, 50%)"),
+    ):
+        values = _draw_curves(axes, run, key, "training", scale)
+        axes.axhline(chance, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
+        # A fixed minimum range, so that noise around chance does not look like learning.
+        axes.set_ylim(min(*bounds, *values), max(*bounds, *values))
+    accuracy = percent(run.validation[-1][task.accuracy_key])
+    style.dress(upper, f"{task.name} accuracy ends at {accuracy}; chance is 50%", y="loss (nats)")
+    style.dress(lower, x=_TOKENS_READ, y="accuracy (%)")
+    style.add_legend(lower, "upper center", ncols=3)
+    return style.png(figure)
+
+
+def draw_context(ranges: Sequence[ContextRange], unigram_entropy: float) -> bytes:
+    """Mean surprisal of held-out tokens by number of tokens of their document read before."""
+    figure, axes = style.new_axes()
+    _draw_unigram(axes, unigram_entropy)
+    places = range(len(ranges))
+    axes.plot(places, [each.nats for each in ranges], color=style.BLUE, marker="o", linewidth=1.8)
+    names = [f"{r.low}" if r.low == r.high else f"{r.low} to {r.high}" for r in ranges]
+    axes.set_xticks(places, names, rotation=30 if len(ranges) > 6 else 0)
+    style.dress(
+        axes,
+        f"Mean surprisal: {ranges[0].nats:.2f} nats after {names[0]} token, "
+        f"{ranges[-1].nats:.2f} after {names[-1]}",
+        "preceding tokens in the document",
+        "mean surprisal (nats)",
+    )
+    style.add_legend(axes)
+    return style.png(figure)
+
+
+def draw_lengths(instances: InstancesSummary) -> bytes:
+    """Histogram of instance lengths in tokens."""
+    counts, longest = np.array(instances.length_histogram), instances.sequence_length
+    assert longest is not None, f"{instances.kind} have no rows"
+    edges = np.linspace(0, longest, len(counts) + 1)
+    share = 100 * counts / counts.sum()
+    figure, axes = style.new_axes()
+    axes.bar(edges[:-1], share, width=np.diff(edges) * 0.92, align="edge", color=style.BLUE)
+    title = f"{share[-1]:.0f}% of instances are {edges[-2]:.0f} to {longest} tokens long"
+    style.dress(axes, title, "instance length (tokens)", "instances (%)")
+    axes.set_xlim(0, longest)
+    return style.png(figure)
+
+
+def _millions_at(run: GradientRun, step: int) -> float:
+    """Millions of tokens read after a step, interpolated between logged rows."""
+    rows = sorted([*run.history, *run.validation], key=lambda row: row["step"])
+    return float(np.interp(step, [row["step"] for row in rows], _millions(rows)))
+
+
+def _draw_unigram(axes: Axes, entropy: float, meaning: str = "") -> None:
+    label = f"unigram entropy = {entropy:.2f}{meaning}"
+    axes.axhline(entropy, color=style.GREEN, linestyle=(0, (1.5, 1.5)), linewidth=2, label=label)
+
+
+def _draw_curves(
+    axes: Axes, run: GradientRun, key: str, training: str, scale: float = 1.0
+) -> list[float]:
+    """Draw the training curve, labelled `training`, and validation; return all their values."""
+    history = [scale * row[key] for row in run.history]
+    axes.plot(_millions(run.history), history, color=style.SKY, linewidth=1.4, label=training)
+    validation = [scale * row[key] for row in run.validation]
+    look: Any = {"color": style.BLUE, "linewidth": 1.8, "marker": "o", "markersize": 5}
+    axes.plot(_millions(run.validation), validation, label="validation", **look)
+    return history + validation
+
+
+def _millions(rows: Sequence[Row]) -> list[float]:
+    """Millions of tokens read by each row."""
+    return [row["tokens"] / 1e6 for row in rows]

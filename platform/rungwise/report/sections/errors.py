@@ -1,0 +1,84 @@
+"""Error analysis of the first variant on each task, from its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from rungwise.core.stages.artifact import Artifact
+from rungwise.evaluation.comparison.errors import (
+    ClassScores,
+    ErrorAnalysis,
+    ErrorExample,
+    analyse_errors,
+    compare_errors,
+)
+from rungwise.evaluation.comparison.predictions import FILE, read_predictions
+from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.report.sections.tables import Row
+from rungwise.report.sections.variants import input_artifact, select_stage
+from rungwise.tasks.kinds.examples import TaskSummary
+
+_CLASSES = 30  # at most, in the table of classes
+_CONFUSIONS = 12  # at most, pairs of labels
+
+
+@dataclass(frozen=True)
+class TaskErrors:
+    """The errors of the first variant on a task; `other` is the second variant, if any, `both` how
+    often each is right, `examples` what only the second gets right."""
+
+    task: str
+    analysis: ErrorAnalysis
+    other: str | None
+    both: Mapping[str, int]
+    examples: Sequence[ErrorExample]
+
+    @property
+    def confusions(self) -> list[tuple[str, str, int]]:
+        """(gold, predicted, count) of the most frequent confusions."""
+        return [each for each in self.analysis.confusion if each[0] != each[1]][:_CONFUSIONS]
+
+    @property
+    def classes(self) -> Sequence[ClassScores]:
+        """The classes with the most examples."""
+        return sorted(self.analysis.classes, key=lambda each: -each.gold)[:_CLASSES]
+
+
+def gather_errors(inputs: Mapping[str, Artifact]) -> list[TaskErrors]:
+    """The errors on every task, from the evaluation with all labelled examples."""
+    tasks = []
+    for artifact in select_stage(inputs, "evaluate").values():
+        evaluation = EvaluateSummary.of(artifact)
+        data = input_artifact(artifact, "task", inputs)
+        if evaluation.budget is not None or not artifact.folder.exists(FILE):
+            continue
+        assert data is not None, f"the task {evaluation.task} is not among the stages"
+        rows, info = read_predictions(artifact.folder), TaskSummary.of(data).info
+        first, *others = evaluation.variants
+        both, examples = {}, ()
+        if others and info.kind != "regression":
+            both, examples = compare_errors(rows, first, others[0], info)
+        other = others[0] if both else None
+        analysis = analyse_errors(rows, first, info)
+        tasks.append(TaskErrors(evaluation.task, analysis, other, both, examples))
+    return tasks
+
+
+def error_tables(tasks: Sequence[TaskErrors]) -> dict[str, list[Row]]:
+    """The full tables by file name, without `.csv`."""
+    tables: dict[str, list[Row]] = {}
+    for each in tasks:
+        analysis = each.analysis
+        confusion = [
+            dict(zip(("gold", "said", "count"), c, strict=True)) for c in analysis.confusion
+        ]
+        for name, rows in (
+            ("errors_classes", map(asdict, analysis.classes)),
+            ("errors_confusion", confusion),
+            ("errors_reliability", map(asdict, analysis.reliability)),
+            ("errors_lengths", map(asdict, analysis.by_length)),
+        ):
+            where = {"task": each.task, "variant": analysis.variant}
+            tables.setdefault(name, []).extend(where | row for row in rows)
+    return {name: table for name, table in tables.items() if table}
