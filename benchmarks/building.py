@@ -41,10 +41,12 @@ from rungwise.corpus import CorpusConfig, outside
 from rungwise.corpus import files as files_module
 from rungwise.corpus import stage as corpus_stage
 from rungwise.corpus.building import ranges
-from rungwise.corpus.building.range_task import LOST, RangeTask, write_places
+from rungwise.corpus.building.comparison import choose_partitions
+from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import Range
+from rungwise.corpus.building.staging import NO_POSITIONS, PositionFiles
 from rungwise.corpus.deduplication import documents as duplicates
-from rungwise.corpus.summary import CorpusSummary, summarise_reports
+from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.stage import orders_of
 from rungwise.tokens.summary import TokensRow
@@ -53,7 +55,6 @@ CPUS = 1_000
 FILE_BYTES = 1_000_000_000
 LOST_SHARE = 0.01  # of documents, to others with their text
 PART_ROWS = (1_000_000, 4_000_000)
-_NONE = np.empty((0, 3), np.int64)
 
 
 @contextmanager
@@ -73,8 +74,12 @@ def real_range(folder: Path) -> dict[str, Any]:
     task = RangeTask(config, Folder.at(folder / "out"))
     [one] = ranges.list_ranges(config)
     read = task.read(one)
-    written = task.write(one, _NONE, _NONE, 2**64 // 100)
-    return {"read": read, "written": written, "bytes": one.num_bytes}
+    written = task.write(one, NO_POSITIONS, NO_POSITIONS, 2**64 // 100)
+    return {
+        "read": read.to_json(),
+        "written": written.to_json(),
+        "documents_per_byte": read.documents / one.num_bytes,
+    }
 
 
 def _config(path: str, shard_megabytes: float) -> CorpusConfig:
@@ -119,14 +124,15 @@ def reporting(packs: list[list[Range]], real: dict[str, Any]) -> tuple[dict[str,
     """Reports of all ranges in the driver, the summary made of them, and the artifact's record."""
     result: dict[str, Any] = {}
     count = sum(map(len, packs))
-    read, written = json.dumps(real["read"]), json.dumps(real["written"])
+    read, written = real["read"], real["written"]
     with _measured(result, "reports"):
-        staged = [json.loads(read) for _ in range(count)]
-        reports = [
-            json.loads(written.replace("-00000.parquet", f"-{n:05d}.parquet")) for n in range(count)
+        reports = [RangeReport.from_json(read) for _ in range(count)]
+        reports += [
+            RangeReport.from_json(written.replace("-00000.parquet", f"-{n:05d}.parquet"))
+            for n in range(count)
         ]
     with _measured(result, "summary"):
-        summary = summarise_reports(staged, reports)
+        summary = summarise_reports(reports)
     result["record_bytes"] = len(summary.model_dump_json())
     return result, summary
 
@@ -160,7 +166,7 @@ def shuffling(packs: list[list[Range]], documents_per_byte: float) -> dict[str, 
     num_bytes = sum(one.num_bytes for pack in packs for one in pack)
     documents = round(num_bytes * documents_per_byte)
     moved = 2 * documents * duplicates.ROW_BYTES
-    parts = corpus_stage._num_parts(moved)
+    parts = choose_partitions(moved)
     result: dict[str, Any] = {
         "documents": documents,
         "moved_bytes": moved,
@@ -184,16 +190,16 @@ def shuffling(packs: list[list[Range]], documents_per_byte: float) -> dict[str, 
     )
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as name:
         output = Folder.at(name)
+        files = PositionFiles(output, "duplicates", 1, group_of)
         with _measured(result, "write_lost"):
-            write_places(output, LOST, 0, sample, group_of)
+            files.write(0, sample)
         (file,) = output.sizes().values()
-        task = RangeTask(_config("s3://bucket/web", 256.0), output)
         with _measured(result, "find_lost"):
-            found = task.places(LOST, 1, int(group_of[0]))
+            positions = files.read(int(group_of[0]))
     result |= {
         "lost_rows": len(sample),
         "lost_file_bytes": file,
-        "lost_found": len(found),
+        "lost_found": len(positions),
         # The footer names every group, and each task reads those of all parts.
         "footers_bytes": (file - 12 * len(sample)) * parts * len(packs),
     }
@@ -223,7 +229,7 @@ def case_of(
     if whole:
         reports, summary = reporting(packs, real)
         case |= {"reports": reports, "instances": ordering(summary)}
-    return case | {"shuffle": shuffling(packs, real["read"]["documents"] / real["bytes"])}
+    return case | {"shuffle": shuffling(packs, real["documents_per_byte"])}
 
 
 def measured(terabytes: float) -> dict[str, Any]:
@@ -240,7 +246,7 @@ def measured(terabytes: float) -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "stated": {"cpus": CPUS, "file_bytes": FILE_BYTES, "lost_share": LOST_SHARE},
-        "documents_per_megabyte": real["read"]["documents"] / real["bytes"] * 1e6,
+        "documents_per_megabyte": real["documents_per_byte"] * 1e6,
         "cases": found,
     }
 

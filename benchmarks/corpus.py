@@ -22,8 +22,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks import texts
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
@@ -31,6 +29,7 @@ from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import list_ranges, read_range
+from rungwise.corpus.building.staging import NO_POSITIONS
 from rungwise.corpus.cleaning.characters import clean_all
 from rungwise.corpus.cleaning.sentences import segment
 
@@ -84,16 +83,16 @@ def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str
     def built(rules: CorpusConfig, read: bool) -> None:
         for each, documents in zip(ranges, raw, strict=True):
             source = read_range(each, config) if read else documents
-            for _ in RangeBuilder(rules, 0).tables(source):
+            for _ in RangeBuilder(rules, "text").tables(source):
                 pass
 
     def staged(rules: CorpusConfig) -> None:
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            task, none = RangeTask(rules, Folder(folder)), np.empty((0, 3), np.int64)
+            task = RangeTask(rules, Folder(folder))
             for each in ranges:
                 task.read(each)
             for each in ranges:
-                task.write(each, none, none, last_held_out=0)
+                task.write(each, NO_POSITIONS, NO_POSITIONS, threshold=0)
 
     def timed(work: Callable[[], object]) -> Callable[[], float]:
         def seconds() -> float:

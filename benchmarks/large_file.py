@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 from benchmarks import texts
-from rungwise.corpus.building.range_task import STAGING
+from rungwise.corpus.building.staging import STAGING
 
 _EVERY_SECONDS = 0.5
 

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +30,11 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import in_memory
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.ranges import list_ranges, read_range
-from rungwise.corpus.building.shards import write_range
+from rungwise.corpus.building.shards import ShardWriter
 from rungwise.corpus.config import CorpusConfig, FileSource, Rules, TextSource, WikiTextSource
 from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.readers import pydocs
-from rungwise.corpus.summary import CorpusSummary, summarise_reports
+from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HELD_OUT = 1 / 3
@@ -121,7 +120,7 @@ def _finish(folder: Folder, summary: CorpusSummary) -> Artifact:
 
 def files(corpus: Artifact, split: str) -> list[str]:
     """The names of the files of one split."""
-    return CorpusSummary.of(corpus).files_of(split)
+    return CorpusSummary.of(corpus).file_names(split)
 
 
 def size(corpus: Artifact, split: str) -> int:
@@ -156,27 +155,19 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
 
     A copy is written before the next is made, so memory holds one.
     """
-    target, rules, none = Folder(str(folder)), Rules(), np.empty((0, 2), np.int64)
-    read: list[dict[str, Any]] = []
-    reports: list[dict[str, Any]] = []
+    target, rules = Folder(str(folder)), Rules(shard_megabytes=SHARD_MEGABYTES)
+    writer, no_positions = ShardWriter(rules, 0, target), np.empty((0, 2), np.int64)
+    read: list[RangeReport] = []
+    reports: list[RangeReport] = []
     written = copy = 0
     while True:
         for row in CorpusSummary.of(base).files:
             if written >= megabytes * 1e6:
-                return _finish(target, summarise_reports(read, reports))
+                return _finish(target, summarise_reports([*read, *reports]))
             builder = RangeBuilder(rules, "benchmark")
-            report = write_range(
-                builder.tables(changed(base, row.file, copy)),
-                none,
-                none,
-                number=len(reports),
-                source="benchmark",
-                last_held_out=0,  # nothing
-                minimum_characters=rules.minimum_characters,
-                shard_megabytes=SHARD_MEGABYTES,
-                output=target,
-            )
-            written += sum(file["bytes"] for file in report["files"])
+            tables = builder.tables(changed(base, row.file, copy))
+            report = writer.write(len(reports), "benchmark", tables, no_positions, no_positions)
+            written += sum(file.bytes for file in report.files)
             read.append(builder.report)
             reports.append(report)
         copy += 1

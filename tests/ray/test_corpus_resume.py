@@ -20,8 +20,9 @@ import pytest
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
-from rungwise.corpus.building.range_task import STAGING, RangeTask
+from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import list_ranges
+from rungwise.corpus.building.staging import STAGING
 from rungwise.corpus.deduplication import documents as duplicates
 from rungwise.corpus.deduplication import near_duplicates
 from tests.conftest import REPOSITORY, made_up_sentences
@@ -161,9 +162,9 @@ def test_one_process_without_a_cluster_writes_the_same(
     verdict = duplicates.decide(
         pa.concat_tables([*rows, duplicates.mark_rows(marks, 1)]), deduplicate=True
     )
-    assert len(verdict.lost) > 300
-    last = duplicates.held_out_threshold(0.2, verdict.documents, verdict.held_out)
+    assert len(verdict.duplicates) > 300
+    last = duplicates.held_out_threshold(0.2, [verdict])
     nothing = np.empty((0, 3), np.int64)
-    reports = [task.write(one, verdict.lost, nothing, last) for one in ranges]
-    written = {file["file"]: file["sha256"] for one in reports for file in one["files"]}
+    reports = [task.write(one, verdict.duplicates, nothing, last) for one in ranges]
+    written = {file: sha256 for one in reports for file, sha256 in one.sha256.items()}
     assert written == expected

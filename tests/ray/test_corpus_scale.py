@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from rungwise.cluster import shuffle
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig, read_documents, stage
+from rungwise.corpus.building import comparison
 from rungwise.corpus.summary import CorpusSummary
 from tests.conftest import REPOSITORY
 
@@ -87,9 +89,9 @@ def test_a_corpus_of_every_fault_is_built_without_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("shuffle", ["sort", pytest.param("default", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("strategy", ["sort", pytest.param("default", marks=pytest.mark.slow)])
 def test_near_duplicates_are_dropped_however_they_are_spread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
     rng = random.Random(1)
     source = tmp_path / "in"
@@ -106,9 +108,9 @@ def test_near_duplicates_are_dropped_however_they_are_spread(
                 (source / f"{number:02}-{variant}.txt").write_text(story(rng))
     block = {"kind": "text", "paths": [str(source)]}
     keys = {"near_duplicates": {}, "shard_megabytes": 0.01, "held_out_fraction": 0.2}
-    monkeypatch.setattr(stage, "_num_parts", lambda moved_bytes: 3)
-    if shuffle == "default":
-        monkeypatch.setattr(stage, "_SORTED_BELOW_BYTES", 0)
+    monkeypatch.setattr(comparison, "choose_partitions", lambda moved_bytes: 3)
+    if strategy == "default":
+        monkeypatch.setattr(shuffle, "_SORTED_BELOW_BYTES", 0)
     summary = build(tmp_path / "out", block, **keys)
     assert summary.dropped == {"near-duplicate": 24}
     folder = Folder.at(tmp_path / "out")
@@ -173,8 +175,8 @@ for range in list_ranges(config):
     report = task.read(range)
     none = np.empty((0, 3), np.int64)
     task.write(range, none, none, 0)
-    counts[""] += report["documents"]
-    for reason, count in report["dropped"].items():
+    counts[""] += report.documents
+    for reason, count in report.dropped.items():
         counts[reason] = counts.get(reason, 0) + count
 print(megabytes("VmHWM") - before, json.dumps({r: n for r, n in counts.items() if n}))
 """

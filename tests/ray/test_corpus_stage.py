@@ -17,6 +17,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, read_documents, stage
 from rungwise.corpus import files as digests_of_files
+from rungwise.corpus.building import comparison
 from rungwise.corpus.summary import CorpusSummary
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -124,7 +125,7 @@ def test_same_bytes_however_it_is_spread(
     expected = build(tmp_path / "expected", library, **keys)
     packs = (lambda items, _: [items]) if together else (lambda items, _: [[one] for one in items])
     monkeypatch.setattr(stage, "packed", packs)
-    monkeypatch.setattr(stage, "_num_parts", lambda moved_bytes: num_parts)
+    monkeypatch.setattr(comparison, "choose_partitions", lambda moved_bytes: num_parts)
     assert build(tmp_path / "spread", library, **keys) == expected
     assert len(expected.files) >= 6
     assert expected.dropped["test text"] == 1

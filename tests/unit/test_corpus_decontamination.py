@@ -76,10 +76,9 @@ def test_a_paragraph_with_a_run_of_words_of_a_test_goes(tmp_path: Path) -> None:
         "2": ["Look!", "Yes."],
         "3": ["Once more, the quick"],
     }
-    assert builder.report["dropped"] == {"test text": 2}
-    (cut,) = builder.report["cut"]
-    assert (cut["source"], cut["reason"], cut["paragraphs"]) == ("x", "test text", 5)
-    assert cut["characters"] == 47 + 25 + 21 + 30
+    assert builder.report.dropped == {"test text": 2}
+    assert builder.report.paragraphs_cut == {"test text": 5}
+    assert builder.report.characters_cut == {"test text": 47 + 25 + 21 + 30}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_what_is_left_of_a_document_may_be_too_short(tmp_path: Path) -> None:
     documents = [[SENTENCE, "Short."], ["Short."]]
     left, builder = paragraphs_left(documents, tests, minimum_characters=20)
     assert left == {}
-    assert builder.report["dropped"] == {"test text": 1, "too short": 1}
+    assert builder.report.dropped == {"test text": 1, "too short": 1}
 
 
 WORDS = st.lists(st.sampled_from("ab"), min_size=1, max_size=6).map(" ".join)
@@ -201,5 +200,5 @@ def test_tasks_read_what_the_driver_staged(tmp_path: Path) -> None:
     task.stage_tests()
     (only,) = list_ranges(config)
     report = task.read(only)
-    assert report["documents"] == 1
-    assert report["dropped"] == {"test text": 1}
+    assert report.documents == 1
+    assert report.dropped == {"test text": 1}

@@ -74,7 +74,7 @@ def test_a_share_may_reach_its_limit_and_not_pass_it(
 def test_a_dropped_document_shows_its_start() -> None:
     builder = RangeBuilder(Rules(quality=QualityConfig()), "x")
     assert list(builder.tables([RawDocument("a", "b", ["1 2 3. " * 40])])) == []
-    assert builder.report["samples"] == {
+    assert builder.report.samples == {
         "quality: few letters": [{"id": "a", "text": ("1 2 3. " * 40)[:80]}]
     }
 
@@ -99,7 +99,7 @@ def test_real_prose_passes(real_data: Path, source: dict[str, Any], most: float)
     for each in list_ranges(config):
         builder = RangeBuilder(config, "x")
         kept += sum(table.num_rows for table in builder.tables(read_range(each, config)))
-        reasons = builder.report["dropped"].items()
+        reasons = builder.report.dropped.items()
         dropped += sum(count for reason, count in reasons if reason.startswith("quality"))
     assert kept
     assert dropped <= most * (kept + dropped)

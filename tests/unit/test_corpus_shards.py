@@ -23,14 +23,14 @@ from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.config import Rules
 from rungwise.corpus.deduplication import documents as duplicates
 from rungwise.corpus.document import Damage, RawDocument, text_digest
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.summary import CorpusSummary, RangeReport
 
 
 def rules_of(**rules: Any) -> Rules:
     return validate(Rules, {"minimum_characters": 1} | rules)
 
 
-def built(drafts: list[RawDocument], **rules: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def built(drafts: list[RawDocument], **rules: Any) -> tuple[list[dict[str, Any]], RangeReport]:
     """The rows that are kept, and the report."""
     builder = RangeBuilder(rules_of(**rules), "x")
     rows = [row for table in builder.tables(drafts) for row in table.to_pylist()]
@@ -69,7 +69,7 @@ def test_a_row_has_sentences_paragraphs_and_counts() -> None:
     assert row["digest"] == text_digest(row["sentences"])
     assert row["bytes"] == len(b"One here. Two here. Caf__.")
     assert rows[1]["sentences"] == ["Three."]
-    assert report["removed"] == 3
+    assert report.characters_removed == 3
 
 
 def test_sentences_given_are_left_alone() -> None:
@@ -89,8 +89,8 @@ def test_sentences_given_are_left_alone() -> None:
 def test_why_a_document_is_dropped(draft: RawDocument, reason: str, sample: str) -> None:
     rows, report = built([draft], minimum_characters=10)
     assert rows == []
-    assert report["dropped"] == {reason: 1}
-    assert report["samples"] == {reason: [{"id": "a", "text": sample}]}
+    assert report.dropped == {reason: 1}
+    assert report.samples == {reason: [{"id": "a", "text": sample}]}
     assert len(built([RawDocument("a", "", ["Just ten!!"])], minimum_characters=10)[0]) == 1
 
 
@@ -219,8 +219,8 @@ def test_a_verdict_is_that_of_a_plain_loop(num_partitions: int, deduplicate: boo
         verdict = duplicates.decide(
             of_part.take(rng.sample(range(len(of_part)), len(of_part))), deduplicate
         )
-        assert verdict.doubled is None
-        lost += verdict.lost.tolist()
+        assert verdict.same_name is None
+        lost += verdict.duplicates.tolist()
         documents += verdict.documents
     expected, seen = [], set()
     for number, some in enumerate(texts):
@@ -251,8 +251,8 @@ def test_damage_is_counted_and_the_first_is_listed() -> None:
         for n in range(30)
     ]
     _, report = built(several)
-    assert (report["damaged"], report["damaged_bytes"]) == (30, 150)
-    assert [one["file"] for one in report["damage"]] == [f"{n}.gz" for n in range(20)]
+    assert (report.skipped_parts, report.skipped_bytes) == (30, 150)
+    assert [one.file for one in report.skipped] == [f"{n}.gz" for n in range(20)]
 
 
 def test_spans_are_stored_with_their_sentences(tmp_path: Path) -> None:
@@ -273,7 +273,8 @@ def held_out(count: int, fraction: float, seed: int = 0) -> set[int]:
         pa.array([bytes.fromhex(text_digest([str(n)]))], pa.binary(16)) for n in range(count)
     ]
     keys = build.split_keys(pa.concat_arrays(numbers), seed)
-    last = duplicates.held_out_threshold(fraction, count, np.sort(keys)[:2].tolist())
+    decision = duplicates.Decision(np.empty((0, 3)), count, np.sort(keys)[:2].tolist(), None)
+    last = duplicates.held_out_threshold(fraction, [decision])
     return set(np.nonzero(keys <= np.uint64(last))[0].tolist())
 
 

@@ -23,7 +23,7 @@ from rungwise.corpus.deduplication.signatures import NearDuplicateConfig
 from rungwise.corpus.readers import pydocs
 
 # Line layout: hard-wrapped with blank lines between paragraphs, a paragraph or sentence per line.
-Lines = Literal["wrapped", "paragraph", "sentence"]
+LineLayout = Literal["wrapped", "paragraph", "sentence"]
 
 DETECT = "detect"
 
@@ -83,7 +83,9 @@ class TextSource(_Encoded):
     # a document is a whole file, a chunk of one, a block between blank lines, or a line
     documents: Literal["file", "chunk", "blank_line", "line"] = "file"
     chunk_kilobytes: float = Field(default=64, gt=0)  # size of a chunk, if documents is chunk
-    lines: Lines = "wrapped"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
+    lines: LineLayout = (
+        "wrapped"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
+    )
     # gutenberg: remove the header and licence of Project Gutenberg books
     boilerplate: Literal["gutenberg"] | None = None
     label: str | None = None  # label of every document; null: the name of the source
@@ -111,7 +113,9 @@ class _Fields(Config):
     label_field: str | None = None  # field with the document's label; null: the name of the source
     # field with phrases, a list of [start, end) in characters of the text; null: none
     spans_field: str | None = None
-    lines: Lines = "paragraph"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
+    lines: LineLayout = (
+        "paragraph"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
+    )
 
 
 class JsonLinesSource(_Fields, _Encoded):
@@ -136,7 +140,9 @@ class WarcSource(_Encoded):
     """Plain-text records of a web archive, such as Common Crawl's WET, one document per record."""
 
     kind: Literal["warc"] = "warc"
-    lines: Lines = "paragraph"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
+    lines: LineLayout = (
+        "paragraph"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
+    )
 
 
 class PydocsSource(_Source):

@@ -8,6 +8,7 @@ arXiv:1904.09223).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -102,12 +103,12 @@ def text_digest(sentences: Sequence[str]) -> str:
 
 def read_documents(folder: Folder, file: str) -> Iterator[Document]:
     """Yield the documents of a corpus file in order, a few in memory at a time."""
-    try:
-        stream = folder.open(file)
-        parquet = pq.ParquetFile(stream)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"cannot read {folder.path(file)} as a corpus file: {error}") from error
-    with stream, parquet:
+    with contextlib.ExitStack() as stack:
+        try:
+            stream = stack.enter_context(folder.open(file))
+            parquet = stack.enter_context(pq.ParquetFile(stream))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataError(f"cannot read {folder.path(file)} as a corpus file: {error}") from error
         columns = ["id", "label", "sentences", "paragraph_starts", "spans"]
         for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
             for row in batch.to_pylist():

@@ -1,21 +1,26 @@
-"""The summary of a corpus artifact, from the reports of its ranges."""
+"""The summary of a corpus artifact, and the reports of its ranges, which add up to it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from rungwise.core.plural import counted
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.summary import Part, PerSplit, Summary
-from rungwise.corpus.building.range_builder import SAMPLES
-from rungwise.corpus.building.shards import SPLITS
+from rungwise.corpus.document import Damage
 
 CORPORA = ("corpus", "task_text")  # the stages that make a corpus
 OF_A_TASK = "text of a task, without its labels"
-_LABELS_SHOWN = 100
-_SKIPPED_SHOWN = 20
+SPLITS = ("train", "validation")
+_SAMPLES = 3  # dropped documents of each reason
+_SAMPLE_CHARACTERS = 80
+_MOST_LABELS = 100
+_MOST_SKIPPED = 20
 # Longest mean word with its blank (German: 7); above it, blanks do not separate words.
 _LONGEST_WORDS = 12
 _UNITS = ("documents", "sentences", "words", "characters", "bytes", "spans")
@@ -82,12 +87,65 @@ class CorpusSummary(Summary):
     characters_removed: int
     characters_replaced: int
 
-    def files_of(self, split: str) -> list[str]:
+    def file_names(self, split: str) -> list[str]:
         return [row.file for row in self.files if row.split == split]
 
     def amount(self, number: Callable[[int], str] = "{:,}".format) -> str:
         """Return the amount of training text, in the unit that suits each source."""
-        return _amount((row for row in self.files if row.split == "train"), number)
+        return _format_size((row for row in self.files if row.split == "train"), number)
+
+
+@dataclass(slots=True)
+class RangeReport:
+    """What reading or writing one range counted, of bounded size."""
+
+    source: str
+    documents: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    samples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    skipped: list[Skipped] = field(default_factory=list)  # the first ones
+    skipped_parts: int = 0
+    skipped_bytes: int = 0
+    paragraphs_cut: Counter[str] = field(default_factory=Counter)
+    characters_cut: Counter[str] = field(default_factory=Counter)
+    characters_removed: int = 0
+    characters_replaced: int = 0
+    files: list[CorpusFile] = field(default_factory=list)
+    sha256: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+    spans_dropped: int = 0
+
+    def drop(self, reason: str, id_: str, sentences: Sequence[str]) -> None:
+        """Count a document that is dropped; keep the start of the first ones to show."""
+        self.dropped[reason] += 1
+        samples = self.samples.setdefault(reason, [])
+        if len(samples) < _SAMPLES:
+            # More sentences than characters are never needed.
+            start = " ".join(one[:_SAMPLE_CHARACTERS] for one in sentences[:_SAMPLE_CHARACTERS])
+            samples.append({"id": id_, "text": start.lstrip()[:_SAMPLE_CHARACTERS]})
+
+    def skip(self, damage: Damage, reason: str) -> None:
+        """Count a part of a file that cannot be read."""
+        self.skipped_parts += 1
+        self.skipped_bytes += damage.bytes
+        if len(self.skipped) < _MOST_SKIPPED:
+            self.skipped.append(Skipped(**vars(damage), reason=reason))
+
+    def cut(self, reason: str, paragraphs: int, characters: int) -> None:
+        """Count text removed from a document that stays."""
+        if characters:
+            self.paragraphs_cut[reason] += paragraphs
+            self.characters_cut[reason] += characters
+
+    def to_json(self) -> str:
+        return _REPORTS.dump_json(self).decode()
+
+    @staticmethod
+    def from_json(text: str | bytes) -> RangeReport:
+        return _REPORTS.validate_json(text)
+
+
+_REPORTS = TypeAdapter(RangeReport)
 
 
 def format_amount(
@@ -106,13 +164,18 @@ def format_amount(
     return " and ".join(f"{number(counts[unit])} {unit}" for unit in sorted(counts, reverse=True))
 
 
-def summarise_reports(
-    staged: Sequence[dict[str, Any]], written: Sequence[dict[str, Any]]
-) -> CorpusSummary:
-    """Summarise a corpus from the reports of reading and writing its ranges, in order."""
-    rows = [file for report in written for file in report["files"]]
-    rows.sort(key=lambda row: SPLITS.index(row["split"]))
-    files = [CorpusFile(**{key: row[key] for key in CorpusFile.model_fields}) for row in rows]
+def _format_size(files: Iterable[CorpusFile], number: Callable[[int], str]) -> str:
+    sizes: dict[str, Counter[str]] = {}
+    for row in files:
+        size = {"words": row.words, "characters": row.characters}
+        sizes.setdefault(row.source, Counter()).update(size)
+    return format_amount([(size["words"], size["characters"]) for size in sizes.values()], number)
+
+
+def summarise_reports(reports: Sequence[RangeReport]) -> CorpusSummary:
+    """Summarise a corpus from the reports of reading its ranges and, after all, of writing them."""
+    files = [file for report in reports for file in report.files]
+    files.sort(key=lambda row: SPLITS.index(row.split))
     totals: dict[str, Any] = {
         unit: PerSplit(
             **{
@@ -125,70 +188,55 @@ def summarise_reports(
     labels: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     samples: dict[str, list[dict[str, str]]] = {}
-    for report in written:
-        labels.update(report["labels"])
-    paragraphs_cut: Counter[tuple[str, str]] = Counter()
-    characters_cut: Counter[tuple[str, str]] = Counter()
-    for report in (*staged, *written):
-        dropped.update(report["dropped"])
-        for reason, several in report["samples"].items():
-            samples[reason] = (samples.get(reason, []) + several)[:SAMPLES]
-        for one in report["cut"]:
-            paragraphs_cut[one["source"], one["reason"]] += one["paragraphs"]
-            characters_cut[one["source"], one["reason"]] += one["characters"]
-    skipped = [Skipped(**part) for report in staged for part in report["damage"]]
-    skipped_parts = sum(report["damaged"] for report in staged)
-    skipped_bytes = sum(report["damaged_bytes"] for report in staged)
+    cuts: dict[tuple[str, str], Counter[str]] = {}
+    for report in reports:
+        labels.update(report.labels)
+        dropped.update(report.dropped)
+        for reason, examples in report.samples.items():
+            samples[reason] = (samples.get(reason, []) + examples)[:_SAMPLES]
+        for reason, characters in report.characters_cut.items():
+            size = {"paragraphs": report.paragraphs_cut[reason], "characters": characters}
+            cuts.setdefault((report.source, reason), Counter()).update(size)
+    skipped = [part for report in reports for part in report.skipped]
+    skipped_parts = sum(report.skipped_parts for report in reports)
+    skipped_bytes = sum(report.skipped_bytes for report in reports)
     headline = [
         counted(totals["documents"].total, "document"),
-        _amount(files, lambda count: f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count:,}"),
+        _format_size(files, lambda count: f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count:,}"),
         f"{dropped.total():,} dropped",
     ]
     if skipped:
         headline.append(f"skipped {skipped_parts:,} unreadable, {skipped_bytes:,} bytes")
-    if characters_cut:
-        headline.append(f"cut {characters_cut.total():,} characters")
+    if cuts:
+        characters = sum(size["characters"] for size in cuts.values())
+        headline.append(f"cut {characters:,} characters")
+    samples = dict(sorted(samples.items()))
+    with_text = {
+        reason: [one for one in examples if one["text"]] for reason, examples in samples.items()
+    }
     return CorpusSummary(
         files=tuple(files),
         **totals,
-        sha256={row["file"]: row["sha256"] for row in rows},
+        sha256={file: sha256 for report in reports for file, sha256 in report.sha256.items()},
         headline="  ".join(headline),
         # Ties by name.
-        labels=dict(sorted(labels.items(), key=lambda one: (-one[1], one[0]))[:_LABELS_SHOWN]),
+        labels=dict(sorted(labels.items(), key=lambda one: (-one[1], one[0]))[:_MOST_LABELS]),
         dropped=dict(sorted(dropped.items())),
         dropped_examples={
-            reason: [one["id"] for one in samples[reason]] for reason in sorted(samples)
+            reason: [one["id"] for one in examples] for reason, examples in samples.items()
         },
-        dropped_samples={
-            reason: shown
-            for reason in sorted(samples)
-            if (shown := [example for example in samples[reason] if example["text"]])
-        },
-        skipped=tuple(skipped[:_SKIPPED_SHOWN]),
+        dropped_samples={reason: examples for reason, examples in with_text.items() if examples},
+        skipped=tuple(skipped[:_MOST_SKIPPED]),
         skipped_parts=skipped_parts,
         skipped_bytes=skipped_bytes,
         cut=tuple(
-            Cut(
-                source=source,
-                reason=reason,
-                paragraphs=paragraphs_cut[source, reason],
-                characters=characters,
-            )
-            for (source, reason), characters in sorted(characters_cut.items())
+            Cut(source=source, reason=reason, **size)
+            for (source, reason), size in sorted(cuts.items())
         ),
-        spans_dropped=sum(report["spans_dropped"] for report in written),
-        characters_removed=sum(report["removed"] for report in staged),
-        characters_replaced=sum(report["replaced"] for report in staged),
+        spans_dropped=sum(report.spans_dropped for report in reports),
+        characters_removed=sum(report.characters_removed for report in reports),
+        characters_replaced=sum(report.characters_replaced for report in reports),
     )
-
-
-def _amount(files: Iterable[CorpusFile], number: Callable[[int], str]) -> str:
-    words: Counter[str] = Counter()
-    characters: Counter[str] = Counter()
-    for row in files:
-        words[row.source] += row.words
-        characters[row.source] += row.characters
-    return format_amount([(words[source], characters[source]) for source in words], number)
 
 
 def source_blocks(corpus: Artifact) -> list[dict[str, Any]]:
@@ -207,7 +255,7 @@ def describe_sources(corpus: Artifact) -> list[str]:
     for index, source in enumerate(source_blocks(corpus)):
         places = source.get("packages") or source.get("paths") or []
         versions = outside.get(f"sources.{index}", {})
-        known = versions.get("packages", {}) if isinstance(versions, dict) else {}
-        names = [str(known.get(place, place)) for place in places]
+        packages = versions.get("packages", {}) if isinstance(versions, dict) else {}
+        names = [str(packages.get(place, place)) for place in places]
         lines.append(f"{source['kind']}: {', '.join(names)}")
     return lines

@@ -263,7 +263,7 @@ def _of_pretraining(
 
 def _held_out(corpus: Artifact) -> list[str]:
     """The first sentences of the held-out text."""
-    files = CorpusSummary.of(corpus).files_of("validation")
+    files = CorpusSummary.of(corpus).file_names("validation")
     documents = chain.from_iterable(read_documents(corpus.folder, file) for file in files)
     return list(islice((text for each in documents for text in each.sentences), _EXAMPLES))
 

@@ -127,7 +127,7 @@ def encode_corpus(
 
 
 def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Context) -> EncoderChoice:
-    sample = sample_corpus(inputs["corpus"].folder, corpus.files_of("train"))
+    sample = sample_corpus(inputs["corpus"].folder, corpus.file_names("train"))
     tokenizer = load_tokenizer(inputs["tokenizer"].folder)
     choice = choose_encoder(tokenizer, context.compute.tokenizer_backend, sample)
     if choice.notice is not None:

@@ -10,10 +10,9 @@ import pyarrow as pa
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import RangeBuilder
-from rungwise.corpus.building.shards import write_range
+from rungwise.corpus.building.shards import ShardWriter
 from rungwise.corpus.config import Rules
-from rungwise.corpus.deduplication import documents as duplicates
-from rungwise.corpus.deduplication import near_duplicates
+from rungwise.corpus.deduplication import documents, near_duplicates
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import CorpusSummary, summarise_reports
 
@@ -26,34 +25,25 @@ def write_corpus(
     Raises DataError if two documents have the same id.
     """
     builders, tables = [], []
-    for documents in ranges:
+    for raw in ranges:
         builders.append(RangeBuilder(rules, source))
-        tables.append(list(builders[-1].tables(documents)))
+        tables.append(list(builders[-1].tables(raw)))
     keys = [builder.keys for builder in builders]
-    rows = [duplicates.key_rows(each, number, 1) for number, each in enumerate(keys)]
+    rows = [documents.key_rows(each, number, 1) for number, each in enumerate(keys)]
     if rules.near_duplicates is not None:
         bands = pa.concat_tables([near_duplicates.band_rows(each, 1) for each in keys])
         marks = near_duplicates.mark_duplicates(bands, rules.near_duplicates.similarity)
-        rows.append(duplicates.mark_rows(marks, 1))
-    verdict = duplicates.decide(pa.concat_tables(rows), rules.deduplicate)
-    if verdict.doubled:
-        number, row = verdict.doubled[0]
+        rows.append(documents.mark_rows(marks, 1))
+    decision = documents.decide(pa.concat_tables(rows), rules.deduplicate)
+    if decision.same_name:
+        number, row = decision.same_name[0]
         id_ = pa.concat_tables(tables[number])["id"][row].as_py()
         raise DataError(f"two documents of {source} have the id {id_!r}; ids must differ")
+    threshold = documents.held_out_threshold(rules.held_out_fraction, [decision])
+    writer = ShardWriter(rules, threshold, output)
+    duplicates, no_repeats = decision.duplicates, np.empty((0, 2), np.int64)
     reports = [
-        write_range(
-            each,
-            verdict.lost[verdict.lost[:, 0] == number, 1:],
-            np.empty((0, 2), np.int64),
-            number=number,
-            source=source,
-            last_held_out=duplicates.held_out_threshold(
-                rules.held_out_fraction, verdict.documents, verdict.held_out
-            ),
-            minimum_characters=rules.minimum_characters,
-            shard_megabytes=rules.shard_megabytes,
-            output=output,
-        )
+        writer.write(number, source, each, duplicates[duplicates[:, 0] == number, 1:], no_repeats)
         for number, each in enumerate(tables)
     ]
-    return summarise_reports([builder.report for builder in builders], reports)
+    return summarise_reports([*(builder.report for builder in builders), *reports])

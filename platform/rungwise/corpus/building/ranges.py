@@ -30,10 +30,8 @@ from rungwise.corpus.config import (
 )
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.files import list_source_files
-from rungwise.corpus.readers import pydocs, records, streams, warc
-from rungwise.corpus.readers import text as readers
+from rungwise.corpus.readers import pydocs, records, streams, text, warc
 from rungwise.corpus.readers.file_reader import FileReader
-from rungwise.corpus.readers.streams import UnsoundError
 
 _EMPTY = "empty file"
 
@@ -66,27 +64,27 @@ def list_ranges(config: CorpusConfig) -> list[Range]:
     step = max(1, int(config.shard_megabytes * 1e6))
     ranges: list[Range] = []
     for index, source in enumerate(config.sources):
-        packed: list[SourceFile] = []
-        packed_bytes = 0
+        pack: list[SourceFile] = []
+        pack_bytes = 0
         # None ends the list and closes the last pack.
-        for file in [*_files_of(source, index), None]:
+        for file in [*_list_files(source, index), None]:
             weight = 0 if file is None else streams.unpacked_bytes(file)
             # A remainder of less than half a range joins the last one.
             cuts = round(weight / step) if file and _is_splittable(file, source) else 1
-            if packed and (file is None or cuts > 1 or packed_bytes + weight > step):
-                ranges.append(Range(len(ranges), index, tuple(packed)))
-                packed, packed_bytes = [], 0
+            if pack and (file is None or cuts > 1 or pack_bytes + weight > step):
+                ranges.append(Range(len(ranges), index, tuple(pack)))
+                pack, pack_bytes = [], 0
             if file is not None and cuts > 1:
                 for cut in range(cuts):
                     end = file.size_bytes if cut == cuts - 1 else (cut + 1) * step
                     ranges.append(Range(len(ranges), index, (file,), cut * step, end))
             elif file is not None:
-                packed.append(file)
-                packed_bytes += weight
+                pack.append(file)
+                pack_bytes += weight
     return ranges
 
 
-def _files_of(source: FileSource | PydocsSource, index: int) -> list[SourceFile]:
+def _list_files(source: FileSource | PydocsSource, index: int) -> list[SourceFile]:
     if not isinstance(source, PydocsSource):
         return list_source_files(source, index)
     modules = pydocs.list_modules(source.packages, source_key(index, "packages"))
@@ -116,60 +114,60 @@ def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
     Raises DataError at the first damage if `on_error` is stop.
     """
     source = config.sources[range.source]
-    key = source_key(range.source, "paths")
     if isinstance(source, PydocsSource):
         modules = (pydocs.Module(file.uri, file.name, file.size_bytes) for file in range.files)
         yield from pydocs.read_modules(modules, source_key(range.source, "packages"))
         return
+    label = getattr(source, "label", None) or source_names(config.sources)[range.source]
     for file in range.files:
-        part = FileReader(
+        reader = FileReader(
             file=file,
-            index=range.source,
-            label=getattr(source, "label", None) or source_names(config.sources)[range.source],
+            source=range.source,
+            label=label,
             encoding=getattr(source, "encoding", ""),
             maximum_bytes=int(config.maximum_document_megabytes * 1e6),
             stop=config.on_error == "stop",
             begin=range.begin,
             end=range.end,
         )
-        nothing = range.end is None
+        is_empty = range.end is None
         try:
-            with reached(file.uri, key):
-                for document in _documents(part, source):
-                    nothing = False
+            with reached(file.uri, reader.key("paths")):
+                for document in _documents(reader, source):
+                    is_empty = False
                     yield document
-                if nothing:
-                    yield part.skipped(None, file.size_bytes, _EMPTY, _EMPTY, key)
+                if is_empty:
+                    yield reader.skip(None, file.size_bytes, _EMPTY, _EMPTY)
         except OSError as error:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
 
 
-def _documents(part: FileReader, source: FileSource) -> Iterator[RawDocument]:
-    if part.file.size_bytes == 0:
+def _documents(reader: FileReader, source: FileSource) -> Iterator[RawDocument]:
+    if reader.file.size_bytes == 0:
         return
-    nothing = True
+    is_intact = False
     try:
-        for document in _read(part, source):
-            nothing = False
+        for document in _read(reader, source):
+            is_intact = True
             yield document
-    except UnsoundError as error:
-        key = part.key("encoding" if error.reason == streams.NOT_DECODED else "paths")
-        # Then the intact bytes are of no use: they hold part of a document, or of a table.
-        lost = part.file.size_bytes if nothing else error.lost
-        yield part.skipped(error.at, lost, error.reason, str(error), key, "unpacked byte")
+    except streams.UnsoundError as error:
+        # Without a document, the intact bytes are of no use: they are part of one, or of a table.
+        lost = error.lost if is_intact else reader.file.size_bytes
+        field = "encoding" if error.reason == streams.NOT_DECODED else "paths"
+        yield reader.skip(error.at, lost, error.reason, str(error), field, "unpacked byte")
 
 
-def _read(part: FileReader, source: FileSource) -> Iterator[RawDocument]:
+def _read(reader: FileReader, source: FileSource) -> Iterator[RawDocument]:
     match source:
         case TextSource():
-            return readers.text_documents(part, source)
+            return text.text_documents(reader, source)
         case WikiTextSource():
-            return readers.wikitext_documents(part)
+            return text.wikitext_documents(reader)
         case JsonLinesSource():
-            return records.json_documents(part, source)
+            return records.json_documents(reader, source)
         case ParquetSource():
-            return records.parquet_documents(part, source)
+            return records.parquet_documents(reader, source)
         case ArrowSource():
-            return records.arrow_documents(part, source)
+            return records.arrow_documents(reader, source)
         case WarcSource():
-            return warc.warc_documents(part, source)
+            return warc.warc_documents(reader, source)

@@ -1,4 +1,4 @@
-"""Write the documents of one range to its files: leave out lost ones, split, count.
+"""Write the documents of one range to its files: leave out duplicates, split, count.
 
 Documents keep their order. The files of a split are `{split}-{range}.parquet`, or several ending in
 `-{part}` if the range holds more text than a shard may.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,112 +15,113 @@ import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.corpus.building.range_builder import SAMPLES, cut_entry, sample_text
+from rungwise.corpus.config import Rules
 from rungwise.corpus.deduplication.documents import REASONS
 from rungwise.corpus.deduplication.paragraphs import remove_paragraphs
 from rungwise.corpus.document import SCHEMA
+from rungwise.corpus.summary import SPLITS, CorpusFile, RangeReport
 
-SPLITS = ("train", "validation")
 REPEATED = "duplicate paragraphs"
 _ROWS_A_GROUP = 4096
 _LABELS_OF_A_RANGE = 100
 
 
-def write_range(
-    tables: Iterable[pa.Table],
-    lost: np.ndarray,
-    repeated: np.ndarray,
-    *,
-    number: int,
-    source: str,
-    last_held_out: int,
-    minimum_characters: int,
-    shard_megabytes: float,
-    output: Folder,
-) -> dict[str, Any]:
-    """Write the files of range `number`, none for a split without documents; return its report.
+class ShardWriter:
+    """Writes the files of ranges in `output`, none for a split without documents.
 
-    `tables` come from `RangeBuilder`; `lost`, (N, 2), holds row and index of the reason,
-    `repeated`, (N, 2), row and paragraph, both sorted.
+    Documents with a split key up to `threshold` are held out.
     """
-    limit_bytes = int(shard_megabytes * 1e6)
-    writers = [_Writer(split, number, limit_bytes, output) for split in SPLITS]
-    labels: Counter[str] = Counter()
-    samples: dict[str, list[dict[str, str]]] = {}
-    dropped: Counter[str] = Counter()
-    spans_dropped = begin = characters_cut = 0
-    for whole in tables:
-        here = _within(lost, begin, whole.num_rows)
-        cut = _within(repeated, begin, whole.num_rows)
-        table, characters, too_short = remove_paragraphs(whole, cut, minimum_characters)
-        characters_cut += characters
-        losses = [(row, REASONS[reason]) for row, reason in here.tolist()]
-        keep = np.ones(table.num_rows, bool)
-        for row, reason in (*losses, *((row, REPEATED) for row in too_short.tolist())):
-            keep[row] = False
-            dropped[reason] += 1
-            several = samples.setdefault(reason, [])
-            if len(several) < SAMPLES:
-                text = sample_text(whole["sentences"][row].as_py())
-                several.append({"id": whole["id"][row].as_py(), "text": text})
-        begin += table.num_rows
-        held_out = table["split"].to_numpy() <= np.uint64(last_held_out)
-        for writer, chosen in zip(writers, (keep & ~held_out, keep & held_out), strict=True):
-            writer.add(table.filter(pa.array(chosen)))
-        kept = table.select(["label", "spans_dropped"]).filter(pa.array(keep))
-        spans_dropped += pc.sum(kept["spans_dropped"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
-        for entry in pc.value_counts(kept["label"]).to_pylist():  # pyright: ignore[reportAttributeAccessIssue]
-            labels[entry["values"]] += entry["counts"]
-    files = [file | {"source": source} for writer in writers for file in writer.close()]
-    return {
-        "files": files,
-        "labels": dict(labels.most_common(_LABELS_OF_A_RANGE)),
-        "dropped": dict(dropped),
-        "cut": [cut_entry(source, REPEATED, len(repeated), characters_cut)][: len(repeated)],
-        "samples": samples,
-        "spans_dropped": spans_dropped,
-    }
+
+    def __init__(self, rules: Rules, threshold: int, output: Folder) -> None:
+        self._rules = rules
+        self._threshold = np.uint64(threshold)
+        self._output = output
+
+    def write(
+        self,
+        number: int,
+        source: str,
+        tables: Iterable[pa.Table],
+        duplicates: np.ndarray,
+        repeats: np.ndarray,
+    ) -> RangeReport:
+        """Write the files of range `number` and return its report.
+
+        `tables` come from `RangeBuilder`; `duplicates`, (N, 2), holds row and index of the reason,
+        `repeats`, (N, 2), row and paragraph, both sorted.
+        """
+        report = RangeReport(source=source)
+        limit_bytes = int(self._rules.shard_megabytes * 1e6)
+        files = [_SplitFiles(split, number, limit_bytes, self._output, report) for split in SPLITS]
+        labels: Counter[str] = Counter()
+        begin = 0
+        for whole in tables:
+            repeats_here = _rows_between(repeats, begin, whole.num_rows)
+            table, characters, too_short = remove_paragraphs(
+                whole, repeats_here, self._rules.minimum_characters
+            )
+            report.cut(REPEATED, len(repeats_here), characters)
+            duplicates_here = _rows_between(duplicates, begin, whole.num_rows)
+            drops = [(row, REASONS[reason]) for row, reason in duplicates_here.tolist()]
+            stays = np.ones(table.num_rows, bool)
+            for row, reason in (*drops, *((row, REPEATED) for row in too_short.tolist())):
+                stays[row] = False
+                report.drop(reason, whole["id"][row].as_py(), whole["sentences"][row].as_py())
+            begin += table.num_rows
+            held_out = table["split"].to_numpy() <= self._threshold
+            for split, mask in zip(files, (stays & ~held_out, stays & held_out), strict=True):
+                split.add(table.filter(pa.array(mask)))
+            rest = table.select(["label", "spans_dropped"]).filter(pa.array(stays))
+            report.spans_dropped += pc.sum(rest["spans_dropped"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
+            for entry in pc.value_counts(rest["label"]).to_pylist():  # pyright: ignore[reportAttributeAccessIssue]
+                labels[entry["values"]] += entry["counts"]
+        for split in files:
+            split.close()
+        report.labels = dict(labels.most_common(_LABELS_OF_A_RANGE))
+        return report
 
 
-def _within(places: np.ndarray, begin: int, num_rows: int) -> np.ndarray:
-    here = places[np.searchsorted(places[:, 0], begin) :]
+def _rows_between(positions: np.ndarray, begin: int, num_rows: int) -> np.ndarray:
+    here = positions[np.searchsorted(positions[:, 0], begin) :]
     return here[: np.searchsorted(here[:, 0], begin + num_rows)] - [begin, 0]
 
 
-class _Writer:
+class _SplitFiles:
     """Collects the documents of one split and writes a file whenever it is full."""
 
-    def __init__(self, split: str, number: int, limit_bytes: int, output: Folder) -> None:
+    def __init__(
+        self, split: str, number: int, limit_bytes: int, output: Folder, report: RangeReport
+    ) -> None:
         self._split = split
         self._stem = f"{split}-{number:05d}"
         self._limit_bytes = limit_bytes
         self._output = output
+        self._report = report
         self._tables: list[pa.Table] = []
-        self._held_bytes = 0
-        self._files: list[dict[str, Any]] = []
+        self._bytes = self._parts = 0
 
     def add(self, table: pa.Table) -> None:
         while table.num_rows:
-            ends = np.cumsum(table["bytes"].to_numpy()) + self._held_bytes
+            ends = np.cumsum(table["bytes"].to_numpy()) + self._bytes
             fits = int(np.searchsorted(ends, self._limit_bytes, side="right"))
             # A document larger than a shard gets its own.
             fits = max(fits, 0 if self._tables else 1)
             if fits:
                 self._tables.append(table[:fits])
-                self._held_bytes = int(ends[fits - 1])
+                self._bytes = int(ends[fits - 1])
             table = table[fits:]
             if table.num_rows:
-                self._flush(f"{self._stem}-{len(self._files):02d}.parquet")
+                self._flush(f"{self._stem}-{self._parts:02d}.parquet")
 
-    def close(self) -> list[dict[str, Any]]:
+    def close(self) -> None:
         if self._tables:
-            part = f"-{len(self._files):02d}" if self._files else ""
+            part = f"-{self._parts:02d}" if self._parts else ""
             self._flush(f"{self._stem}{part}.parquet")
-        return self._files
 
     def _flush(self, name: str) -> None:
         table = pa.concat_tables(self._tables).select(SCHEMA.names).combine_chunks()
-        self._tables, self._held_bytes = [], 0
+        self._tables, self._bytes = [], 0
+        self._parts += 1
         with self._output.staged(name) as path:
             pq.write_table(
                 table,
@@ -132,8 +132,11 @@ class _Writer:
                 use_dictionary=["label"],  # pyright: ignore[reportArgumentType]
                 write_statistics=False,
             )
-            sha256 = file_digest(path)
-        self._files.append({"file": name, "split": self._split, "sha256": sha256} | _counts(table))
+            self._report.sha256[name] = file_digest(path)
+        file = CorpusFile(
+            file=name, split=self._split, source=self._report.source, **_counts(table)
+        )
+        self._report.files.append(file)
 
 
 def _counts(table: pa.Table) -> dict[str, int]:

@@ -47,8 +47,8 @@ class NgramHashes(NamedTuple):
     ngram: int
 
 
-class Decontaminated(NamedTuple):
-    """The lines left, how much was removed, and from which documents."""
+class Remainder(NamedTuple):
+    """The remaining lines, how much was removed, and from which documents."""
 
     lines: list[str]
     paragraphs: int
@@ -78,13 +78,13 @@ def hash_test_texts(files: Iterable[SourceFile], ngram: int) -> NgramHashes:
     return NgramHashes(unique, ngram)
 
 
-def remove_test_texts(lines: list[str], tests: NgramHashes) -> Decontaminated:
+def remove_test_texts(lines: list[str], tests: NgramHashes) -> Remainder:
     """Remove paragraphs of tests from `lines`: sentences with marks between documents."""
     hashes, first, last = _ngrams(lines, tests.ngram)
     at = np.minimum(np.searchsorted(tests.hashes, hashes), len(tests.hashes) - 1)
     hit = tests.hashes[at] == hashes
     if not hit.any():
-        return Decontaminated(lines, 0, 0, frozenset())
+        return Remainder(lines, 0, 0, frozenset())
     # A run of words may span paragraphs.
     change = np.zeros(len(lines) + 1, np.int64)
     np.add.at(change, first[hit], 1)
@@ -94,7 +94,7 @@ def remove_test_texts(lines: list[str], tests: NgramHashes) -> Decontaminated:
     touched = (np.cumsum(change)[:-1] > 0) & ~is_mark
     paragraph = np.cumsum(is_mark)
     cut = np.isin(paragraph, paragraph[touched]) & ~is_mark
-    return Decontaminated(
+    return Remainder(
         list(compress(lines, ~cut)),
         len(np.unique(paragraph[cut])),
         sum(map(len, compress(lines, cut))),
@@ -112,8 +112,7 @@ def _ngrams(lines: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray, np
     begins, places = np.nonzero(starts)[0], np.nonzero(inside)[0]
     count = len(begins) - size + 1
     if count <= 0:
-        nothing = np.empty(0, np.int64)
-        return nothing.astype(np.uint64), nothing, nothing
+        return np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
     # The hash of a word is the sum of its characters' hashes, each with its position.
     letters = places - begins[np.cumsum(starts)[places] - 1]
     letters = mix(codes[places].astype(np.uint64) + (letters.astype(np.uint64) << np.uint64(32)))

@@ -7,6 +7,7 @@ comes first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ _KEY = np.dtype([("high", ">u8"), ("low", ">u8")])
 
 
 class Position(NamedTuple):
-    """A document: its range, and its row among those kept there."""
+    """A document: its range, and its row in the tables of that range."""
 
     range: int
     row: int
@@ -32,20 +33,20 @@ class Position(NamedTuple):
 class Decision(NamedTuple):
     """The outcome of one partition.
 
-    `lost` is (N, 3) int64: range, row and index of the reason, sorted. `held_out` holds the
-    smallest split keys of the documents left; `doubled` two documents of one name, if any.
+    `duplicates` is (N, 3) int64: range, row and index of the reason, sorted. `documents` counts
+    those that stay, `held_out` holds the smallest split keys of theirs; `same_name` are two
+    documents of one name, if any.
     """
 
-    lost: np.ndarray
+    duplicates: np.ndarray
     documents: int
     held_out: list[int]
-    doubled: tuple[Position, Position] | None
+    same_name: tuple[Position, Position] | None
 
 
 def key_rows(keys: pa.Table, number: int, num_partitions: int) -> pa.Table:
     """Return two rows per document of range `number`, each with its partition."""
     count = keys.num_rows
-    rows = np.tile(np.arange(count, dtype=np.int64), 2)
     both = pa.concat_arrays([keys[column].combine_chunks() for column in ("digest", "name")])
     # Documents of one name and one text are copies, not an error.
     texts = _words(keys["digest"].combine_chunks())["high"].astype(np.uint64)
@@ -53,7 +54,7 @@ def key_rows(keys: pa.Table, number: int, num_partitions: int) -> pa.Table:
         both,
         np.repeat(np.array([_TEXT, _NAME], np.int8), count),
         np.full(2 * count, number, np.int64),
-        rows,
+        np.tile(np.arange(count), 2),
         np.concatenate([keys["split"].to_numpy(), texts]),
         num_partitions,
     )
@@ -62,9 +63,9 @@ def key_rows(keys: pa.Table, number: int, num_partitions: int) -> pa.Table:
 def mark_rows(marks: dict[str, str], num_partitions: int) -> pa.Table:
     """Return a row per digest marked as a near-duplicate."""
     digests = pa.array([bytes.fromhex(digest) for digest in sorted(marks)], pa.binary(16))
-    nothing = np.zeros(len(digests), np.int64)
+    zeros = np.zeros(len(digests), np.int64)
     kinds = np.full(len(digests), _MARK, np.int8)
-    return _table(digests, kinds, nothing, nothing, nothing.astype(np.uint64), num_partitions)
+    return _table(digests, kinds, zeros, zeros, zeros.astype(np.uint64), num_partitions)
 
 
 def decide(rows: pa.Table, deduplicate: bool) -> Decision:
@@ -73,41 +74,41 @@ def decide(rows: pa.Table, deduplicate: bool) -> Decision:
     keys = _words(rows["key"].combine_chunks())
     range_, row, extra = (rows[name].to_numpy() for name in ("range", "row", "extra"))
     order = np.lexsort((row, range_, keys["low"], keys["high"], kind))
-    kind, keys, range_, row, extra = (a[order] for a in (kind, keys, range_, row, extra))
-    of_text, of_name = kind == _TEXT, kind == _NAME
-    texts, marked = keys[of_text], np.unique(keys[kind == _MARK])
-    again = np.append(False, texts[1:] == texts[:-1])[: len(texts)]
-    if not deduplicate:
-        again[:] = False
-    # The position of an equal key, or else of the next.
-    at = np.searchsorted(marked, texts) if len(marked) else np.zeros(len(texts), np.int64)
-    near = marked[np.minimum(at, len(marked) - 1)] == texts if len(marked) else at > 0
-    near &= ~again
-    places = np.stack([range_[of_text], row[of_text]], axis=1)
-    reasons = np.where(again, REASONS.index(DUPLICATE), REASONS.index(NEAR_DUPLICATE))
-    lost = np.column_stack([places, reasons])[again | near]
-    kept = extra[of_text][~(again | near)]
-    names, text_of = keys[of_name], extra[of_name]
-    twice = names[1:] == names[:-1]
+    kind, keys, extra = kind[order], keys[order], extra[order]
+    positions = np.stack([range_, row], axis=1)[order]
+    is_text, is_name = kind == _TEXT, kind == _NAME
+    texts, marks = keys[is_text], np.unique(keys[kind == _MARK])
+    copies = np.append(False, texts[1:] == texts[:-1])[: len(texts)] & deduplicate
+    near = np.zeros(len(texts), bool)
+    if len(marks):
+        # The position of an equal key, or else of the next.
+        at = np.minimum(np.searchsorted(marks, texts), len(marks) - 1)
+        near = (marks[at] == texts) & ~copies
+    reasons = np.where(copies, REASONS.index(DUPLICATE), REASONS.index(NEAR_DUPLICATE))
+    duplicates = np.column_stack([positions[is_text], reasons])[copies | near]
+    split_keys = extra[is_text][~(copies | near)]
+    names, texts_of_names = keys[is_name], extra[is_name]
+    same = names[1:] == names[:-1]
     if deduplicate:
-        twice &= text_of[1:] != text_of[:-1]
-    named = np.stack([range_[of_name], row[of_name]], axis=1)
-    pairs = [
-        (tuple(named[at].tolist()), tuple(named[at + 1].tolist())) for at in np.nonzero(twice)[0]
-    ]
-    doubled = min(pairs, default=None)
+        same &= texts_of_names[1:] != texts_of_names[:-1]
+    pairs = np.hstack([positions[is_name][:-1], positions[is_name][1:]])[same].tolist()
+    pair = min(pairs, default=None)
     return Decision(
-        lost[np.lexsort((lost[:, 1], lost[:, 0]))],
-        len(kept),
-        np.sort(kept)[:_HELD_OUT].tolist(),
-        doubled and (Position(*doubled[0]), Position(*doubled[1])),
+        duplicates[np.lexsort((duplicates[:, 1], duplicates[:, 0]))],
+        len(split_keys),
+        np.sort(split_keys)[:_HELD_OUT].tolist(),
+        pair and (Position(*pair[:2]), Position(*pair[2:])),
     )
 
 
-def held_out_threshold(fraction: float, documents: int, smallest: list[int]) -> int:
-    """Return the largest split key held out: at least two documents, or one if fewer than four."""
-    least = _HELD_OUT if documents >= _FEWEST else 1
-    return max(int(fraction * 2**64) - 1, *sorted(smallest)[:least][-1:], 0)
+def held_out_threshold(fraction: float, decisions: Sequence[Decision]) -> int:
+    """Return the largest split key that is held out, from the decisions on all partitions.
+
+    At least two documents are held out, or one of fewer than four.
+    """
+    least = _HELD_OUT if sum(one.documents for one in decisions) >= _FEWEST else 1
+    smallest = sorted(key for one in decisions for key in one.held_out)
+    return max(int(fraction * 2**64) - 1, *smallest[:least][-1:], 0)
 
 
 def _table(

@@ -14,12 +14,12 @@ import pyarrow.compute as pc  # type checkers miss functions made at run time
 
 from rungwise.corpus.deduplication.signatures import estimate_similarity
 
-# Most representatives of a bucket; documents left after them are kept.
+# Most representatives of a bucket; documents that remain after them stay.
 _ROUNDS = 64
 
 
 def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
-    """Return a row per band of each document with a signature; `rows` are keys (build.py).
+    """Return a row per band of each document with a signature; `rows` are keys (range_builder.py).
 
     Columns: `partition` of the shuffle, `band` (its key), `digest` and `signature`.
     """
@@ -38,7 +38,7 @@ def band_rows(rows: pa.Table, num_partitions: int) -> pa.Table:
     )
 
 
-def mark_duplicates(rows: pa.Table, at_least: float) -> dict[str, str]:
+def mark_duplicates(rows: pa.Table, similarity: float) -> dict[str, str]:
     """Map each near-duplicate among the rows of whole bands to the digest that it duplicates.
 
     If a document resembles several others, the smallest digest is named.
@@ -52,20 +52,20 @@ def mark_duplicates(rows: pa.Table, at_least: float) -> dict[str, str]:
     digests, band = digests[order], band[order]
     joined = b"".join(rows["signature"].to_pylist())
     signature = np.frombuffer(joined, np.uint8).reshape(len(order), -1)[order]
-    fresh = np.ones(len(order), bool)
-    fresh[1:] = (band[1:] != band[:-1]) | (digests[1:] != digests[:-1]).any(axis=1)
-    left = np.nonzero(fresh)[0]
-    marked: dict[str, str] = {}
+    is_distinct = np.ones(len(order), bool)
+    is_distinct[1:] = (band[1:] != band[:-1]) | (digests[1:] != digests[:-1]).any(axis=1)
+    rest = np.nonzero(is_distinct)[0]
+    marks: dict[str, str] = {}
     for _ in range(_ROUNDS):
-        first = np.ones(len(left), bool)
-        first[1:] = band[left][1:] != band[left][:-1]
-        if first.all():
+        is_first = np.ones(len(rest), bool)
+        is_first[1:] = band[rest][1:] != band[rest][:-1]
+        if is_first.all():
             break
-        leader = left[np.maximum.accumulate(np.where(first, np.arange(len(left)), 0))]
-        other, leader = left[~first], leader[~first]
-        alike = estimate_similarity(signature[leader], signature[other]) >= at_least
+        leader = rest[np.maximum.accumulate(np.where(is_first, np.arange(len(rest)), 0))]
+        other, leader = rest[~is_first], leader[~is_first]
+        alike = estimate_similarity(signature[leader], signature[other]) >= similarity
         for index, leader_index in zip(other[alike], leader[alike], strict=True):
-            digest, kept = digests[index].tobytes().hex(), digests[leader_index].tobytes().hex()
-            marked[digest] = min(kept, marked.get(digest, kept))
-        left = other[~alike]
-    return marked
+            duplicate, original = (digests[at].tobytes().hex() for at in (index, leader_index))
+            marks[duplicate] = min(original, marks.get(duplicate, original))
+        rest = other[~alike]
+    return marks

@@ -74,11 +74,11 @@ def sign_texts(texts: Sequence[str], config: NearDuplicateConfig) -> np.ndarray:
 
 def band_keys(signatures: np.ndarray, banding: Banding) -> np.ndarray:
     """Return a key per band of each signature, (N, bands) uint64; bands share no keys."""
-    used = signatures[:, : banding.bands * banding.rows].astype(_WORD)
-    used = used.reshape(len(signatures), banding.bands, banding.rows)
-    keys = np.broadcast_to(np.arange(1, banding.bands + 1, dtype=_WORD), used.shape[:2]).copy()
+    bands = signatures[:, : banding.bands * banding.rows].astype(_WORD)
+    bands = bands.reshape(len(signatures), banding.bands, banding.rows)
+    keys = np.broadcast_to(np.arange(1, banding.bands + 1, dtype=_WORD), bands.shape[:2]).copy()
     for row in range(banding.rows):
-        keys = mix(keys * _GOLDEN + used[:, :, row])
+        keys = mix(keys * _GOLDEN + bands[:, :, row])
     return keys
 
 
@@ -99,13 +99,13 @@ def estimate_similarity(one: np.ndarray, others: np.ndarray) -> np.ndarray:
 def _batches(texts: Sequence[str], size: int) -> Iterator[tuple[int, list[str]]]:
     """Yield batches of lower-cased texts, padded to a shingle, and the index of the first."""
     batch: list[str] = []
-    first = held = 0
+    first = characters = 0
     for index, text in enumerate(texts):
         batch.append(text.lower().ljust(size, "\0"))
-        held += len(batch[-1])
-        if held >= _MIXED_AT_ONCE:
+        characters += len(batch[-1])
+        if characters >= _MIXED_AT_ONCE:
             yield first, batch
-            batch, first, held = [], index + 1, 0
+            batch, first, characters = [], index + 1, 0
     if batch:
         yield first, batch
 
@@ -136,18 +136,17 @@ def _sketch(batch: list[str], size: int, sketches: np.ndarray) -> None:
 
 
 def _densify(sketches: np.ndarray) -> None:
-    slots = sketches.shape[1]
     document, slot = np.nonzero(sketches == _EMPTY)
     original = sketches.copy()
     attempt = 0
     while len(slot):
         attempt += 1
         key = mix(slot.astype(_WORD) * _GOLDEN + _WORD(attempt))
-        source = (key % _WORD(slots)).astype(np.int64)
-        taken = original[document, source]
-        sketches[document, slot] = taken
-        left = taken == _EMPTY
-        document, slot = document[left], slot[left]
+        source = (key % _WORD(sketches.shape[1])).astype(np.int64)
+        values = original[document, source]
+        sketches[document, slot] = values
+        is_empty = values == _EMPTY
+        document, slot = document[is_empty], slot[is_empty]
 
 
 def mix(words: np.ndarray) -> np.ndarray:

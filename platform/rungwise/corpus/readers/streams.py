@@ -14,7 +14,6 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import accumulate
 from typing import Any, BinaryIO
 
@@ -43,7 +42,7 @@ _WIDE = {
 }
 
 # (offset, whole lines with their breaks, 0), or (offset, [], length of a line that is too long)
-Batch = tuple[int, list[bytes], int]
+Lines = tuple[int, list[bytes], int]
 
 
 def _zstandard(stream: BinaryIO) -> Any:
@@ -51,7 +50,7 @@ def _zstandard(stream: BinaryIO) -> Any:
     return pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
 
 
-_UNPACKED: dict[str, Callable[[BinaryIO], Any]] = {
+_OPEN: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": lzma.open,
@@ -74,7 +73,7 @@ class UnsoundError(Exception):
 
 def compression_suffix(name: str) -> str:
     """Return the suffix of a compressed file, such as ".gz", or ""."""
-    return next((suffix for suffix in _UNPACKED if name.endswith(suffix)), "")
+    return next((suffix for suffix in _OPEN if name.endswith(suffix)), "")
 
 
 def unpacked_bytes(file: SourceFile) -> int:
@@ -89,38 +88,39 @@ def read_pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Ite
     """
     with file.open() as stream:
         if suffix := compression_suffix(file.name):
-            yield from _unpacked(stream, suffix, file.size_bytes)
+            yield from _unpack(stream, suffix, file.size_bytes)
             return
         # Unbuffered: a buffer would fetch more from a store than requested.
         stream.raw.seek(begin, os.SEEK_SET)
-        wanted = (file.size_bytes if end is None else end + _MARGIN) - begin
-        while piece := stream.raw.read(min(max(wanted, _SMALLEST_PIECE), _LARGEST_PIECE)):
+        remaining = (file.size_bytes if end is None else end + _MARGIN) - begin
+        while piece := stream.raw.read(min(max(remaining, _SMALLEST_PIECE), _LARGEST_PIECE)):
             yield piece
-            wanted -= len(piece)
+            remaining -= len(piece)
 
 
-def _unpacked(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]:
+def _unpack(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]:
     at = 0
-    with _UNPACKED[suffix](stream) as content:
+    with _OPEN[suffix](stream) as content:
         # read1 returns what is available, so no intact data before an error are lost.
-        if suffix == ".zst":
-            read = partial(content.read, _ZSTANDARD_PIECE)
-        else:
-            read = partial(content.read1, _UNPACKED_PIECE)
+        is_zstandard = suffix == ".zst"
+        read_piece = content.read if is_zstandard else content.read1
+        piece_bytes = _ZSTANDARD_PIECE if is_zstandard else _UNPACKED_PIECE
         try:
-            while piece := read():
+            while piece := read_piece(piece_bytes):
                 yield piece
                 at += len(piece)
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            lost = max(1, size_bytes - stream.tell())
-            sound = f"sound for {at:,} bytes of its content"
             # pyarrow reports truncation only in its message.
-            if isinstance(error, EOFError) or "Truncated" in str(error):
-                raise UnsoundError(CUT_OFF, f"a cut-off {suffix}, {sound}", at, lost) from None
-            detail = f"an unsound {suffix} ({error}), {sound}"
-            raise UnsoundError(UNSOUND, detail, at, lost) from None
+            is_cut = isinstance(error, EOFError) or "Truncated" in str(error)
+            detail = f"a cut-off {suffix}" if is_cut else f"an unsound {suffix} ({error})"
+            raise UnsoundError(
+                CUT_OFF if is_cut else UNSOUND,
+                f"{detail}, sound for {at:,} bytes of its content",
+                at,
+                max(1, size_bytes - stream.tell()),
+            ) from None
 
 
 def transcode(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
@@ -144,65 +144,63 @@ def transcode(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 
 def split_lines(
     content: Iterable[bytes], offset: int, maximum_bytes: int, first_ends_by: int | None = None
-) -> Iterator[Batch]:
+) -> Iterator[Lines]:
     """Yield the lines of `content`, which begins at `offset`; LF, CRLF and CR end a line.
 
     A line of more than `maximum_bytes` is only counted. Yields nothing if the first line extends
     past `first_ends_by`.
     """
-    held: list[bytes] = []
-    held_bytes = 0
+    # The parts of the last line, none if it is too long, and its length.
+    parts: list[bytes] = []
+    line_bytes = 0
     start = offset
     for piece in _with_whole_breaks(content):
         lines = piece.splitlines(keepends=True)
-        if held_bytes:
+        if line_bytes:
             part = lines.pop(0)
-            held_bytes += len(part)
-            held = [*held, part] if held_bytes <= maximum_bytes else []
-            if offset == start and first_ends_by is not None and held_bytes > first_ends_by - start:
+            line_bytes += len(part)
+            parts = [*parts, part] if line_bytes <= maximum_bytes else []
+            if offset == start and first_ends_by is not None and line_bytes > first_ends_by - start:
                 return
             if not part.endswith((b"\n", b"\r")):
                 continue
-            yield (offset, [b"".join(held)], 0) if held else (offset, [], held_bytes)
-            offset, held, held_bytes = offset + held_bytes, [], 0
+            yield (offset, [b"".join(parts)], 0) if parts else (offset, [], line_bytes)
+            offset, parts, line_bytes = offset + line_bytes, [], 0
         if lines and not lines[-1].endswith((b"\n", b"\r")):
-            last = lines.pop()
-            held_bytes = len(last)
-            held = [last] if held_bytes <= maximum_bytes else []
+            parts = [lines.pop()]
+            line_bytes = len(parts[0])
+            parts = parts if line_bytes <= maximum_bytes else []
         if not lines:
             continue
-        fit = max(map(len, lines)) <= maximum_bytes
-        for some in [lines] if fit else ([line] for line in lines):
-            num_bytes = sum(map(len, some))
-            if fit or num_bytes <= maximum_bytes:
-                yield offset, some, 0
-            else:
-                yield offset, [], num_bytes
+        groups = [lines] if max(map(len, lines)) <= maximum_bytes else [[line] for line in lines]
+        for group in groups:
+            num_bytes = sum(map(len, group))
+            is_too_long = len(group) == 1 and num_bytes > maximum_bytes
+            yield (offset, [], num_bytes) if is_too_long else (offset, group, 0)
             offset += num_bytes
-    if held_bytes:
-        yield (offset, [b"".join(held)], 0) if held else (offset, [], held_bytes)
+    if line_bytes:
+        yield (offset, [b"".join(parts)], 0) if parts else (offset, [], line_bytes)
 
 
 def _with_whole_breaks(content: Iterable[bytes]) -> Iterator[bytes]:
     """Regroup pieces so that none ends between a CR and its LF."""
-    held = b""
+    rest = b""
     for piece in content:
-        joined = held + piece if held else piece
-        held = b"\r" if joined.endswith(b"\r") else b""
-        if ready := joined[:-1] if held else joined:
-            yield ready
-    if held:
-        yield held
+        joined = rest + piece
+        rest = b"\r" if joined.endswith(b"\r") else b""
+        if whole := joined[:-1] if rest else joined:
+            yield whole
+    if rest:
+        yield rest
 
 
 def line_number(file: SourceFile, offset: int) -> int:
     """Return the line number, from 1, at `offset`, for messages: it reads all before it."""
-    number = 1
-    for at, lines, too_long in split_lines(read_pieces(file), 0, _LARGEST_PIECE):
-        ends = accumulate(map(len, lines), initial=at) if lines else (at, at + too_long)
-        passed = sum(end <= offset for end in ends) - 1
-        number += passed
-        if passed < max(1, len(lines)):
+    number = 0
+    for at, lines, _ in split_lines(read_pieces(file), 0, _LARGEST_PIECE):
+        begins = list(accumulate(map(len, lines[:-1]), initial=at))
+        number += sum(begin <= offset for begin in begins)
+        if begins[-1] > offset:
             break
     return number
 
@@ -216,7 +214,7 @@ def detect_wide_encoding(file: SourceFile) -> str:
 
 
 def guess_file_encoding(file: SourceFile) -> str | None:
-    """Guess the encoding of the first megabyte of a file; see `guessed`."""
+    """Guess the encoding of the first megabyte of a file; see `guess_encoding`."""
     head = b""
     with contextlib.suppress(UnsoundError):  # its reader reports that
         for piece in read_pieces(file, 0, _HEAD_BYTES):

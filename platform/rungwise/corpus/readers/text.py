@@ -1,6 +1,6 @@
-"""Read raw documents from a part of a text file: plain text and WikiText.
+"""Read raw documents from text files: plain text and WikiText.
 
-A document belongs to the part in which it begins, so a file may be split anywhere. Undecodable or
+A document belongs to the range in which it begins, so a file may be split anywhere. Undecodable or
 too long content becomes a document without text, with a reason and its damage, and reading goes on.
 Ids are `{file}` or `{file}:{offset}`, relative to the source, so that they survive a move.
 """
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, compress, count
 
-from rungwise.corpus.config import Lines, TextSource
+from rungwise.corpus.config import LineLayout, TextSource
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers.boilerplate import gutenberg_text
-from rungwise.corpus.readers.file_reader import FileReader
+from rungwise.corpus.readers.file_reader import BREAK_BYTES, FileReader
 
 _PARAGRAPH_BREAK = re.compile(r"\n(?:[ \t]*\n)+")
 _WIKITEXT_HEADING = re.compile(r"\s*(=(?: =)*) (.+?) \1\s*$")
@@ -29,185 +29,190 @@ _BLANK = re.compile(
 ).fullmatch
 
 
-def split_paragraphs(text: str, lines: Lines) -> list[str]:
-    """Split a text of line layout `lines` into paragraphs."""
-    match lines:
+def split_paragraphs(text: str, layout: LineLayout) -> list[str]:
+    match layout:
         case "wrapped":
-            blocks = _PARAGRAPH_BREAK.split(text)
-            return [joined for block in blocks if (joined := " ".join(block.splitlines()).strip())]
+            blocks = (" ".join(block.splitlines()) for block in _PARAGRAPH_BREAK.split(text))
+            return list(filter(None, map(str.strip, blocks)))
         case "paragraph":
             return list(filter(str.strip, text.split("\n")))
         case "sentence":
             return list(filter(str.strip, _PARAGRAPH_BREAK.split(text)))
 
 
-def text_documents(part: FileReader, source: TextSource) -> Iterator[RawDocument]:
+def text_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
     """Yield the documents of plain text: the file, its chunks, lines, or blank-line blocks."""
     match source.documents:
         case "file":
-            yield from _file_document(part, source)
+            yield from _file_document(reader, source)
         case "chunk":
-            yield from _chunk_documents(part, source)
+            yield from _chunk_documents(reader, source)
         case "blank_line":
-            yield from _block_documents(part, source)
+            yield from _block_documents(reader, source)
         case "line":
-            for offset, length, line in part.lines(part.maximum_bytes):
-                if part.ends_before(offset):
+            for offset, length, line in reader.lines():
+                if reader.is_past_end(offset):
                     return
                 if line is None:
-                    yield part.too_long(offset, length)
+                    yield reader.skip_too_long(offset, length)
                 elif not _BLANK(line):
-                    yield _text_document(part, source, part.id_at(offset), offset, line)
+                    id_ = reader.document_id(offset)
+                    yield _text_document(reader, source, id_, offset, line)
 
 
-def _file_document(part: FileReader, source: TextSource) -> Iterator[RawDocument]:
-    read: list[bytes] = []
-    read_bytes = 0
-    for piece in part.pieces():
-        full = read_bytes > part.maximum_bytes  # and what was over the limit was blank
-        read_bytes += len(piece)
-        if not full:
-            read.append(piece)
-            if read_bytes <= part.maximum_bytes:
-                continue
-            read = [b"".join(read).rstrip()]
-        if len(read[0]) > part.maximum_bytes or (full and piece.strip()):
-            yield part.too_long(None, part.file.size_bytes)
+class _OpenDocument:
+    """The lines of a document that is being read, up to the limit."""
+
+    def __init__(self, reader: FileReader, begin: int) -> None:
+        self._reader = reader
+        self._begin = begin
+        self._num_bytes = 0
+        self._lines: list[bytes] = []
+
+    def add(self, lines: Sequence[bytes], num_bytes: int) -> None:
+        """Add lines of `num_bytes`, none if they are too long to be read."""
+        self._num_bytes += num_bytes
+        if not self._is_too_long:
+            self._lines += lines
+
+    def text(self, source: TextSource) -> RawDocument:
+        if self._is_too_long:
+            return self._reader.skip_too_long(self._begin, self._num_bytes)
+        id_, content = self._reader.document_id(self._begin), b"".join(self._lines)
+        return _text_document(self._reader, source, id_, self._begin, content)
+
+    def article(self) -> Iterator[RawDocument]:
+        """Yield the article of WikiText, or nothing if it has no paragraph."""
+        reader, content = self._reader, b"".join(self._lines)
+        if self._is_too_long:
+            yield reader.skip_too_long(self._begin, self._num_bytes)
             return
-    content = b"".join(read).removeprefix(codecs.BOM_UTF8)
-    document = _text_document(part, source, part.file.name, 0, content)
+        try:
+            paragraphs = _wikitext_paragraphs(reader.decode(content))
+        except UnicodeDecodeError as error:
+            yield reader.skip_undecoded(self._begin, content, error)
+        else:
+            if paragraphs:
+                yield RawDocument(reader.document_id(self._begin), reader.label, paragraphs)
+
+    @property
+    def _is_too_long(self) -> bool:
+        return self._num_bytes > self._reader.maximum_bytes + BREAK_BYTES
+
+
+def _file_document(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
+    pieces: list[bytes] = []
+    num_bytes = 0
+    for piece in reader.pieces():
+        is_full = num_bytes > reader.maximum_bytes  # and what was over the limit was blank
+        num_bytes += len(piece)
+        if not is_full:
+            pieces.append(piece)
+            if num_bytes <= reader.maximum_bytes:
+                continue
+            pieces = [b"".join(pieces).rstrip()]
+        if len(pieces[0]) > reader.maximum_bytes or (is_full and piece.strip()):
+            yield reader.skip_too_long(None, reader.file.size_bytes)
+            return
+    content = b"".join(pieces).removeprefix(codecs.BOM_UTF8)
+    document = _text_document(reader, source, reader.file.name, 0, content)
     if document.reason or document.paragraphs:
         yield document
 
 
-def _chunk_documents(part: FileReader, source: TextSource) -> Iterator[RawDocument]:
+def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
     """Yield a document per `chunk_kilobytes` of the file, the same wherever it is split.
 
     A chunk begins with the first line in it; in wrapped text, the first after a blank line.
     """
     chunk_bytes = max(1, round(source.chunk_kilobytes * 1000))
     begin, end = (
-        place and -(-place // chunk_bytes) * chunk_bytes for place in (part.begin, part.end)
+        place and -(-place // chunk_bytes) * chunk_bytes for place in (reader.begin, reader.end)
     )
-    part = replace(part, begin=begin or 0, end=end)
-    wrapped = source.lines == "wrapped"
-    opens, chunk = (-1 if wrapped and part.begin else 0), -1
-    opened, size = 0, 0
-    lines: list[bytes] = []
-
-    def closed() -> RawDocument:
-        if size > part.maximum_bytes + len(b"\r\n"):
-            return part.too_long(opened, size)
-        return _text_document(part, source, part.id_at(opened), opened, b"".join(lines))
-
-    for offset, length, line in part.lines(part.maximum_bytes):
+    reader = replace(reader, begin=begin or 0, end=end)
+    is_wrapped = source.lines == "wrapped"
+    next_chunk, chunk = (-1 if is_wrapped and reader.begin else 0), -1
+    document: _OpenDocument | None = None
+    for offset, length, line in reader.lines():
         is_blank = line is not None and _BLANK(line)
-        if is_blank or not wrapped:
-            opens = offset // chunk_bytes
-        if opens > chunk and not is_blank:
-            if chunk >= 0:
-                yield closed()
-            if part.ends_before(opens * chunk_bytes):
+        if is_blank or not is_wrapped:
+            next_chunk = offset // chunk_bytes
+        if next_chunk > chunk and not is_blank:
+            if document:
+                yield document.text(source)
+            if reader.is_past_end(next_chunk * chunk_bytes):
                 return
-            chunk, opened, size, lines = opens, offset, 0, []
-        size += length
-        if line is not None and chunk >= 0:
-            lines.append(line)
-    if chunk >= 0:
-        yield closed()
+            chunk, document = next_chunk, _OpenDocument(reader, offset)
+        if document:
+            document.add([] if line is None else [line], length)
+    if document:
+        yield document.text(source)
 
 
-def _block_documents(part: FileReader, source: TextSource) -> Iterator[RawDocument]:
-    """Yield the blocks that follow blank lines of a part, even past `end`, or open the file."""
-    maximum_bytes = part.maximum_bytes + len(b"\r\n")
-    block: list[bytes] = []
-    opened, size = -1, 0
-    follows_blank = part.begin == 0
-
-    def closed() -> RawDocument:
-        if size > maximum_bytes:
-            return part.too_long(opened, size)
-        return _text_document(part, source, part.id_at(opened), opened, b"".join(block))
-
-    for offset, lines, too_long in part.batches(part.maximum_bytes):
+def _block_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
+    """Yield the blocks that follow blank lines of a range, even past `end`, or open the file."""
+    document: _OpenDocument | None = None
+    follows_blank = reader.begin == 0
+    for offset, lines, too_long in reader.batches():
         offsets = [offset, offset + too_long]
         if lines:
             offsets = list(accumulate(map(len, lines), initial=offset))
-        begin = 0
+        begin, last = 0, len(offsets) - 1
         # Up to each blank line, then to the end of the batch, where a block may stay open.
-        for number in [*compress(count(), map(_BLANK, lines)), len(offsets) - 1]:
+        for number in [*compress(count(), map(_BLANK, lines)), last]:
             if number > begin and follows_blank:
-                if opened < 0:
-                    opened, size, block = offsets[begin], 0, []
-                size += offsets[number] - offsets[begin]
-                if size <= maximum_bytes:
-                    block += lines[begin:number]
+                document = document or _OpenDocument(reader, offsets[begin])
+                document.add(lines[begin:number], offsets[number] - offsets[begin])
             begin = number + 1
-            if number == len(offsets) - 1:
+            if number == last:
                 break
-            if opened >= 0:
-                yield closed()
-                opened = -1
-            if part.ends_before(offsets[number]):
+            if document:
+                yield document.text(source)
+                document = None
+            if reader.is_past_end(offsets[number]):
                 return
             follows_blank = True
-        if not follows_blank and part.ends_before(offset):
+        if not follows_blank and reader.is_past_end(offset):
             return
-    if opened >= 0:
-        yield closed()
+    if document:
+        yield document.text(source)
 
 
 def _text_document(
-    part: FileReader, source: TextSource, id_: str, offset: int, content: bytes
+    reader: FileReader, source: TextSource, id_: str, offset: int, content: bytes
 ) -> RawDocument:
-    if len(content) > part.maximum_bytes < len(content.rstrip(b"\r\n")):
-        return part.too_long(offset, len(content))
+    if len(content) > reader.maximum_bytes < len(content.rstrip(b"\r\n")):
+        return reader.skip_too_long(offset, len(content))
     try:
-        text = part.text(content).removesuffix("\n")
+        text = reader.decode(content).removesuffix("\n")
     except UnicodeDecodeError as error:
-        return part.not_decoded(offset, content, error)
-    one_line = source.documents == "line"
+        return reader.skip_undecoded(offset, content, error)
     book = gutenberg_text(text) if source.boilerplate else text
     return RawDocument(
         id_,
-        part.label,
-        [text] if one_line else split_paragraphs(book, source.lines),
+        reader.label,
+        [text] if source.documents == "line" else split_paragraphs(book, source.lines),
         segmented=source.lines == "sentence",
         boilerplate=len(text) - len(book),
     )
 
 
-def wikitext_documents(part: FileReader) -> Iterator[RawDocument]:
-    """Yield the articles whose titles are in the part, and any text before a file's first."""
-    article: list[bytes] = []
-    opened, size = (-1 if part.begin else 0), 0
-
-    def closed() -> RawDocument | None:
-        if size > part.maximum_bytes + len(b"\r\n"):
-            return part.too_long(opened, size)
-        content = b"".join(article)
-        try:
-            paragraphs = _wikitext_paragraphs(part.text(content))
-        except UnicodeDecodeError as error:
-            return part.not_decoded(opened, content, error)
-        return RawDocument(part.id_at(opened), part.label, paragraphs) if paragraphs else None
-
-    for offset, length, line in part.lines(part.maximum_bytes):
+def wikitext_documents(reader: FileReader) -> Iterator[RawDocument]:
+    """Yield the articles whose titles are in the range, and any text before a file's first."""
+    document = None if reader.begin else _OpenDocument(reader, 0)
+    for offset, length, line in reader.lines():
         if line is not None and b"=" in line and _WIKITEXT_TITLE.match(line):
-            if opened >= 0 and (document := closed()):
-                yield document
-            if part.ends_before(offset):
+            if document:
+                yield from document.article()
+            if reader.is_past_end(offset):
                 return
-            opened, size, article = offset, 0, []
-        elif opened < 0:
-            if part.ends_before(offset):
-                return
-            continue
-        size += length
-        if line is not None and size <= part.maximum_bytes + len(b"\r\n"):
-            article.append(line)
-    if opened >= 0 and (document := closed()):
-        yield document
+            document = _OpenDocument(reader, offset)
+        elif document is None and reader.is_past_end(offset):
+            return
+        if document:
+            document.add([] if line is None else [line], length)
+    if document:
+        yield from document.article()
 
 
 def _wikitext_paragraphs(text: str) -> list[str]:

@@ -1,0 +1,137 @@
+"""Compare the documents of all ranges on Ray Data: keys are shuffled by value into partitions.
+
+Digests, names, signature bands and paragraphs' digests are rows of some fifty bytes. One task
+decides each partition and writes the positions of what it found, for the tasks that write shards.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import ray.data
+
+from rungwise.cluster.shuffle import by_part
+from rungwise.corpus.building.range_task import RangeTask
+from rungwise.corpus.building.staging import NO_POSITIONS, PositionFiles
+from rungwise.corpus.deduplication import documents, near_duplicates, paragraphs, signatures
+from rungwise.corpus.deduplication.documents import Decision, Position
+from rungwise.corpus.deduplication.signatures import NearDuplicateConfig
+
+# A row of near-duplicate bands, without its signature.
+_BAND_ROW_BYTES = 32
+# Bytes compared by one task. More bytes than the most partitions hold make them larger: a write
+# task reads from every partition.
+_PARTITION_BYTES = 64 << 20
+_MOST_PARTITIONS = 256
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Compares the ranges of a corpus. `packs` are the numbers of the ranges that a task reads,
+    `group_of`, (ranges,), the group of each range, equal within a pack."""
+
+    task: RangeTask
+    packs: list[list[int]]
+    group_of: np.ndarray
+
+    def find_duplicates(self, num_documents: int) -> tuple[list[Decision], PositionFiles]:
+        """Return the decisions on all partitions, without positions, and the files of these."""
+        config = self.task.config
+        moved_bytes = 2 * num_documents * documents.ROW_BYTES
+        files = self._files("duplicates", moved_bytes)
+
+        def rows(numbers: list[int]) -> Iterator[pa.Table]:
+            for number in numbers:
+                yield documents.key_rows(self.task.keys(number), number, files.num_partitions)
+
+        def decide(partition: pa.Table) -> pa.Table:
+            decision = documents.decide(partition, config.deduplicate)
+            number = partition["partition"][0].as_py()
+            files.write(number, decision.duplicates)
+            return pa.table({"partition": [number], "decision": [json.dumps(decision[1:])]})
+
+        keys = self._map_packs(rows)
+        if config.near_duplicates is not None:
+            marks = self._marks(config.near_duplicates, num_documents, files.num_partitions)
+            keys = keys.union(marks)
+        decisions: list[Decision] = []
+        empty = set(range(files.num_partitions))
+        decided = by_part(keys, "partition", files.num_partitions, moved_bytes, decide)
+        for row in decided.iter_rows():
+            count, held_out, same_name = json.loads(row["decision"])
+            pair = same_name and (Position(*same_name[0]), Position(*same_name[1]))
+            decisions.append(Decision(NO_POSITIONS, count, held_out, pair))
+            empty.remove(row["partition"])
+        files.write_empty(empty)
+        return decisions, files
+
+    def find_repeats(self, text_bytes: float, duplicates: PositionFiles) -> PositionFiles:
+        """Return the files of the repeated paragraphs in the documents that stay."""
+        config = self.task.config.duplicate_paragraphs
+        if config is None:
+            return PositionFiles(self.task.output, "repeats", 0, self.group_of)
+        # An upper bound: a paragraph has at least so many bytes.
+        moved_bytes = text_bytes / config.minimum_characters * paragraphs.ROW_BYTES
+        files = self._files("repeats", moved_bytes)
+
+        def rows(numbers: list[int]) -> Iterator[pa.Table]:
+            positions = duplicates.read(int(self.group_of[numbers[0]]))
+            for number in numbers:
+                yield paragraphs.paragraph_rows(
+                    self.task.tables(number),
+                    positions[positions[:, 0] == number, 1],
+                    number,
+                    config.minimum_characters,
+                    files.num_partitions,
+                )
+
+        def decide(partition: pa.Table) -> pa.Table:
+            numbers = partition["partition"].to_pylist()[:1]
+            for number in numbers:
+                files.write(number, paragraphs.find_repeats(partition, config.maximum_occurrences))
+            return pa.table({"partition": pa.array(numbers, pa.int64())})
+
+        keys = self._map_packs(rows)
+        decided = by_part(keys, "partition", files.num_partitions, moved_bytes, decide)
+        partitions = {row["partition"] for row in decided.iter_rows()}
+        files.write_empty(set(range(files.num_partitions)) - partitions)
+        return files
+
+    def _marks(
+        self, config: NearDuplicateConfig, num_documents: int, num_key_partitions: int
+    ) -> ray.data.Dataset:
+        """Return rows that mark the near-duplicates among all documents."""
+        row_bytes = config.permutations + _BAND_ROW_BYTES
+        moved_bytes = num_documents * signatures.choose_banding(config).bands * row_bytes
+        num_partitions = choose_partitions(moved_bytes)
+
+        def rows(numbers: list[int]) -> Iterator[pa.Table]:
+            for number in numbers:
+                yield near_duplicates.band_rows(self.task.keys(number), num_partitions)
+
+        def mark(partition: pa.Table) -> pa.Table:
+            marks = near_duplicates.mark_duplicates(partition, config.similarity)
+            return documents.mark_rows(marks, num_key_partitions)
+
+        bands = self._map_packs(rows)
+        return by_part(bands, "partition", num_partitions, moved_bytes, mark)
+
+    def _map_packs(self, rows: Callable[[list[int]], Iterator[pa.Table]]) -> ray.data.Dataset:
+        packs = ray.data.from_arrow([pa.table({"range": pack}) for pack in self.packs])
+        return packs.map_batches(
+            lambda pack: rows(pack["range"].to_pylist()), batch_size=None, batch_format="pyarrow"
+        )
+
+    def _files(self, name: str, moved_bytes: float) -> PositionFiles:
+        count = choose_partitions(moved_bytes)
+        return PositionFiles(self.task.output, name, count, self.group_of)
+
+
+def choose_partitions(moved_bytes: float) -> int:
+    """Return the number of partitions for so many bytes of rows."""
+    return min(max(1, math.ceil(moved_bytes / _PARTITION_BYTES)), _MOST_PARTITIONS)
