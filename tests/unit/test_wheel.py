@@ -1,0 +1,89 @@
+"""A wheel, installed without the checkout, has the workflows and recipes and runs them by name."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import site
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, write_corpus
+
+pytestmark = pytest.mark.slow
+# Runs a command, then refuses every module of the checkout.
+CODE = f"""
+import sys
+from rungwise.__main__ import main
+status = main(sys.argv[1:])
+files = [str(getattr(module, "__file__", None)) for module in list(sys.modules.values())]
+assert any(file.endswith("site-packages/rungwise/__main__.py") for file in files)
+assert not [file for file in files if file.startswith({str(REPOSITORY)!r} + "/platform")]
+sys.exit(status)
+"""
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder beside an environment with the wheel and the packages of this one."""
+    top = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", ".", "-w", str(top)]
+    subprocess.run([*pip, *build], cwd=REPOSITORY, check=True)
+    venv.create(top / "env")
+    python = top / "env" / "bin" / "python"
+    [wheel] = top.glob("*.whl")
+    install = ["--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([*pip, *install], check=True)
+    [packages] = (top / "env").glob("lib/python*/site-packages")
+    # A line of a .pth file is a folder of packages, whose own .pth files do not count.
+    (packages / "others.pth").write_text("\n".join(site.getsitepackages()))
+    (top / "work").mkdir()
+    return top / "work"
+
+
+@pytest.fixture
+def run(folder: Path) -> Run:
+    environment = {name: os.environ[name] for name in os.environ if name != "PYTHONPATH"}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(folder.parent / "env" / "bin" / "python"), "-c", CODE, *arguments]
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+def test_init_prints_a_command_that_runs(folder: Path, run: Run) -> None:
+    write_corpus(folder / "letters", documents=60)
+    looked = run("init", "letters")
+    assert looked.returncode == 0, looked.stderr
+    [line] = [line for line in looked.stdout.splitlines() if line.startswith("  rungwise run ")]
+    _, verb, *arguments = shlex.split(line)
+    assert [verb, *arguments] == ["run", "pretrain", "letters.yaml"]
+    planned = run("plan", *arguments)
+    assert planned.returncode == 0, planned.stderr
+    assert "nothing is built yet" in planned.stdout
+    small = ["pretrain.steps=4", "pretrain.validation_every_steps=2", "compute.num_workers=1"]
+    trained = run(verb, *arguments, *small)
+    assert trained.returncode == 0, trained.stderr
+    assert "stages built" in trained.stdout
+
+
+def test_recipes_of_the_package_are_planned_by_name(run: Run) -> None:
+    planned = run("plan", "finetune", "quickstart")
+    assert planned.returncode == 0, planned.stderr
+    assert "nothing is built yet" in planned.stdout
+    # The text of the ladder is no part of a package.
+    planned = run("plan", "ladder", "ladder-quick")
+    assert planned.returncode == 2
+    assert "no file matches 'data/" in planned.stderr
+    missing = run("plan", "ladder", "lader-quick")
+    assert "did you mean ladder-quick?" in missing.stderr
