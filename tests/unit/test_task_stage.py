@@ -238,7 +238,7 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
         ),
         (
             {"train": rows(90, "abc"), "metric": "f1"},
-            r"data\.metric: f1 is of the second of two labels, but there are 3.*macro_f1",
+            r"data\.metric: f1 does not fit the labels of this task \(.*\); use accuracy or macro_f1",
         ),
         (
             {
@@ -248,7 +248,7 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
                 "test": "x IN\n",
                 "metric": "f1",
             },
-            r"data\.metric: f1 is of spans in IOB or BMES tags, but the tags are IN, NN; use acc",
+            r"data\.metric: f1 does not fit the labels of this task \(IN, NN\); use accuracy",
         ),
     ],
 )

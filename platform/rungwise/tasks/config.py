@@ -123,14 +123,9 @@ def outside(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     """
     if not isinstance(config, FilesTaskConfig):
         return {}
-    return {split: digest(paths, config_key(split)) for split, paths in config.paths().items()}
+    return {split: digest(paths, f"data.{split}") for split, paths in config.paths().items()}
 
 
 def split_files(config: FilesTaskConfig, split: str) -> list[SourceFile]:
     """Return the files that a split's paths match, sorted, each once."""
-    return matching(config.paths()[split], config_key(split))
-
-
-def config_key(name: str) -> str:
-    """Return the config key of a field of the block, for messages."""
-    return f"data.{name}"
+    return matching(config.paths()[split], f"data.{split}")

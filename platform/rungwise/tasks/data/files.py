@@ -9,13 +9,12 @@ from typing import Any
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.store_errors import reached
-from rungwise.tasks.config import FilesTaskConfig, config_key, split_files
+from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
 from rungwise.tasks.formats.base import DROPPED, join_names, suggest, shown
 from rungwise.tasks.formats.columns import BARE, SPANS
-from rungwise.tasks.interface import selecting_metrics
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import SPLITS, Example, Tagged, TaskInfo, Text
-from rungwise.tasks.kinds.tagging import marks_spans
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,11 @@ def load(config: FilesTaskConfig) -> Task:
     Raises DataError, naming file and line, for data that no model should be trained on.
     """
     counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
-    splits = {split: _read(config, split, counts[split]) for split in config.paths()}
-    given = {split: getattr(config, f"{split}_fraction") for split in SPLITS[1:]}
-    fractions = {split: share for split, share in given.items() if share is not None}
+    splits: dict[str, list[Any]] = {
+        split: _read(config, split, counts[split]) for split in config.paths()
+    }
+    shares = {split: getattr(config, f"{split}_fraction") for split in SPLITS[1:]}
+    fractions = {split: share for split, share in shares.items() if share is not None}
     if fractions:
         splits |= split_examples(splits["train"], fractions, config.seed)
     splits = {split: splits[split] for split in SPLITS}
@@ -79,7 +80,7 @@ def load(config: FilesTaskConfig) -> Task:
         for split, reasons in irregular.items()
         for reason, number in reasons.items()
     ]
-    if labels and (idle := set(labels) - {label for e in splits["train"] for label in _of(e)}):
+    if labels and (idle := set(labels) - {label for e in splits["train"] for label in e.labels}):
         notes.append(f"no training example has the label {join_names(_sorted(idle))}")
     return Task(info, splits, shared, irregular, notes, whole_train)
 
@@ -89,7 +90,7 @@ def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Exa
     form = config.split_format(split)
     for file in form.select_files(split_files(config, split), counts):
         try:
-            with reached(file.uri, config_key(split)):
+            with reached(file.uri, f"data.{split}"):
                 examples.extend(form.read(file, split, counts))
         except OSError as error:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
@@ -97,7 +98,7 @@ def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Exa
     if damaged > len(examples):
         reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in counts.items())
         raise DataError(
-            f"{config_key(split)}: expected most examples to be sound, found {len(examples)} that are "
+            f"data.{split}: expected most examples to be sound, found {len(examples)} that are "
             f"and {damaged} that are not ({reasons}); set data.format.on_error to error to see the "
             "first one, and check what data.format says"
         )
@@ -110,18 +111,18 @@ def _check_filled(split: str, examples: Sequence[Example], config: FilesTaskConf
     paths = config.paths()
     if split in paths:
         raise DataError(
-            f"{config_key(split)}: expected examples, found none in {', '.join(paths[split])}; change "
-            f"{config_key(split)}"
+            f"data.{split}: expected examples, found none in {', '.join(paths[split])}; change "
+            f"data.{split}"
         )
-    keys = [config_key(f"{other}_fraction") for other in SPLITS[1:] if other not in paths]
+    keys = [f"data.{other}_fraction" for other in SPLITS[1:] if other not in paths]
     raise DataError(
-        f"the share of {config_key('train')} that is {split} has no example; change "
+        f"the share of data.train that is {split} has no example; change "
         f"{' or '.join(keys)}, or name a file"
     )
 
 
 def _labels(
-    config: FilesTaskConfig, splits: dict[str, list[Example]], counts: dict[str, Counter[str]]
+    config: FilesTaskConfig, splits: dict[str, list[Any]], counts: dict[str, Counter[str]]
 ) -> tuple[str, ...]:
     """Return the names of the labels; reject, drop or keep examples whose label training lacks.
 
@@ -129,44 +130,36 @@ def _labels(
     """
     if config.format.task_kind not in ("classification", "multilabel", "tagging"):
         return ()
-    seen = {label for example in splits["train"] for label in _of(example)}
-    if len(seen) < 2:
+    known = {label for example in splits["train"] for label in example.labels}
+    if len(known) < 2:
         raise DataError(
-            f"{config_key('train')}: expected two labels or more, found only {join_names(sorted(seen))}; "
+            f"data.train: expected two labels or more, found only {join_names(sorted(known))}; "
             "check which column data.format names, or change the file"
         )
     extra: set[str] = set()
     for split in SPLITS[1:]:
-        kept = []
+        accepted = []
         for example in splits[split]:
-            unseen = [label for label in _of(example) if label not in seen]
+            unseen = [label for label in example.labels if label not in known]
             if unseen and config.unseen_labels == "error":
-                key = config_key(split if split in config.paths() else "train")
+                source = split if split in config.paths() else "train"
                 raise DataError(
-                    f"{key}: {example.where}: the label {shown(unseen[0])} of this {split} example "
-                    f"is on no training example{suggest(unseen[0], seen)}; the labels there are "
-                    f"{join_names(_sorted(seen))}; mend the files, or set "
-                    f"{config_key('unseen_labels')} to drop or keep"
+                    f"data.{source}: {example.where}: the label {shown(unseen[0])} of this {split} example "
+                    f"is on no training example{suggest(unseen[0], known)}; the labels there are "
+                    f"{join_names(_sorted(known))}; mend the files, or set "
+                    f"data.unseen_labels to drop or keep"
                 )
             if unseen:
-                done = "kept" if config.unseen_labels == "keep" else "dropped"
-                counts[split][f"examples_{done}_with_a_label_unseen_in_training"] += 1
+                fate = "kept" if config.unseen_labels == "keep" else "dropped"
+                counts[split][f"examples_{fate}_with_a_label_unseen_in_training"] += 1
                 extra.update(unseen)
             if not unseen or config.unseen_labels == "keep":
-                kept.append(example)
-        splits[split] = kept
-        _check_filled(split, kept, config)
-    known = seen | extra if config.unseen_labels == "keep" else seen
+                accepted.append(example)
+        splits[split] = accepted
+        _check_filled(split, accepted, config)
+    known |= extra if config.unseen_labels == "keep" else set()
     stated = config.format.stated_labels
     return tuple(stated) if stated else tuple(_sorted(known))
-
-
-def _of(example: Example) -> tuple[str, ...]:
-    """Return the labels of a classification, multilabel or tagging example, each once."""
-    if isinstance(example, Tagged):
-        return tuple(dict.fromkeys(example.tags or ()))
-    assert isinstance(example, Text)
-    return example.target if isinstance(example.target, tuple) else (str(example.target),)
 
 
 def _sorted(labels: set[str]) -> list[str]:
@@ -184,19 +177,19 @@ def _budget(
     draw = config.draw or ("balanced" if classes else "natural")
     if number > len(examples):
         raise DataError(
-            f"{config_key('train_examples')} is {number}, but train has {len(examples)} examples; "
+            f"data.train_examples is {number}, but train has {len(examples)} examples; "
             "lower it, or leave it out to take all"
         )
     if draw == "balanced" and number < len(labels):
         raise DataError(
-            f"{config_key('train_examples')} is {number}, but there are {len(labels)} labels "
+            f"data.train_examples is {number}, but there are {len(labels)} labels "
             f"({join_names(labels)}); give each one example at least, "
-            f"or set {config_key('draw')} to natural"
+            f"or set data.draw to natural"
         )
     return draw_examples(examples, number, config.seed, draw)
 
 
-def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None:
+def _check_tags(labels: Sequence[str], splits: dict[str, list[Any]]) -> None:
     """Raise DataError if nearly all tags mark spans but a few do not. These are typing errors, and
     would silently change the metric to accuracy per word."""
     spans = {label for label in labels if SPANS.fullmatch(label)} - {"O"}
@@ -207,29 +200,23 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Example]]) -> None
         return
     for split, examples in splits.items():
         for example in examples:
-            if found := odd.intersection(_of(example)):
+            if found := odd.intersection(example.labels):
                 tag = min(found)
                 raise DataError(
-                    f"{config_key(split)}: {example.where}: the sentence that begins here has the tag "
+                    f"data.{split}: {example.where}: the sentence that begins here has the tag "
                     f"{shown(tag)}, which marks no span{suggest(tag, spans)}, while the others do "
-                    f"({join_names(_sorted(spans))}); mend the file, or set {config_key('metric')} to "
+                    f"({join_names(_sorted(spans))}); mend the file, or set data.metric to "
                     "accuracy to score words"
                 )
 
 
 def _metric(config: FilesTaskConfig, labels: tuple[str, ...]) -> str:
-    kind = config.format.task_kind
-    spans = kind == "tagging" and marks_spans(labels)
-    default = selecting_metrics(kind)[0] if kind != "tagging" or spans else "accuracy"
-    metric = config.metric or config.format.default_metric or default
-    if kind == "classification" and metric == "f1" and len(labels) != 2:
+    kind = task_kind(TaskInfo(config.format.task_kind, labels, False, ""))
+    allowed = [name for name in kind.metric_names(()) if kind.metrics[name].selects]
+    metric = config.metric or config.format.default_metric or allowed[0]
+    if metric not in allowed:
         raise DataError(
-            f"{config_key('metric')}: f1 is of the second of two labels, but there are {len(labels)} "
-            f"({join_names(labels)}); use macro_f1"
-        )
-    if kind == "tagging" and metric != "accuracy" and not spans:
-        raise DataError(
-            f"{config_key('metric')}: {metric} is of spans in IOB or BMES tags, but the tags are "
-            f"{join_names(labels)}; use accuracy"
+            f"data.metric: {metric} does not fit the labels of this task ({join_names(labels)}); "
+            f"use {' or '.join(allowed)}"
         )
     return metric

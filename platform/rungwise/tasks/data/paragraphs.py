@@ -32,11 +32,11 @@ def load(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
     Raises DataError if fewer labels than asked have enough paragraphs.
     """
     pools = _pools(config, corpus)
-    wanted: dict[str, int] = {split: getattr(config, f"{split}_per_label") for split in SPLITS}
+    needed: dict[str, int] = {split: getattr(config, f"{split}_per_label") for split in SPLITS}
     enough = [
         label
         for label in sorted(pools)
-        if all(len(pools[label][split]) >= number for split, number in wanted.items())
+        if all(len(pools[label][split]) >= number for split, number in needed.items())
     ]
     # Prefer the labels with the most test paragraphs.
     enough.sort(key=lambda label: (-len(pools[label]["test"]), label))
@@ -45,16 +45,16 @@ def load(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
         counts = {label: {split: len(pools[label][split]) for split in SPLITS} for label in pools}
         raise DataError(
             f"data.num_labels is {config.num_labels}, but only {len(labels)} labels of the corpus "
-            f"have the paragraphs asked for ({wanted}); lower num_labels or the *_per_label "
+            f"have the paragraphs asked for ({needed}); lower num_labels or the *_per_label "
             f"numbers, raise corpus.held_out_fraction, or add text. Found: {counts}"
         )
     splits = {
         split: [
             Text(document, text, target=label)
             for label in labels
-            for text, document in _drawn(pools[label][split], number, config.seed)
+            for text, document in _draw(pools[label][split], number, config.seed)
         ]
-        for split, number in wanted.items()
+        for split, number in needed.items()
     }
     return Task(TaskInfo("classification", tuple(labels), pair=False, metric="accuracy"), splits)
 
@@ -71,7 +71,7 @@ def _pools(
     places_of: dict[str, list[tuple[str, str, str]]] = {}
     for row in CorpusSummary.of(corpus).files:
         for document in read_documents(corpus.folder, row.file):
-            split = _split_of(document, row.split, config.seed)
+            split = _choose_split(document, row.split, config.seed)
             for text in _paragraphs(document, config):
                 places_of.setdefault(text, []).append((document.label, split, document.id))
     pools: dict[str, dict[str, list[tuple[str, str]]]] = {}
@@ -83,7 +83,7 @@ def _pools(
     return pools
 
 
-def _split_of(document: Document, corpus_split: str, seed: int) -> str:
+def _choose_split(document: Document, corpus_split: str, seed: int) -> str:
     if corpus_split == "validation":
         return "test"
     draw = float(uniform(seed, document_hash(document.id)))
@@ -97,16 +97,16 @@ def _paragraphs(document: Document, config: ParagraphTaskConfig) -> Iterator[str
             yield text
 
 
-def _drawn(pool: list[tuple[str, str]], number: int, seed: int) -> list[tuple[str, str]]:
+def _draw(pool: list[tuple[str, str]], number: int, seed: int) -> list[tuple[str, str]]:
     """Draw `number` of the pool by the hash of the text, independent of the order of the pool.
 
     Documents take turns, so that a large module does not crowd out the small ones.
     """
-    taken: Counter[str] = Counter()
+    turns: Counter[str] = Counter()
     ranked = []
     pool = sorted(pool, key=lambda item: float(uniform(seed, document_hash(item[0]))))
     for text, document in pool:
-        ranked.append((taken[document], text, document))
-        taken[document] += 1
+        ranked.append((turns[document], text, document))
+        turns[document] += 1
     ranked.sort(key=lambda item: item[0])
     return [(text, document) for _, text, document in ranked[:number]]

@@ -79,16 +79,16 @@ def alike(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Examp
     Raises ConfigError if it selects by labels or scores that the examples do not have.
     """
     for key, kind in (("labels", str), ("minimum_score", float)):
-        wanted: Any = getattr(config, key)
-        if wanted is None:
+        value: Any = getattr(config, key)
+        if value is None:
             continue
         if not all(isinstance(each, Text) and isinstance(each.target, kind) for each in examples):
             raise ConfigError(
-                f"task_text.{key} is {wanted}, but not every example of the task is a text with "
+                f"task_text.{key} is {value}, but not every example of the task is a text with "
                 f"a {'label' if kind is str else 'score'}; leave it out, or take another task"
             )
         texts = cast(Sequence[Text], examples)
-        keeps = wanted.__contains__ if kind is str else wanted.__le__
+        keeps = value.__contains__ if kind is str else value.__le__
         examples = [each for each in texts if keeps(each.target)]
     return examples
 

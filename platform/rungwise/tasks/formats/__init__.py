@@ -9,11 +9,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rungwise.tasks.formats.choice import ChoiceFormat, CodahFormat, DreamFormat, SwagFormat
+from rungwise.tasks.formats.choice import ChoiceFormat, DreamFormat
 from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
 from rungwise.tasks.formats.fasttext import FastTextFormat
 from rungwise.tasks.formats.folders import FoldersFormat
-from rungwise.tasks.formats.presets import GlueFormat, SickFormat, StsFormat
+from rungwise.tasks.formats.presets import (
+    CodahFormat,
+    GlueFormat,
+    SickFormat,
+    StsFormat,
+    SwagFormat,
+)
 from rungwise.tasks.formats.squad import SquadFormat
 from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.formats.tagged import MarksFormat, TokensFormat

@@ -7,7 +7,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, field_validator
 
@@ -45,10 +45,12 @@ class FormatConfig(Config, ABC):
             raise ValueError(f"{DETECT} is for corpora; name the encoding, such as gb18030")
         return encoding
 
+    fixed_kind: ClassVar[Kind]  # the kind of task, where it does not depend on the keys
+
     @property
-    @abstractmethod
     def task_kind(self) -> Kind:
         """The kind of task in files of this format."""
+        return self.fixed_kind
 
     @abstractmethod
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Example]:

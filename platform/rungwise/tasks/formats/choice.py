@@ -1,8 +1,6 @@
-"""Multiple choice: tables with options in columns, in a list or in rows; SWAG, CODAH and DREAM.
+"""Multiple choice: tables with options in columns, in a list or in rows; and DREAM.
 
-SWAG (Zellers et al. 2018, arXiv:1808.05326): the first sentence is the context, and each option is
-the beginning of the second sentence with one ending. CODAH (Chen et al. 2019, arXiv:1904.04365) has
-a prompt and four endings. DREAM (Sun et al. 2019, arXiv:1902.00164) asks questions about dialogues;
+DREAM (Sun et al. 2019, arXiv:1902.00164) asks questions about dialogues;
 C3 (Sun et al. 2020, arXiv:1904.09679) has the same layout.
 """
 
@@ -29,7 +27,7 @@ from rungwise.tasks.formats.base import (
 )
 from rungwise.tasks.formats.records import RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import Column, plain, read_json
-from rungwise.tasks.kinds.examples import ChoiceExample, Kind
+from rungwise.tasks.kinds.examples import ChoiceExample
 
 
 class ChoiceColumns(Config):
@@ -59,6 +57,8 @@ class ChoiceColumns(Config):
 class ChoiceFormat(RecordsFormat):
     """Multiple choice, with an example per row or object, or an option per row."""
 
+    fixed_kind = "choice"
+
     kind: Literal["choice"] = "choice"
     columns: ChoiceColumns
     # what `columns.answer` holds: the option's number, its letter or its text
@@ -66,14 +66,6 @@ class ChoiceFormat(RecordsFormat):
     first: int = Field(default=0, ge=0, le=1)  # number of the first option
     # with an option per row: values of `columns.answer` that mark the right one
     right: tuple[str, ...] = ("1", "true")
-
-    @property
-    def fields(self) -> dict[str, TextColumn | None]:
-        return {f"columns.{key}": value for key, value in self.columns}
-
-    @property
-    def task_kind(self) -> Kind:
-        return "choice"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
         if self.columns.option is None:
@@ -155,41 +147,10 @@ class ChoiceFormat(RecordsFormat):
         return known.index(value)
 
 
-class _Preset(FormatConfig):
-    """Base of the formats that are a table with its columns filled in."""
-
-    @property
-    def task_kind(self) -> Kind:
-        return "choice"
-
-    def _table(self, **keys: Any) -> ChoiceFormat:
-        return ChoiceFormat(encoding=self.encoding, on_error=self.on_error, **keys)
-
-
-class SwagFormat(_Preset):
-    """SWAG: comma-separated with quoting; the columns are found by the header."""
-
-    kind: Literal["swag"] = "swag"
-
-    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
-        endings = tuple(f"ending{number}" for number in range(4))
-        columns = ChoiceColumns(context="sent1", begins="sent2", options=endings, answer="label")
-        table = self._table(columns=columns, delimiter=",", quoting=True)
-        return table.read(file, split, counts)
-
-
-class CodahFormat(_Preset):
-    """CODAH: tab-separated without a header: category, prompt, four endings, label."""
-
-    kind: Literal["codah"] = "codah"
-
-    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
-        columns = ChoiceColumns(context=1, options=(2, 3, 4, 5), answer=6)
-        return self._table(columns=columns, header=False).read(file, split, counts)
-
-
-class DreamFormat(_Preset):
+class DreamFormat(FormatConfig):
     """DREAM, in JSON: a list of [turns of the dialogue, [{question, choice, answer}], id]."""
+
+    fixed_kind = "choice"
 
     kind: Literal["dream"] = "dream"
 
@@ -217,8 +178,8 @@ class DreamFormat(_Preset):
                         if answer not in options:
                             raise Damage(
                                 f"{where}: expected the answer among the options "
-                                f"{join_names(options)}, found {shown(answer)}{suggest(str(answer), options)}; mend the "
-                                "question",
+                                f"{join_names(options)}, found {shown(answer)}"
+                                f"{suggest(str(answer), options)}; mend the question",
                                 "their_answer",
                             )
                         yield ChoiceExample(

@@ -29,7 +29,7 @@ from rungwise.tasks.formats.base import (
     shown,
     split_lines,
 )
-from rungwise.tasks.kinds.examples import Kind, Tagged
+from rungwise.tasks.kinds.examples import Tagged
 
 SPANS = re.compile(r"O|[BIMESLU]-.+")
 BARE = frozenset("BIMESO")  # tags without a type
@@ -46,12 +46,10 @@ _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 
 
 class _Tagging(FormatConfig):
+    fixed_kind = "tagging"
+
     # the allowed tags, as written in the file; null: any
     labels: tuple[str, ...] | None = Field(default=None, min_length=1)
-
-    @property
-    def task_kind(self) -> Kind:
-        return "tagging"
 
     @property
     def stated_labels(self) -> tuple[str, ...]:

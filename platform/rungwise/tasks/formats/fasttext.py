@@ -35,14 +35,14 @@ class FastTextFormat(FormatConfig):
             if not text.strip():
                 continue
             with self.skip_damage(counts):
-                given = text.split()
-                labels = {w.removeprefix(self.prefix) for w in given if w.startswith(self.prefix)}
+                parts = text.split()
+                labels = {w.removeprefix(self.prefix) for w in parts if w.startswith(self.prefix)}
                 if len(labels) != 1 and not self.several_labels:
                     raise Damage(
                         f"{where}: expected one word that begins with {self.prefix}, found "
                         f"{len(labels)}; mend the line, or set data.format.several_labels to true",
                         "their_label",
                     )
-                rest = " ".join(word for word in given if not word.startswith(self.prefix))
+                rest = " ".join(word for word in parts if not word.startswith(self.prefix))
                 target = tuple(sorted(labels)) if self.several_labels else labels.pop()
                 yield Text(f"{file.name}:{line}", words(rest, where, "the text"), None, target)

@@ -20,11 +20,13 @@ from rungwise.tasks.formats.base import (
     split_lines,
     words,
 )
-from rungwise.tasks.kinds.examples import Kind, Text
+from rungwise.tasks.kinds.examples import Text
 
 
 class FoldersFormat(FormatConfig):
     """The name of a file, or of its folder, is the class of its content."""
+
+    fixed_kind = "classification"
 
     kind: Literal["folders"] = "folders"
     # whose name is the class; a file's is taken without .txt
@@ -33,10 +35,6 @@ class FoldersFormat(FormatConfig):
     # {name of the folder or file: class}, or a list of the allowed names; null: any name
     labels: Labels | None = None
     skip_labels: tuple[str, ...] = ()  # folders or files to leave out
-
-    @property
-    def task_kind(self) -> Kind:
-        return "classification"
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
@@ -49,10 +47,10 @@ class FoldersFormat(FormatConfig):
         if self.label == "file":
             return files
         above = {parent for file in files for parent in _parents(_parent(file.uri))}
-        kept = [file for file in files if _parent(file.uri) not in above]
-        if len(kept) < len(files):
-            counts["files_left_out_beside_the_folders_of_classes"] += len(files) - len(kept)
-        return kept
+        inside = [file for file in files if _parent(file.uri) not in above]
+        if len(inside) < len(files):
+            counts["files_left_out_beside_the_folders_of_classes"] += len(files) - len(inside)
+        return inside
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
         *_, folder, name = file.uri.split("/")

@@ -24,9 +24,8 @@ from rungwise.corpus.readers.streams import compression_suffix, detect_wide_enco
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import DROPPED, read_bytes
 from rungwise.tasks.formats.guess_fields import ROWS
-from rungwise.tasks.formats.guess_json import guess_json
+from rungwise.tasks.formats.guess_json import MAGIC, guess_json, guess_parquet
 from rungwise.tasks.formats.guess_lines import guess_lines
-from rungwise.tasks.formats.guess_parquet import MAGIC, guess_parquet
 from rungwise.tasks.kinds.examples import Example
 
 _SAMPLE_BYTES = 1 << 20  # read from a file of lines

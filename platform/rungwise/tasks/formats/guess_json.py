@@ -1,4 +1,4 @@
-"""Guess format blocks for JSON and JSON Lines."""
+"""Guess format blocks for JSON, JSON Lines and Parquet."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from rungwise.tasks.formats.guess_fields import ROWS, as_list, guess_fields, labelled
 
+MAGIC = b"PAR1"  # begins a Parquet file
 _DECISIONS = {"accept", "reject", "ignore"}  # Prodigy's
 _MARKED_TEXTS = ("text", "content")
 _MARKS = {
@@ -58,6 +62,35 @@ def guess_json(text: str) -> Iterator[dict[str, Any]]:
     records = [record for record in records[:ROWS] if isinstance(record, dict)]
     if records:
         yield from guess_records(records, layout)
+
+
+def guess_parquet(content: bytes) -> Iterator[dict[str, Any]]:
+    """Yield format blocks that may read the file, likeliest first; none if it is damaged."""
+    try:
+        with pq.ParquetFile(pa.BufferReader(content)) as table:
+            batch = next(table.iter_batches(batch_size=ROWS), None)
+            names = _class_names(table.schema_arrow.metadata or {})
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
+        return
+    for form in guess_records(batch.to_pylist() if batch else [], {"layout": "parquet"}):
+        columns = form.get("columns", {})
+        target = next((columns[key] for key in ("label", "labels", "tags") if key in columns), "")
+        classes = names.get(target) if isinstance(target, str) else None
+        yield form | ({"labels": dict(enumerate(classes))} if classes else {})
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """The names of the classes by column, as Hugging Face's datasets keep them."""
+    try:
+        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    names = {}
+    for column, feature in features.items():
+        inner = feature.get("feature", feature) if isinstance(feature, dict) else None
+        if isinstance(inner, dict) and isinstance(inner.get("names"), list):
+            names[column] = inner["names"]
+    return names
 
 
 def _json_lines(text: str) -> Iterator[Any]:

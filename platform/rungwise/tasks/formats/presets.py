@@ -1,9 +1,13 @@
-"""Published tables: GLUE's tasks, SICK and the STS benchmark, each with its columns filled in.
+"""Published tables with their columns filled in: GLUE's tasks, SICK, STS, SWAG and CODAH.
 
 GLUE (Wang et al. 2018, arXiv:1804.07461) comes as tab-separated files with literal quotes. Columns
 are those of its baselines (github.com/nyu-mll/GLUE-baselines): CoLA has no header, as its authors
 published it (Warstadt, Singh and Bowman 2018, arXiv:1805.12471); the others are found by name. The
 test files have no labels. Metrics are the benchmark's, the first where it has two.
+
+SWAG (Zellers et al. 2018, arXiv:1808.05326): the first sentence is the context, and each option is
+the beginning of the second sentence with one ending. CODAH (Chen et al. 2019, arXiv:1904.04365) has
+a prompt and four endings.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ from typing import Literal
 
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import FormatConfig
+from rungwise.tasks.formats.choice import ChoiceColumns, ChoiceFormat
 from rungwise.tasks.formats.records import SplitColumn
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
-from rungwise.tasks.kinds.examples import Kind, Text
+from rungwise.tasks.kinds.examples import Example, Kind
 
 GlueTask = Literal[
     "CoLA", "SST-2", "MRPC", "QQP", "STS-B", "MNLI", "SNLI", "QNLI", "RTE", "WNLI", "AX"
@@ -73,11 +78,9 @@ _GLUE_METRICS: dict[GlueTask, str] = {
 
 
 class _Preset(FormatConfig):
-    """Base of the formats that are a table with its columns filled in."""
-
     @property
     @abstractmethod
-    def table(self) -> TableFormat:
+    def table(self) -> TableFormat | ChoiceFormat:
         """The table with its columns filled in."""
 
     @property
@@ -88,7 +91,7 @@ class _Preset(FormatConfig):
     def stated_labels(self) -> tuple[str, ...]:
         return self.table.stated_labels
 
-    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Example]:
         table = self.table.model_copy(update={"encoding": self.encoding, "on_error": self.on_error})
         return table.read(file, split, counts)
 
@@ -161,3 +164,26 @@ class StsFormat(_Preset):
             extra_columns=True,
             score_range=(0, 5),
         )
+
+
+class SwagFormat(_Preset):
+    """SWAG: comma-separated with quoting; the columns are found by the header."""
+
+    kind: Literal["swag"] = "swag"
+
+    @property
+    def table(self) -> ChoiceFormat:
+        endings = tuple(f"ending{number}" for number in range(4))
+        columns = ChoiceColumns(context="sent1", begins="sent2", options=endings, answer="label")
+        return ChoiceFormat(columns=columns, delimiter=",", quoting=True)
+
+
+class CodahFormat(_Preset):
+    """CODAH: tab-separated without a header: category, prompt, four endings, label."""
+
+    kind: Literal["codah"] = "codah"
+
+    @property
+    def table(self) -> ChoiceFormat:
+        columns = ChoiceColumns(context=1, options=(2, 3, 4, 5), answer=6)
+        return ChoiceFormat(columns=columns, header=False)

@@ -5,7 +5,6 @@ file ──> rows or objects ──> the records inside each (`each`) ──> th
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
@@ -72,17 +71,19 @@ class RecordsFormat(FormatConfig):
     # read only records with these values, such as {answer: accept}
     only: dict[Column, Values] = Field(default_factory=dict)
 
+    columns: Any  # the block of columns, which every format declares
+
     @property
-    @abstractmethod
     def fields(self) -> dict[str, TextColumn | None]:
         """The columns to read, by their keys below `data.format`."""
+        return {f"columns.{key}": value for key, value in self.columns}
 
     def named_columns(self) -> dict[str, TextColumn]:
         """Return the `fields` that are set, and the column of the split."""
         split = {"split.column": self.split.column if self.split else None}
         only = {f"only.{column}": column for column in self.only}
-        given = {**self.fields, **split, **only}
-        return {key: column for key, column in given.items() if column is not None}
+        columns = {**self.fields, **split, **only}
+        return {key: column for key, column in columns.items() if column is not None}
 
     @model_validator(mode="after")
     def _layout(self) -> RecordsFormat:
@@ -101,12 +102,12 @@ class RecordsFormat(FormatConfig):
 
     def records(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Record]:
         """Yield the records of a split, with values by key; several columns give a list."""
-        read = self._from_cells if self.layout == "delimited" else self._from_json
-        for line, record in read(file, counts):
+        source = self._from_cells if self.layout == "delimited" else self._from_json
+        for line, record in source(file, counts):
             # In JSON the value may be a number.
             if self.split and str(record["split.column"]) != getattr(self.split, split):
                 continue
-            if all(plain(record[f"only.{key}"]) in given for key, given in self.only.items()):
+            if all(plain(record[f"only.{key}"]) in values for key, values in self.only.items()):
                 yield line, record
             else:
                 counts["records_left_out_by_only"] += 1
@@ -192,8 +193,8 @@ def read_objects(
         for line, text in enumerate(split_lines(read_text(file, form.encoding)), start=1):
             if text.strip():
                 with form.skip_damage(counts):
-                    read = parse_json(text, file, line, problem, remedy)
-                    yield str(line), require_object(read, f"{file.uri}:{line}")
+                    value = parse_json(text, file, line, problem, remedy)
+                    yield str(line), require_object(value, f"{file.uri}:{line}")
         return
     if layout == "parquet":
         yield from ((f"row {number}", row) for number, row in enumerate(read_parquet(file), 1))

@@ -15,11 +15,13 @@ from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, FormatConfig, shown, words
 from rungwise.tasks.formats.records import read_objects
 from rungwise.tasks.formats.rows import read_json
-from rungwise.tasks.kinds.examples import Answer, Kind, Question
+from rungwise.tasks.kinds.examples import Answer, Question
 
 
 class SquadFormat(FormatConfig):
     """SQuAD JSON, version 1.1 or 2.0; the questions show which."""
+
+    fixed_kind = "span"
 
     kind: Literal["squad"] = "squad"
     # squad: as published; mrqa: a context with its questions per line, as MRQA publishes many data
@@ -28,10 +30,6 @@ class SquadFormat(FormatConfig):
     layout: Literal["squad", "mrqa", "json_lines", "json", "parquet"] = "squad"
     # questions without an answer; drop turns version 2.0 into 1.1
     unanswerable: Literal["keep", "drop"] = "keep"
-
-    @property
-    def task_kind(self) -> Kind:
-        return "span"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Question]:
         for place, context, entry in self._entries(file, counts):

@@ -65,10 +65,6 @@ class TableFormat(RecordsFormat):
     score_range: tuple[float, float] | None = None  # lowest and highest score allowed; null: any
 
     @property
-    def fields(self) -> dict[str, TextColumn | None]:
-        return {f"columns.{key}": value for key, value in self.columns}
-
-    @property
     def task_kind(self) -> Kind:
         if self.columns.labels is not None:
             return "multilabel"

@@ -22,13 +22,15 @@ from rungwise.tasks.formats.base import Damage, Labels, label_name, label_names,
 from rungwise.tasks.formats.columns import iob2_labels, to_iob2
 from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import nested, require_object
-from rungwise.tasks.kinds.examples import Kind, Tagged
+from rungwise.tasks.kinds.examples import Tagged
 from rungwise.tokens.segmenters import HAN
 
 _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
 
 
 class _JsonTags(RecordsFormat):
+    fixed_kind = "tagging"
+
     # a JSON object per line, one JSON array or object, or Parquet
     layout: Layout = "json_lines"
     # {value in the file: name}, or a list of the allowed values; null: any value
@@ -41,10 +43,6 @@ class _JsonTags(RecordsFormat):
                 "layout: expected json_lines, json or parquet; kind: conll is for columns"
             )
         return self
-
-    @property
-    def task_kind(self) -> Kind:
-        return "tagging"
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
@@ -69,10 +67,6 @@ class TokensFormat(_JsonTags):
     def stated_labels(self) -> tuple[str, ...]:
         names = label_names(self.labels)
         return iob2_labels(names) if self.scheme == "iob2" else names
-
-    @property
-    def fields(self) -> dict[str, TextColumn | None]:
-        return {f"columns.{key}": value for key, value in self.columns}
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
         rows = []

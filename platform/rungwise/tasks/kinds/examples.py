@@ -10,16 +10,15 @@
     generation       Text           another text, to be written
 
 `where` says where an example came from, such as `train.tsv:12`, for messages. Targets are names and
-characters, never ids. The target is None where it is unknown, as in data to predict. Every example
-has `gold`, its target; `parts`, the texts of its input, "" for an optional one that is absent;
-`group`, the text whose examples stay in one split; and `as_input`, its input as plain data.
+characters, never ids. The target is None where it is unknown, as in data to predict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, Self, get_args
+from itertools import chain, islice
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,10 +35,54 @@ SPLITS = ("train", "validation", "test")
 PART_END = "\x1f"  # between the texts of an example where they are one text
 
 
+class _Inputs:
+    """What every example has. `gold` is its target, `parts` the texts of its input, "" for an
+    optional one that is absent, `group` the text whose examples stay in one split."""
+
+    inputs: ClassVar[tuple[str, ...]]  # the fields that a model reads
+    target_field: ClassVar[str] = "target"
+
+    @property
+    def gold(self) -> Any:
+        return getattr(self, self.target_field)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels or tags of the example, each once."""
+        return ()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        values = (getattr(self, name) or "" for name in self.inputs)
+        return tuple(chain.from_iterable((v,) if isinstance(v, str) else v for v in values))
+
+    @property
+    def group(self) -> str:
+        return self.parts[0]
+
+    def as_input(self) -> dict[str, Any]:
+        """Return the input as plain data."""
+        values = {name: getattr(self, name) for name in self.inputs}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+    def replace_parts(self, parts: Iterable[str]) -> Self:
+        """Return the example with other texts, as many as its parts."""
+        rest = iter(parts)
+        changes: dict[str, Any] = {}
+        for name in self.inputs:
+            value = getattr(self, name)
+            texts = list(islice(rest, len(value) if isinstance(value, tuple) else 1))
+            if value is not None:
+                changes[name] = tuple(texts) if isinstance(value, tuple) else texts[0]
+        return replace(self, **changes)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
 @dataclass(frozen=True)
-class Text:
+class Text(_Inputs):
     """A text or a pair of texts. The target is the label's name (classification), all label names
     in alphabetical order, () for none (multilabel), a number (regression), or the text to write."""
+
+    inputs = ("text", "second")
 
     where: str
     text: str
@@ -53,49 +96,28 @@ class Text:
         return float(self.target or 0.0)
 
     @property
-    def gold(self) -> Any:
-        return self.target
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return (self.text, self.second or "")
-
-    @property
-    def group(self) -> str:
-        return self.text
-
-    def replace_parts(self, parts: Sequence[str]) -> Self:
-        return replace(self, text=parts[0], second=None if self.second is None else parts[1])
-
-    def as_input(self) -> dict[str, Any]:
-        return {"text": self.text, "second": self.second}
+    def labels(self) -> tuple[str, ...]:
+        return self.target if isinstance(self.target, tuple) else (str(self.target),)
 
 
 @dataclass(frozen=True)
-class Tagged:
+class Tagged(_Inputs):
     """The words of a sentence with one tag each."""
+
+    inputs = ("words",)
+    target_field = "tags"
 
     where: str
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
 
     @property
-    def gold(self) -> Any:
-        return self.tags
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return self.words
-
-    @property
     def group(self) -> str:
-        return PART_END.join(self.words)
+        return joined_parts(self)
 
-    def replace_parts(self, parts: Sequence[str]) -> Self:
-        return replace(self, words=tuple(parts))
-
-    def as_input(self) -> dict[str, Any]:
-        return {"words": list(self.words)}
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.tags or ()))
 
 
 @dataclass(frozen=True)
@@ -107,9 +129,12 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Question:
+class Question(_Inputs):
     """A question about a context. Several annotators may have given `answers`; () means that it
     has no answer."""
+
+    inputs = ("question", "context")
+    target_field = "answers"
 
     where: str
     id: str
@@ -118,27 +143,15 @@ class Question:
     answers: tuple[Answer, ...] | None = None
 
     @property
-    def gold(self) -> Any:
-        return self.answers
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return (self.question, self.context)
-
-    @property
     def group(self) -> str:
         return self.context
 
-    def replace_parts(self, parts: Sequence[str]) -> Self:
-        return replace(self, question=parts[0], context=parts[1])
-
-    def as_input(self) -> dict[str, Any]:
-        return {"question": self.question, "context": self.context}
-
 
 @dataclass(frozen=True)
-class ChoiceExample:
+class ChoiceExample(_Inputs):
     """One of `options` continues the context and, if there is one, the question."""
+
+    inputs = ("context", "question", "options")
 
     where: str
     context: str
@@ -146,26 +159,8 @@ class ChoiceExample:
     options: tuple[str, ...]
     target: int | None = None
 
-    @property
-    def gold(self) -> Any:
-        return self.target
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return (self.context, self.question or "", *self.options)
-
-    @property
-    def group(self) -> str:
-        return self.context
-
-    def replace_parts(self, parts: Sequence[str]) -> Self:
-        context, question, *options = parts
-        question = None if self.question is None else question
-        return replace(self, context=context, question=question, options=tuple(options))
-
     def as_input(self) -> dict[str, Any]:
-        options = list(self.options)
-        return {"context": self.context, "question": self.question or "", "options": options}
+        return super().as_input() | {"question": self.question or ""}
 
 
 Example = Text | Tagged | Question | ChoiceExample

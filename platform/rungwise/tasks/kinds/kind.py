@@ -124,9 +124,7 @@ class TaskKind(ABC):
         have.
         """
         self._check(predictions, examples)
-        metrics: ClassVar[Mapping[str, Metric]] = {
-            name: self.metrics[name] for name in self.metric_names(examples)
-        }
+        metrics = {name: self.metrics[name] for name in self.metric_names(examples)}
         totals = {
             count: count(predictions, examples, self.info).sum(axis=0)
             for count in dict.fromkeys(metric.count for metric in metrics.values())

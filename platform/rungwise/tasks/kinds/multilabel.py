@@ -47,33 +47,21 @@ def _indicators(labels: Iterable[Any], info: TaskInfo) -> NDArray[np.bool_]:
     return np.array([[name in each for name in info.labels] for each in labels], bool)
 
 
-def _both(
-    predictions: Predictions, examples: Sequence[Text], info: TaskInfo
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _sums(predicted_NC: NDArray[np.bool_], gold_NC: NDArray[np.bool_]) -> Numbers:
+    """Whether all labels are right, and 1; for each label: predicted correctly, predicted, is a
+    target. (N, 2 + 3C)."""
+    exact_N2 = means((predicted_NC == gold_NC).all(axis=1))
+    of_labels = np.concatenate([predicted_NC & gold_NC, predicted_NC, gold_NC], axis=1)
+    return np.concatenate([exact_N2, of_labels.astype(np.float64)], axis=1)
+
+
+def _count(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:
     predicted_NC = _indicators([prediction["labels"] for prediction in predictions], info)
-    return predicted_NC, _indicators([example.target for example in examples], info)
-
-
-def _label_sums(predicted_NC: NDArray[np.bool_], gold_NC: NDArray[np.bool_]) -> Numbers:
-    """For each label: predicted correctly, predicted, is a target. (N, 3C)."""
-    sums = np.concatenate([predicted_NC & gold_NC, predicted_NC, gold_NC], axis=1)
-    return sums.astype(np.float64)
-
-
-def _exact_sums(predicted_NC: NDArray[np.bool_], gold_NC: NDArray[np.bool_]) -> Numbers:
-    return means((predicted_NC == gold_NC).all(axis=1))
-
-
-def _count_labels(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
-    return _label_sums(*_both(predictions, examples, info))
-
-
-def _count_exact(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:
-    return _exact_sums(*_both(predictions, examples, info))
+    return _sums(predicted_NC, _indicators([example.target for example in examples], info))
 
 
 def _micro_f1(totals: Numbers) -> Numbers:
-    right, predicted, gold = thirds(totals)
+    right, predicted, gold = thirds(totals[..., 2:])
     return ratio(2 * right.sum(-1), (predicted + gold).sum(-1))
 
 
@@ -83,9 +71,9 @@ class Multilabel(SentenceKind):
 
     answer = "labels"
     metrics: ClassVar[Mapping[str, Metric]] = {
-        "micro_f1": Metric(_count_labels, _micro_f1),
-        "macro_f1": Metric(_count_labels, lambda totals: f1_scores(totals).mean(-1)),
-        "exact_match": Metric(_count_exact, mean),
+        "micro_f1": Metric(_count, _micro_f1),
+        "macro_f1": Metric(_count, lambda totals: f1_scores(totals[..., 2:]).mean(-1)),
+        "exact_match": Metric(_count, mean),
     }
 
     def target(self, example: Text) -> tuple[int, ...]:
@@ -117,8 +105,7 @@ class Multilabel(SentenceKind):
         of equally good ones, the nearest to 0.5."""
         share_NC = np.array(self.probabilities(outputs))
         gold_NC = _indicators([example.target for example in outputs.examples], self.info)
-        count = _exact_sums if self.info.metric == "exact_match" else _label_sums
-        totals = [count(share_NC > t, gold_NC).sum(axis=0) for t in _THRESHOLDS]
+        totals = [_sums(share_NC > t, gold_NC).sum(axis=0) for t in _THRESHOLDS]
         scores = self.value(np.stack(totals))
         ranks = range(len(_THRESHOLDS))
         best = max(ranks, key=lambda n: (scores[n], -abs(_THRESHOLDS[n] - 0.5)))
