@@ -107,7 +107,7 @@ def planning(terabytes: float, shard_megabytes: float) -> tuple[dict[str, Any], 
         with _measured(result, "ranges"):
             cut = ranges.list_ranges(config)
         with _measured(result, "packing"):
-            packs = tasks.packed(cut, [one.num_bytes for one in cut])
+            packs = tasks.pack_items(cut, [one.num_bytes for one in cut])
     sizes = [sum(one.num_bytes for one in pack) for pack in packs]
     result |= {
         "files": count,
@@ -155,7 +155,7 @@ def ordering(summary: CorpusSummary) -> dict[str, Any]:
         mock.patch.object(tasks.ray, "cluster_resources", return_value={"CPU": CPUS}),
     ):
         orders = orders_of(MaskedPairsConfig(), rows)
-        packs = tasks.packed(orders, [order.text_bytes for order in orders])
+        packs = tasks.pack_items(orders, [order.text_bytes for order in orders])
     result |= {"shards": len(orders), "tasks": len(packs)}
     return result
 

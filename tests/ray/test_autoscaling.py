@@ -30,7 +30,7 @@ from moto.server import ThreadedMotoServer
 
 from rungwise.cluster.aws import autoscaling
 from rungwise.cluster.description import Machine, Scaling, WorkerGroup
-from rungwise.cluster.ray_start import Node, command, environment
+from rungwise.cluster.ray_start import Node, environment, start_command
 from rungwise.pretraining.resume_proof import kill_with_children
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -117,7 +117,7 @@ class Cluster:
             token_secret="arn:token",
             scaling=Scaling(groups=GROUPS, idle_timeout_minutes=0.1),
         )
-        autoscaling.write(machine, HEAD, config)
+        autoscaling.write_config(machine, HEAD, config)
         self._start(HEAD, "head", {"CPU": 0}, config)
         log = (self._folder / "0.log").read_text
         wait_until(lambda: "Ray runtime started" in log() or self._nodes[HEAD].poll(), log)
@@ -155,7 +155,7 @@ class Cluster:
         identity = {"RAY_CLOUD_INSTANCE_ID": machine, "RAY_NODE_TYPE_NAME": group}
         with place.with_suffix(".log").open("w") as log:
             self._nodes[machine] = psutil.Popen(
-                command(node),
+                start_command(node),
                 env={**self._environment, **identity},
                 start_new_session=True,
                 stdout=log,

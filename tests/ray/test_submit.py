@@ -137,7 +137,7 @@ def head() -> Iterator[Head]:
     environment[MACHINE_VARIABLE] = str(scratch / "machine.json")
     environment.pop("PYTHONPATH", None)
     process = psutil.Popen(
-        ray_start.command(node),
+        ray_start.start_command(node),
         env=environment,
         start_new_session=True,
         stdout=subprocess.DEVNULL,

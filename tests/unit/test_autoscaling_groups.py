@@ -181,7 +181,7 @@ def machine(**scaling: Any) -> Machine:
 
 
 def written(path: Path) -> dict[str, Any]:
-    autoscaling.write(machine(), HEAD, path)
+    autoscaling.write_config(machine(), HEAD, path)
     return yaml.safe_load(path.read_text())
 
 
@@ -214,7 +214,7 @@ def test_rays_own_validation_takes_the_file_as_it_is_and_prepared(tmp_path: Path
 
 
 def test_ray_reads_the_groups_as_node_types_with_their_bounds(tmp_path: Path) -> None:
-    autoscaling.write(machine(idle_timeout_minutes=2.5), HEAD, tmp_path / "autoscaling.yaml")
+    autoscaling.write_config(machine(idle_timeout_minutes=2.5), HEAD, tmp_path / "autoscaling.yaml")
     config = FileConfigReader(str(tmp_path / "autoscaling.yaml")).get_cached_autoscaling_config()
     types = config.get_node_type_configs()
     assert set(types) == {"head", "cpu", "gpu"}
@@ -234,7 +234,7 @@ def test_nothing_but_the_whole_file_is_ever_at_its_place(tmp_path: Path) -> None
     first = written(path)
     split = {"bad": WorkerGroup(autoscaling_group="x", maximum=1, resources={"GPU": 0.5})}
     with pytest.raises(ConfigError, match=r"groups\.bad\.resources\.GPU: .* whole numbers"):
-        autoscaling.write(machine(groups=split), HEAD, path)
+        autoscaling.write_config(machine(groups=split), HEAD, path)
     assert yaml.safe_load(path.read_text()) == first
     assert [file.name for file in tmp_path.iterdir()] == ["autoscaling.yaml"]
 
@@ -242,7 +242,7 @@ def test_nothing_but_the_whole_file_is_ever_at_its_place(tmp_path: Path) -> None
 def test_a_group_named_as_the_heads_is_refused(tmp_path: Path) -> None:
     groups = {"head": WorkerGroup(autoscaling_group="x", maximum=1, resources={"CPU": 1})}
     with pytest.raises(ConfigError, match="the head's own group"):
-        autoscaling.write(machine(groups=groups), HEAD, tmp_path / "autoscaling.yaml")
+        autoscaling.write_config(machine(groups=groups), HEAD, tmp_path / "autoscaling.yaml")
 
 
 def test_the_monitor_loads_nothing_heavy_with_the_provider() -> None:
@@ -553,14 +553,14 @@ def test_a_machine_that_aws_is_ending_is_not_listed(
             strict=True,
         )
     )
-    original = provider._group
+    original = provider._parse_group
 
     def group(answer: dict[str, Any], maximum: int) -> Any:
         for entry in answer["Instances"]:
             entry["LifecycleState"] = states[entry["InstanceId"]]
         return original(answer, maximum)
 
-    monkeypatch.setattr(provider, "_group", group)
+    monkeypatch.setattr(provider, "_parse_group", group)
     listed = {node: provider.is_running(node) for node in workers(provider)}
     starting, running, *_ = states
     assert listed == {starting: False, running: True}

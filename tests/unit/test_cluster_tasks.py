@@ -19,7 +19,7 @@ def test_all_cpus_end_within_the_smallest_task_or_the_largest_item(
     rng = random.Random(seed)
     largest = rng.choice((8e6, 3e8, 2e9))
     sizes = [rng.uniform(0.0, largest) for _ in range(rng.choice((1, 40, 30_000)))]
-    packs = tasks.packed(range(len(sizes)), sizes)
+    packs = tasks.pack_items(range(len(sizes)), sizes)
     assert sorted(item for pack in packs for item in pack) == list(range(len(sizes)))
     assert all(pack == sorted(pack) for pack in packs)
     # In the order of the tasks, each to the CPU that is free first.

@@ -49,10 +49,10 @@ def test_a_machine_counts_once_whether_it_is_there_or_still_to_come(
     running: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(expected_nodes.MACHINE_VARIABLE, str(head(tmp_path)))
-    for name, value in expected_nodes.variables().items():
+    for name, value in expected_nodes.scaling_variables().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ray, "nodes", lambda: alive(*["gpu"] * running))
-    nodes = expected_nodes.nodes()
+    nodes = expected_nodes.list_nodes()
     assert nodes == [{"CPU": 2.0}, *[GPU] * 3]
     # Three machines of four GPUs and eight CPUs: twelve trials of a GPU each.
     compute = ComputeConfig(max_concurrent_trials=100, cpus_per_trial=1, gpus_per_trial=1)
@@ -65,8 +65,8 @@ def test_where_nothing_scales_only_living_nodes_count(
     worker = head(tmp_path, role="worker", scaling=None, head_address="head.test.internal")
     for file in (worker, tmp_path / "absent.json"):
         monkeypatch.setenv(expected_nodes.MACHINE_VARIABLE, str(file))
-        assert expected_nodes.variables() == {}
+        assert expected_nodes.scaling_variables() == {}
     monkeypatch.setattr(ray, "nodes", alive)
-    assert expected_nodes.nodes() == [{"CPU": 2.0}]
+    assert expected_nodes.list_nodes() == [{"CPU": 2.0}]
     with pytest.raises(UserError, match="lower compute"):
-        room(ComputeConfig(gpus_per_trial=1), expected_nodes.nodes())
+        room(ComputeConfig(gpus_per_trial=1), expected_nodes.list_nodes())

@@ -14,7 +14,7 @@ import transformers
 from safetensors.numpy import save
 
 from rungwise.__main__ import main
-from rungwise.commands.models.export import write
+from rungwise.commands.models.export import write_pretrained
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.summary import PerSplit
@@ -68,7 +68,7 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
     torch.set_num_threads(1)
     made = built(objective, tmp_path / "root")
     out = tmp_path / "out"
-    assert f"{auto}.from_pretrained" in write(made["pretrain"], Folder.at(out)).loaded_with
+    assert f"{auto}.from_pretrained" in write_pretrained(made["pretrain"], Folder.at(out)).loader
     assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
     model: Any = load_module(made["pretrain"])
     theirs, told = getattr(transformers, auto).from_pretrained(out, output_loading_info=True)
@@ -95,7 +95,7 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
 def test_what_transformers_has_not_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     made = built("bidirectional", tmp_path / "root", {})
     with pytest.raises(ConfigError, match="a BidirectionalForPretraining has no counterpart"):
-        write(made["pretrain"], Folder.at(tmp_path / "out"))
+        write_pretrained(made["pretrain"], Folder.at(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
@@ -164,7 +164,7 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert not (out / "config.json").exists()
     made["tokenizer"].folder.remove()
     with pytest.raises(DataError, match=r"the tokenizer that .* was built from"):
-        write(made["pretrain"], Folder.at(tmp_path / "other"))
+        write_pretrained(made["pretrain"], Folder.at(tmp_path / "other"))
 
 
 def test_a_recipe_that_is_not_built_says_how_to_build_it(tmp_path: Path) -> None:

@@ -20,18 +20,18 @@ from rich.console import Console
 from rungwise.__main__ import main
 from rungwise.cluster import ray_start, registry
 from rungwise.cluster.local import processes, services
-from rungwise.cluster.local.down import down
+from rungwise.cluster.local.down import stop_cluster
 from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.local.machine import (
     Ports,
     can_bind,
+    check_capacity,
     check_nodes,
-    check_room,
-    divide,
+    create_root,
+    divide_machine,
     is_free,
-    local_root,
 )
-from rungwise.cluster.local.up import Wanted, up
+from rungwise.cluster.local.up import Settings, start_cluster
 from rungwise.cluster.registry import HOME_VARIABLE, Process, RegisteredCluster
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
@@ -87,7 +87,7 @@ def made(name: str) -> tuple[ClusterFolder, Path]:
     """The folder of a cluster that is being started, and its scratch."""
     folder = ClusterFolder(name)
     with folder.locked():
-        return folder, folder.make()
+        return folder, folder.create()
 
 
 def wait_for_line(log: Path) -> str:
@@ -105,23 +105,23 @@ def wait_for_line(log: Path) -> str:
 def test_nodes_share_the_cores_and_none_has_less_than_one(
     nodes: int, cores: int, expected: list[int]
 ) -> None:
-    shares = divide(nodes, cores, [])
+    shares = divide_machine(nodes, cores, [])
     assert [share.cpus for share in shares] == expected
     assert all("GPU" not in share.resources and not share.environment for share in shares)
 
 
 def test_each_gpu_belongs_to_one_node() -> None:
-    shares = divide(3, 6, ["0", "2", "3", "7"])
+    shares = divide_machine(3, 6, ["0", "2", "3", "7"])
     visible = [share.environment["CUDA_VISIBLE_DEVICES"] for share in shares]
     assert sorted(",".join(visible).split(",")) == ["0", "2", "3", "7"]
     assert [share.resources["GPU"] for share in shares] == [2, 1, 1]
-    assert divide(3, 6, ["0"])[2].environment == {"CUDA_VISIBLE_DEVICES": ""}
+    assert divide_machine(3, 6, ["0"])[2].environment == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_a_port_that_somebody_listens_on_is_not_given(listener: int) -> None:
     assert not is_free(listener)
     with pytest.raises(UserError, match=f"port {listener} is taken; choose another with --port"):
-        Ports().wanted(listener, "--port")
+        Ports().claim(listener, "--port")
     assert Ports().near(listener) > listener
 
 
@@ -130,9 +130,9 @@ def test_no_port_is_given_twice() -> None:
     first = ports.near(21000)
     assert ports.near(first) > first
     with pytest.raises(UserError, match="taken"):
-        ports.wanted(first, "--mlflow-port")
+        ports.claim(first, "--mlflow-port")
     with pytest.raises(UserError, match="from 1024"):
-        ports.wanted(80, "--port")
+        ports.claim(80, "--port")
 
 
 def test_an_address_of_another_machine_cannot_be_a_nodes() -> None:
@@ -165,7 +165,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_started(
     listener: int, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=f"port {listener} is taken.*--mlflow-port"):
-        up(Wanted(root=str(tmp_path / "artifacts"), mlflow_port=listener), QUIET)
+        start_cluster(Settings(root=str(tmp_path / "artifacts"), mlflow_port=listener), QUIET)
     assert registry.all_clusters() == []
     assert ClusterFolder("local").scratch is None
 
@@ -176,16 +176,16 @@ def test_too_little_memory_or_disk_is_said(tmp_path: Path, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(psutil, "virtual_memory", lambda: memory)
         with pytest.raises(UserError, match=r"2 nodes need about 2\.0 GiB .* 1\.0 are available"):
-            check_room(2, tmp_path)
+            check_capacity(2, tmp_path)
     usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
     with pytest.raises(UserError, match=r"has 0\.0 GiB free; expected 1 or more"):
-        check_room(2, tmp_path)
+        check_capacity(2, tmp_path)
 
 
 def test_what_fits_is_not_refused(tmp_path: Path) -> None:
     check_nodes(2, None)
-    assert local_root(str(tmp_path / "a" / "b")).is_dir()
+    assert create_root(str(tmp_path / "a" / "b")).is_dir()
 
 
 def test_only_the_owner_can_read_the_token_and_each_cluster_has_its_own() -> None:
@@ -239,13 +239,13 @@ def test_what_is_cleared_leaves_the_logs_of_every_node() -> None:
 
 def test_a_process_that_was_given_a_recorded_id_is_left_alone(stranger: psutil.Popen) -> None:
     mine = Process("head", stranger.pid, stranger.create_time())
-    assert processes.running(mine) is not None
+    assert processes.find_process(mine) is not None
     earlier = Process("head", stranger.pid, stranger.create_time() - 60)
-    assert processes.running(earlier) is None
+    assert processes.find_process(earlier) is None
     _, scratch = made("local")
     registry.save(cluster("local", earlier))
     console = Console(file=io.StringIO(), record=True)
-    down("local", console)
+    stop_cluster("local", console)
     assert stranger.is_running()
     assert "had ended by itself: head" in console.export_text()
     assert registry.all_clusters() == []
@@ -257,31 +257,39 @@ def test_all_are_asked_to_end_and_the_stubborn_and_orphans_are_killed_but_no_str
 ) -> None:
     monkeypatch.setattr(processes, "_GRACE_SECONDS", 1.0)
     scratch = tmp_path / "scratch"
-    environment = processes.marked(os.environ, scratch)
+    environment = processes.mark_environment(os.environ, scratch)
     codes = {"mlflow": POLITE, "head": STUBBORN, "node-2": ORPHAN}
-    entries = []
-    for what, code in codes.items():
-        command = [sys.executable, "-c", code]
-        entries.append(processes.start(what, command, environment, tmp_path / what)[1])
+    started, entries = zip(
+        *(
+            processes.start_process(
+                what, [sys.executable, "-c", code], environment, tmp_path / what
+            )
+            for what, code in codes.items()
+        ),
+        strict=True,
+    )
     lines = {what: wait_for_line(tmp_path / what) for what in codes}
     parent = psutil.Process(entries[2].pid)
     parent.wait()
     orphan = psutil.Process(int(lines["node-2"]))
-    assert [processes.running(entry) is None for entry in entries] == [False, False, True]
+    assert [processes.find_process(entry) is None for entry in entries] == [False, False, True]
     left = {entries[0].pid, entries[1].pid, orphan.pid}
     # Without the records it is the mark that finds them.
-    assert {one.pid for one in processes.family((), scratch)} == left
-    assert processes.end(entries, scratch) == 3
+    assert {one.pid for one in processes.find_family((), scratch)} == left
+    assert processes.end_processes(entries, scratch) == 3
     assert not any(psutil.pid_exists(pid) for pid in left - {orphan.pid})
-    assert not processes.family(entries, scratch)
+    assert not processes.find_family(entries, scratch)
+    for process in started:
+        process.wait()
     assert (tmp_path / "mlflow").read_text() == "ready\nasked\n"
     assert stranger.status() != psutil.STATUS_ZOMBIE
 
 
 def test_no_signal_of_the_terminal_reaches_what_is_started(tmp_path: Path) -> None:
-    process, entry = processes.start("head", SLEEP, os.environ, tmp_path / "log")
+    process, entry = processes.start_process("head", SLEEP, os.environ, tmp_path / "log")
     assert os.getsid(process.pid) == process.pid != os.getsid(0)
-    processes.end([entry], None)
+    processes.end_processes([entry], None)
+    process.wait()
 
 
 def test_a_cluster_that_ended_by_itself_is_noted_and_forgotten(
@@ -292,7 +300,7 @@ def test_a_cluster_that_ended_by_itself_is_noted_and_forgotten(
     console = Console(file=io.StringIO(), record=True)
     # The port stops it right after.
     with pytest.raises(UserError, match="is taken"):
-        up(Wanted(root=str(tmp_path / "artifacts"), port=listener), console)
+        start_cluster(Settings(root=str(tmp_path / "artifacts"), port=listener), console)
     assert "the last cluster local had ended by itself; its record is gone" in console.export_text()
     assert registry.all_clusters() == []
     assert not scratch.exists()
@@ -305,12 +313,12 @@ def test_a_cluster_that_runs_in_part_is_not_taken_for_whole(
     alive = Process("head", stranger.pid, stranger.create_time())
     registry.save(cluster("local", alive))
     with pytest.raises(UserError, match=r"it was never ready.*rungwise down --name local"):
-        up(Wanted(), QUIET)
+        start_cluster(Settings(), QUIET)
     folder.ready.touch()
-    assert up(Wanted(), QUIET).processes == (alive,)
+    assert start_cluster(Settings(), QUIET).processes == (alive,)
     registry.save(cluster("local", alive, Process("node-2", stranger.pid, 1.0)))
     with pytest.raises(UserError, match="node-2 ended by itself"):
-        up(Wanted(), QUIET)
+        start_cluster(Settings(), QUIET)
     folder.clear()
 
 
@@ -326,7 +334,7 @@ def test_down_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_server_has_the_store_that_a_run_here_would_have(tmp_path: Path) -> None:
-    command = services.mlflow(tmp_path / "artifacts", 5000)
+    command = services.mlflow_command(tmp_path / "artifacts", 5000)
     uri = default_uri(Folder.at(tmp_path / "artifacts"), None)
     assert command[command.index("--backend-store-uri") + 1] == uri
     assert command[command.index("--host") + 1] == "127.0.0.1"
@@ -337,7 +345,9 @@ def test_prometheus_itself_accepts_its_configuration(tmp_path: Path) -> None:
     if promtool is None:
         pytest.skip("needs promtool (Debian: apt-get install prometheus)")
     (tmp_path / "token").write_text("secret")
-    command = services.prometheus(tmp_path, "http://127.0.0.1:8265", tmp_path / "token", 9090)
+    command = services.prometheus_command(
+        tmp_path, "http://127.0.0.1:8265", tmp_path / "token", 9090
+    )
     assert command is not None
     assert "--web.listen-address=127.0.0.1:9090" in command
     check = [promtool, "check", "config", str(tmp_path / "prometheus.yml")]
@@ -351,13 +361,13 @@ def test_dashboards_without_prometheus_are_refused_before_anything_starts(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="apt-get install --no-install-recommends prometheus"):
-        up(Wanted(root=str(tmp_path / "artifacts"), dashboards=True), QUIET)
+        start_cluster(Settings(root=str(tmp_path / "artifacts"), dashboards=True), QUIET)
     assert registry.all_clusters() == []
 
 
 def test_a_port_of_grafana_without_dashboards_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--grafana-port needs --dashboards"):
-        up(Wanted(nodes=1, root=str(tmp_path / "artifacts"), grafana_port=3001), QUIET)
+        start_cluster(Settings(nodes=1, root=str(tmp_path / "artifacts"), grafana_port=3001), QUIET)
     assert registry.all_clusters() == []
 
 
@@ -372,6 +382,8 @@ def test_a_cluster_keeps_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) 
 def test_nothing_is_said_to_answer_where_nothing_listens(unused_port: int, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     nowhere = f"http://127.0.0.1:{unused_port}"
-    assert not services.answered(lambda: services.ask(nowhere))
-    assert not services.answered(lambda: services.jobs(nowhere, tmp_path / "token") is not None)
-    assert not services.answered(lambda: services.nodes(nowhere, tmp_path / "token"))
+    assert not services.is_answering(lambda: services.request(nowhere))
+    assert not services.is_answering(
+        lambda: services.list_jobs(nowhere, tmp_path / "token") is not None
+    )
+    assert not services.is_answering(lambda: services.list_nodes(nowhere, tmp_path / "token"))

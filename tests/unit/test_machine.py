@@ -134,7 +134,7 @@ def test_the_metadata_service_is_asked_within_a_session(said: Path) -> None:
 def test_a_machine_without_an_identity_says_what_is_missing(said: Path) -> None:
     (said / "instance-id").write_text("i-1")
     with pytest.raises(UserError, match="has no local-ipv4"):
-        ray_node.identity(InstanceMetadata())
+        ray_node.read_identity(InstanceMetadata())
 
 
 def test_the_head_makes_the_token_once_and_every_machine_writes_the_same(
@@ -193,8 +193,8 @@ def test_a_private_file_is_never_readable_by_others_not_even_over_an_older_one(
 def test_a_worker_joins_by_its_description_and_its_identity() -> None:
     machine = described("worker")
     this = ray_node.Identity("i-1", "10.0.0.7", "eu-central-1a")
-    node = ray_node.node_of(machine, this, Path("/scratch"), "10.0.0.2:6379")
-    command = " ".join(ray_start.command(node))
+    node = ray_node.describe_node(machine, this, Path("/scratch"), "10.0.0.2:6379", None)
+    command = " ".join(ray_start.start_command(node))
     for part in (
         "--address 10.0.0.2:6379",
         "--node-ip-address 10.0.0.7",
@@ -203,7 +203,7 @@ def test_a_worker_joins_by_its_description_and_its_identity() -> None:
         "--labels disk=nvme",
     ):
         assert part in command
-    variables = ray_node.variables_of(machine, this)
+    variables = ray_node.ray_variables(machine, this)
     assert variables["RAY_CLOUD_INSTANCE_ID"] == "i-1"
     assert variables["RAY_NODE_TYPE_NAME"] == "gpu"
     assert variables["RAY_NODE_MARKET_TYPE"] == "spot"
@@ -215,12 +215,12 @@ def test_a_worker_joins_by_its_description_and_its_identity() -> None:
 def test_the_head_starts_the_cluster_with_the_autoscaler() -> None:
     machine = described("head")
     this = ray_node.Identity("i-1", "10.0.0.2", "eu-central-1a")
-    node = ray_node.node_of(machine, this, Path("/scratch"), None, Path("/run/a.yaml"))
-    command = " ".join(ray_start.command(node))
+    node = ray_node.describe_node(machine, this, Path("/scratch"), None, Path("/run/a.yaml"))
+    command = " ".join(ray_start.start_command(node))
     assert "--head" in command
     assert "--autoscaling-config /run/a.yaml" in command
     assert "--num-cpus 0" in command
-    assert ray_node.variables_of(machine, this)["RAY_enable_autoscaler_v2"] == "1"
+    assert ray_node.ray_variables(machine, this)["RAY_enable_autoscaler_v2"] == "1"
 
 
 def test_the_server_finds_the_password_in_a_file_alone(
@@ -264,7 +264,7 @@ def test_prometheus_finds_nodes_with_the_token_file_and_stays_on_loopback(tmp_pa
     for resources, expected in (({"CPU": 8.0}, {"ray"}), ({"GPU": 8.0}, {"ray", "dcgm"})):
         group = {"autoscaling_group": "asg", "maximum": 2, "resources": resources}
         head = described("head", token_secret="arn", scaling={"groups": {"workers": group}})
-        command = prometheus.command(head, file, tmp_path / "data")
+        command = prometheus.prometheus_command(head, file, tmp_path / "data")
         assert "--web.listen-address=127.0.0.1:9090" in command
         jobs = {job["job_name"]: job for job in yaml.safe_load(file.read_text())["scrape_configs"]}
         assert set(jobs) == expected
@@ -277,7 +277,7 @@ def test_ray_is_told_where_a_browser_finds_grafana(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(scratch.VARIABLE, str(tmp_path))
-    assert prometheus.ray_variables() == {
+    assert prometheus.dashboard_variables() == {
         "RAY_PROMETHEUS_HOST": "http://127.0.0.1:9090",
         "RAY_GRAFANA_HOST": "http://127.0.0.1:3000",
         "RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR": f"{tmp_path}/grafana/ray-boards",
@@ -362,7 +362,9 @@ def test_scratch_lies_on_the_instance_store_that_is_empty_or_ours(
     disks: list[dict[str, Any]], has_mdadm: bool, expected: list[str]
 ) -> None:
     state = scratch.find_disks(json.dumps({"blockdevices": disks}))
-    commands = [" ".join(command) for command in scratch.plan(state, Path("/scratch"), has_mdadm)]
+    commands = [
+        " ".join(command) for command in scratch.plan_mount(state, Path("/scratch"), has_mdadm)
+    ]
     assert len(commands) == len(expected), commands
     for command, pattern in zip(commands, expected, strict=True):
         assert re.match(pattern, command), command
@@ -381,7 +383,7 @@ def test_a_formatted_disk_is_found_again_by_its_label(tmp_path: Path) -> None:
     image = tmp_path / "disk"
     with image.open("wb") as stream:
         stream.truncate(16 << 20)
-    make, _mount = scratch.plan(scratch.Disks((str(image),), None, None), tmp_path, False)
+    make, _mount = scratch.plan_mount(scratch.Disks((str(image),), None, None), tmp_path, False)
     subprocess.run(make, check=True, capture_output=True)
     command = ["blkid", "--probe", "--output", "export", str(image)]
     read = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -397,7 +399,7 @@ class FakeCluster:
     drained: list[tuple[str, notice.Notice]] = field(default_factory=list)
     fails: int = 0
 
-    def nodes_here(self) -> list[str]:
+    def list_nodes(self) -> list[str]:
         return self.nodes
 
     def drain(self, node: str, notice: notice.Notice) -> None:
@@ -416,20 +418,20 @@ def watched(said: Path, cluster: FakeCluster) -> notice.Watch:
 
 
 def test_a_notice_is_read_as_aws_writes_it() -> None:
-    assert notice.parse(ACTION) == notice.Notice("terminate", 1505722920.0)
+    assert notice.parse_notice(ACTION) == notice.Notice("terminate", 1505722920.0)
 
 
 def test_a_notice_drains_each_node_once_also_one_that_came_after_it(said: Path) -> None:
     cluster = FakeCluster(["a"])
     watch = watched(said, cluster)
-    watch.look()
+    watch.check()
     assert cluster.drained == []
     (said / "spot/instance-action").write_text(ACTION)
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
     assert cluster.drained == [("a", notice.Notice("terminate", 1505722920.0))]
     cluster.nodes = ["b"]
-    watch.look()
+    watch.check()
     assert [node for node, _ in cluster.drained] == ["a", "b"]
 
 
@@ -438,8 +440,8 @@ def test_a_drain_that_failed_is_tried_again(said: Path) -> None:
     watch = watched(said, cluster)
     (said / "spot/instance-action").write_text(ACTION)
     with pytest.raises(RuntimeError):
-        watch.look()
-    watch.look()
+        watch.check()
+    watch.check()
     assert [node for node, _ in cluster.drained] == ["a"]
 
 
@@ -451,8 +453,8 @@ def test_a_recommendation_to_rebalance_is_told_once_and_drains_nothing(
     watch = watched(said, cluster)
     (said / "events/recommendations").mkdir(parents=True)
     (said / "events/recommendations/rebalance").write_text('{"noticeTime": "2026-01-01T00:00:00Z"}')
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
     assert caplog.text.count("raised risk") == 1
     assert cluster.drained == []
 
@@ -520,10 +522,10 @@ def test_a_journal_is_copied_once_and_what_could_not_be_copied_later(
     folder, cursor = Folder.at(tmp_path / "bucket"), tmp_path / "cursor"
     lines.write_text("one\ntwo\n")
     (tmp_path / "bucket").write_text("in the way")
-    journal.copy(folder, cursor)
+    journal.copy_entries(folder, cursor)
     (tmp_path / "bucket").unlink()
     for more in ("three\n", "", "four\n", ""):
         with lines.open("a") as file:
             file.write(more)
-        journal.copy(folder, cursor)
+        journal.copy_entries(folder, cursor)
     assert [folder.read_bytes(name) for name in folder.names()] == [b"one\ntwo\nthree\n", b"four\n"]

@@ -16,7 +16,7 @@ from scipy.stats import gmean
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.commands.models.export import write_task_model
-from rungwise.commands.models.predict import answers
+from rungwise.commands.models.predict import predict_lines
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.folder import Folder
@@ -105,7 +105,7 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
             named = zip(INFO[kind].labels, prediction["probabilities"], strict=True)
             assert prediction["labels"] == sorted(name for name, share in named if share > 0.5)
     for size in (1, 2):
-        lines = "".join(answers(predictor, iter(examples), size)).splitlines()
+        lines = "".join(predict_lines(predictor, iter(examples), size)).splitlines()
         for number, (line, whole) in enumerate(zip(lines, together, strict=True)):
             alone = json.loads(line)
             assert alone.pop("where") == str(number)

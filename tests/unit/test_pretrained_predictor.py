@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.numpy import save
 
-from rungwise.commands.models.export import write
+from rungwise.commands.models.export import write_pretrained
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
@@ -50,7 +50,7 @@ def test_states_and_probabilities_are_those_of_the_export(objective: str, tmp_pa
     torch.set_num_threads(1)
     made = built(objective, tmp_path / "root")
     said = answered(made["pretrain"], made["tokenizer"], tmp_path / "copy")
-    write(made["pretrain"], Folder.at(tmp_path / "out"))
+    write_pretrained(made["pretrain"], Folder.at(tmp_path / "out"))
     is_encoder = objective == "mlm"
     auto = transformers.AutoModel if is_encoder else transformers.AutoModelForCausalLM
     theirs = auto.from_pretrained(tmp_path / "out").eval()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rungwise.commands.models.predict import answers
+from rungwise.commands.models.predict import predict_lines
 from rungwise.core.errors import DataError
 from rungwise.serving.service import Answer, Reply, Service
 from rungwise.tasks.data.unlabelled import read_lines
@@ -47,7 +47,7 @@ def test_a_request_gets_what_predict_writes_and_is_refused_in_its_words(
     status, told = asked(service, "POST", "/predict", records)
     assert status == 200
     lines = [json.dumps(record) for record in records]
-    written = answers(predictor, read_lines(lines, "jsonl", INFO[kind], "input"), 64)
+    written = predict_lines(predictor, read_lines(lines, "jsonl", INFO[kind], "input"), 64)
     for own, line in zip(told, "".join(written).splitlines(), strict=True):
         expected = json.loads(line)
         del expected["where"]

@@ -51,7 +51,7 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         return json.dumps({"data": {"result": result}})
 
-    monkeypatch.setattr("rungwise.cluster.local.services.ask", ask)
+    monkeypatch.setattr("rungwise.cluster.local.services.request", ask)
 
 
 @pytest.mark.usefixtures("prometheus")
@@ -66,7 +66,7 @@ def test_a_run_has_its_stages_in_order_and_what_fires(capsys: pytest.CaptureFixt
 
 @pytest.mark.usefixtures("prometheus")
 def test_an_unknown_run_has_no_rows() -> None:
-    rows, alerts = status.from_prometheus("http://127.0.0.1:9", "elmo")
+    rows, alerts = status.query_prometheus("http://127.0.0.1:9", "elmo")
     assert (rows, alerts) == ({}, [])
 
 
@@ -76,7 +76,7 @@ def test_a_password_in_an_address_is_not_shown(
 ) -> None:
     assert main(["status", "elmo", "--prometheus", "http://me:secret@127.0.0.1:9"]) == 0
     monkeypatch.setattr("rungwise.cluster.registry.find", lambda _: None)
-    monkeypatch.setattr(status, "from_mlflow", lambda *_: {})
+    monkeypatch.setattr(status, "query_mlflow", lambda *_: {})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example")
     assert main(["status"]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -86,4 +86,4 @@ def test_a_password_in_an_address_is_not_shown(
 
 def test_a_prometheus_that_is_not_there_is_one_line(unused_port: int) -> None:
     with pytest.raises(UserError, match="does not answer at http"):
-        status.from_prometheus(f"http://127.0.0.1:{unused_port}", None)
+        status.query_prometheus(f"http://127.0.0.1:{unused_port}", None)

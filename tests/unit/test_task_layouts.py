@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from rungwise.commands.running.tasks import told
+from rungwise.commands.running.tasks import describe_data
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.outside import digest, matching
@@ -1003,7 +1003,7 @@ def test_a_look_at_a_single_example_finds_how_to_read_it(name: str, tmp_path: Pa
     guess = guess_format(str(tmp_path / path))
     assert understood(guess.examples[0]) == expected
     # What is printed is a block that reads the same.
-    block = yaml.safe_load(told(path, guess))
+    block = yaml.safe_load(describe_data(path, guess))
     (first, *_) = read(tmp_path, path, content, block["format"])
     assert understood(first) == expected
 
@@ -1214,13 +1214,13 @@ def test_what_windows_saves_is_read_and_printed(encoding: str, tmp_path: Path) -
     path.write_bytes(f"Text;Urteil\r\n{content}".encode(encoding))
     guess = guess_format(str(path))
     assert understood(guess.examples[0]) == ("Größe “0” €", None, "gut")
-    block = yaml.safe_load(told(str(path), guess))
+    block = yaml.safe_load(describe_data(str(path), guess))
     assert block["format"].get("encoding", "utf-8-sig") == encoding
 
 
 def test_control_characters_of_an_example_do_not_break_the_block(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines({"text": "a\x00b\x9d", "label": "x"}))
-    printed = told("a.jsonl", guess_format(str(tmp_path / "a.jsonl")))
+    printed = describe_data("a.jsonl", guess_format(str(tmp_path / "a.jsonl")))
     assert r"text: a\x00b\x9d" in printed
     assert yaml.safe_load(printed)["format"]["columns"] == {"text": "text", "label": "label"}
 
@@ -1247,5 +1247,5 @@ def test_the_labels_of_brackets_are_those_of_their_spans() -> None:
 def test_a_number_of_a_class_is_printed_with_its_name(tmp_path: Path) -> None:
     path, content, _ = LAYOUTS["Parquet of Hugging Face, classes"]
     (tmp_path / path).write_bytes(content)  # pyright: ignore
-    block = yaml.safe_load(told(path, guess_format(str(tmp_path / path))))
+    block = yaml.safe_load(describe_data(path, guess_format(str(tmp_path / path))))
     assert block["format"]["labels"] == {0: "neg", 1: "pos"}

@@ -12,7 +12,7 @@ import pytest
 from ray.train.v2._internal.execution.controller.state import ResizingState, RunningState
 from ray.train.v2._internal.execution.scaling_policy import ResizeDecision
 
-from rungwise.cluster.interface import interface_of
+from rungwise.cluster.interface import find_interface
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining import preemption as notices
 from rungwise.pretraining.preemption import PreemptionWatch, SaveBeforeResize
@@ -22,15 +22,15 @@ RESIZING = ResizingState(scaling_decision=ResizeDecision(2, {"CPU": 1}))
 
 def test_gloo_gets_the_interface_that_has_the_address_of_the_node() -> None:
     named = psutil.net_if_addrs()
-    loopback = interface_of("127.0.0.1")
+    loopback = find_interface("127.0.0.1")
     assert loopback is not None
     assert any(entry.address == "127.0.0.1" for entry in named[loopback])
-    assert interface_of("127.3.2.1") == loopback  # which it does not list
-    assert interface_of("203.0.113.7") is None  # of a documentation's network
+    assert find_interface("127.3.2.1") == loopback  # which it does not list
+    assert find_interface("203.0.113.7") is None  # of a documentation's network
     for name, entries in named.items():
         for entry in entries:
             if entry.family == socket.AF_INET:
-                assert interface_of(entry.address) == name
+                assert find_interface(entry.address) == name
 
 
 def test_the_controller_waits_until_all_have_saved(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.commands.models.predict import decoded
+from rungwise.commands.models.predict import check_encoding
 from rungwise.core.errors import DataError
 from rungwise.tasks.data.unlabelled import Format, read_lines
 from rungwise.tasks.kinds.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
@@ -107,7 +107,7 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_must_be_utf_8(tmp_path: Pat
         file.write_bytes(content)
         with file.open(encoding="utf-8", newline="") as lines:
             task = info("classification")
-            found = read_lines(decoded(lines, "f"), "jsonl", task, "f")
+            found = read_lines(check_encoding(lines, "f"), "jsonl", task, "f")
             return [each.text for each in found if isinstance(each, Text)]
 
     line = b'{"text": "a"}\r\n'

@@ -10,13 +10,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from rungwise.cluster.tasks import over, packed
+from rungwise.cluster.tasks import pack_items, run_tasks
 from rungwise.core.stages.context import Reporter
 from rungwise.core.storage.folder import Folder
 
 MARKERS = "markers"
 
-Row = dict[str, Any]
+FileRow = dict[str, Any]  # of the manifest
 
 
 class Order(Protocol):
@@ -38,33 +38,33 @@ OrderT = TypeVar("OrderT", bound=Order)
 
 def build_files(
     orders: Sequence[OrderT],
-    build: Callable[[OrderT], Row],
+    build: Callable[[OrderT], FileRow],
     output: Folder,
     report: Reporter,
-    built: Callable[[Row, int], None] = lambda row, done: None,
-) -> list[Row]:
+    on_row: Callable[[FileRow, int], None] = lambda row, done: None,
+) -> list[FileRow]:
     """Build all files and return their rows in the order of `orders`: JSON, from `build`. Calls
-    `built` in this process with each row as it arrives and the number of rows so far. Raises the
+    `on_row` in this process with each row as it arrives and the number of rows so far. Raises the
     UserError that a `build` raised."""
 
-    def build_pack(pack: list[OrderT]) -> Iterator[tuple[str, Row]]:
+    def build_pack(pack: list[OrderT]) -> Iterator[tuple[str, FileRow]]:
         return ((order.file, _build_once(order, build, output)) for order in pack)
 
     text_bytes = {order.file: order.text_bytes for order in orders}
     documents = num_bytes = 0
-    rows: dict[str, Row] = {}
-    packs = packed(orders, [order.text_bytes for order in orders])
-    for file, row in over(packs, build_pack):
+    rows: dict[str, FileRow] = {}
+    packs = pack_items(orders, list(text_bytes.values()))
+    for file, row in run_tasks(packs, build_pack):
         rows[file] = row
         report.progress(len(rows), len(orders))
         documents += row["documents"]
         num_bytes += text_bytes[file]
         report.metrics({"read/documents": documents, "read/bytes": num_bytes}, step=len(rows))
-        built(row, len(rows))
+        on_row(row, len(rows))
     return [rows[order.file] for order in orders]
 
 
-def _build_once(order: OrderT, build: Callable[[OrderT], Row], output: Folder) -> Row:
+def _build_once(order: OrderT, build: Callable[[OrderT], FileRow], output: Folder) -> FileRow:
     marker = f"{MARKERS}/{order.file}.json"
     if output.exists(marker):
         return json.loads(output.read_bytes(marker))

@@ -1,8 +1,7 @@
 """Commands and configuration of a cluster's Prometheus and Grafana, local and on AWS.
 
 Both listen on loopback. Ray's dashboard lists the nodes to scrape to clients that have the token.
-Rules, boards and the boards' page come from dashboards/ of the repository, which a wheel contains
-inside the package.
+Rules, boards and the boards' page come from dashboards/ of the repository.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def configuration(
     }
 
 
-def prometheus(
+def configure_prometheus(
     binary: str, config: Path, settings: dict[str, Any], storage: Path, port: int
 ) -> list[str]:
     """Write the configuration and return the server's command."""
@@ -75,17 +74,16 @@ def prometheus(
     ]
 
 
-def grafana_binary() -> str | None:
+def find_grafana() -> str | None:
     """The path of Grafana's program, or None if it is not installed."""
-    installed = [str(path) for path in _GRAFANA if path.exists()]
-    return shutil.which("grafana") or next(iter(installed), None)
+    return shutil.which("grafana") or next((str(path) for path in _GRAFANA if path.exists()), None)
 
 
-def grafana(binary: str) -> list[str]:
+def grafana_command(binary: str) -> list[str]:
     """The server's command; all settings are in `grafana_environment`."""
     home = Path(binary).resolve().parent.parent
-    place = home if (home / "public").is_dir() else Path("/usr/share/grafana")
-    return [binary, "server", "--homepath", str(place)]
+    home = home if (home / "public").is_dir() else Path("/usr/share/grafana")
+    return [binary, "server", "--homepath", str(home)]
 
 
 def grafana_environment(prometheus_uri: str, data: Path, port: int) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ _GROUPS_VARIABLE = "RUNGWISE_GROUPS"
 _GROUP_LABEL = "ray.io/node-group"  # Ray sets it from RAY_NODE_TYPE_NAME
 
 
-def variables() -> dict[str, str]:
+def scaling_variables() -> dict[str, str]:
     """The variables that a driver passes to its tasks; none if no machine can be added."""
     file = Path(os.environ.get(MACHINE_VARIABLE, MACHINE_FILE))
     if not file.is_file():
@@ -37,14 +38,14 @@ def variables() -> dict[str, str]:
     return {_GROUPS_VARIABLE: json.dumps(groups)}
 
 
-def nodes() -> list[dict[str, float]]:
+def list_nodes() -> list[dict[str, float]]:
     """The resources of each node, alive or still to come. Call in a task of a run."""
     groups: dict[str, Any] = json.loads(os.environ.get(_GROUPS_VARIABLE, "{}"))
     alive = [node for node in ray.nodes() if node["Alive"]]
-    groups_alive = [node["Labels"].get(_GROUP_LABEL) for node in alive]
-    to_come = [
+    counts = Counter(node["Labels"].get(_GROUP_LABEL) for node in alive)
+    future = [
         group["resources"]
         for name, group in groups.items()
-        for _ in range(group["maximum"] - groups_alive.count(name))
+        for _ in range(group["maximum"] - counts[name])
     ]
-    return [node["Resources"] for node in alive] + to_come
+    return [node["Resources"] for node in alive] + future

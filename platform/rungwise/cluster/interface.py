@@ -40,11 +40,11 @@ class _Backend(TorchBackend):
 
 def choose_interface() -> None:
     """Set this process's GLOO_SOCKET_IFNAME unless the user has set it."""
-    if _VARIABLE not in os.environ and (name := interface_of(ray.util.get_node_ip_address())):
+    if _VARIABLE not in os.environ and (name := find_interface(ray.util.get_node_ip_address())):
         os.environ[_VARIABLE] = name
 
 
-def interface_of(address: str) -> str | None:
+def find_interface(address: str) -> str | None:
     """The network interface with this address, or None. The loopback interface owns all of
     127.0.0.0/8 but lists only one address."""
     by_address = {

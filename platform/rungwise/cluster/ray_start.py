@@ -44,7 +44,7 @@ class Node:
     more: tuple[str, ...] = ()  # more options, such as ports of a second node on a machine
 
 
-def command(node: Node) -> list[str]:
+def start_command(node: Node) -> list[str]:
     """The command that starts `node` and blocks; the dashboard listens on loopback only."""
     arguments = [str(Path(sys.executable).with_name("ray")), "start", "--block"]
     arguments += ["--disable-usage-stats", "--node-ip-address", node.address]
@@ -73,12 +73,12 @@ def command(node: Node) -> list[str]:
 def environment(token_path: Path, **more: str) -> dict[str, str]:
     """The environment of `ray start` and its processes: our settings unless the user has set them,
     token auth, `more`."""
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("RAY_ADDRESS", "RAY_AUTH", "MLFLOW_"))
     }
     binaries = str(Path(sys.executable).parent)  # a job's `python` is the first one on PATH
-    path = os.pathsep.join([binaries, kept.get("PATH", os.defpath)])
+    path = os.pathsep.join([binaries, inherited.get("PATH", os.defpath)])
     auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path)}
-    return {**ENVIRONMENT, **_PACKAGE_SECONDS, **kept, "PATH": path, **auth, **more}
+    return {**ENVIRONMENT, **_PACKAGE_SECONDS, **inherited, "PATH": path, **auth, **more}

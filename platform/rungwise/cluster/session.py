@@ -36,23 +36,23 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
     for name in ("ray", "ray.data", "ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
     variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path(address)
-    variables |= expected_nodes.variables()
-    where: dict[str, Any] = {"address": address}
+    variables |= expected_nodes.scaling_variables()
+    target: dict[str, Any] = {"address": address}
     if not address:
-        where = {
+        target = {
             "address": "local",
             "num_cpus": num_cpus,
             "include_dashboard": False,
             "object_store_memory": compute.object_store_megabytes << 20,
         }
     _init(
-        **where,
+        **target,
         log_to_driver=False,
         logging_level=logging.ERROR,
         runtime_env={"env_vars": variables},
     )
     try:
-        with _terminated_as_interrupted():
+        with _terminate_as_interrupt():
             yield
     finally:
         ray.shutdown()
@@ -87,7 +87,7 @@ def _source_path(address: str | None) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def _terminate_as_interrupt() -> Iterator[None]:
     """Make SIGTERM, which stops a job, end a run as Ctrl-C does: runs closed, state kept. Use after
     `ray.init`, which installs its own handler."""
 

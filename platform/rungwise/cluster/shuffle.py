@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SORTED_BELOW_BYTES = 4 << 30
 
 
-def by_part(
+def group_parts(
     rows: ray.data.Dataset,
     column: str,
     num_parts: int,

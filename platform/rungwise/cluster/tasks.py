@@ -29,25 +29,25 @@ _MOST_TASKS = 10_000
 ItemT = TypeVar("ItemT")
 
 
-def packed(items: Sequence[ItemT], num_bytes: Sequence[float]) -> list[list[ItemT]]:
+def pack_items(items: Sequence[ItemT], num_bytes: Sequence[float]) -> list[list[ItemT]]:
     """Pack `items` with `num_bytes` of text each into tasks, the largest items first. A task gets
     half an even share of the rest, within bounds; its items keep their order."""
-    cpus, left = max(1, int(ray.cluster_resources().get("CPU", 1))), sum(num_bytes)
-    most = max(_MOST_BYTES, left / _MOST_TASKS)
-    least = min(_LEAST_BYTES, left / cpus)
+    cpus, rest = max(1, int(ray.cluster_resources().get("CPU", 1))), sum(num_bytes)
+    most = max(_MOST_BYTES, rest / _MOST_TASKS)
+    least = min(_LEAST_BYTES, rest / cpus)
     packs: list[list[int]] = []
     room = 0.0
-    for at in sorted(range(len(items)), key=lambda at: -num_bytes[at]):
+    for index in sorted(range(len(items)), key=lambda index: -num_bytes[index]):
         if room <= 0:
             packs.append([])
-            room = min(max(left / cpus / 2, least), most)
-        packs[-1].append(at)
-        room -= num_bytes[at]
-        left -= num_bytes[at]
-    return [[items[at] for at in sorted(pack)] for pack in packs]
+            room = min(max(rest / cpus / 2, least), most)
+        packs[-1].append(index)
+        room -= num_bytes[index]
+        rest -= num_bytes[index]
+    return [[items[index] for index in sorted(pack)] for pack in packs]
 
 
-def over(
+def run_tasks(
     packs: Sequence[list[ItemT]], work: Callable[[list[ItemT]], Iterable[Any]]
 ) -> Iterator[Any]:
     """Run `work` on each pack as a task and yield its results, converted to JSON and back. Raises

@@ -18,10 +18,11 @@ Command: TypeAlias = Callable[[argparse.Namespace], int | None]
 
 
 def add_verb(
-    commands: Commands, name: str, command: Command, description: str
+    commands: Commands, command: Command, description: str, name: str = ""
 ) -> argparse.ArgumentParser:
-    """Add a verb that calls `command` with its parsed options; it returns an exit status, None for
-    success."""
+    """Add a verb that calls `command` with its parsed options, by default under its own name.
+    `command` returns an exit status, None for success."""
+    name = name or command.__name__.replace("_", "-")
     parser = commands.add_parser(name, help=description, description=description)
     parser.set_defaults(command=command)
     return parser
@@ -60,8 +61,8 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_built(parser: argparse.ArgumentParser) -> None:
-    """Add a finished artifact, which `built` finds."""
+def add_artifact(parser: argparse.ArgumentParser) -> None:
+    """Add a finished artifact, which `find_artifact` finds."""
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -72,7 +73,7 @@ def add_built(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
 
 
-def add_served(parser: argparse.ArgumentParser) -> None:
+def add_served_model(parser: argparse.ArgumentParser) -> None:
     """Add a model for `predict` and `serve`."""
     parser.add_argument(
         "model",
@@ -87,8 +88,8 @@ def add_registry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", default="artifacts", help="root with the registry for models:/")
 
 
-def built(options: argparse.Namespace) -> Artifact:
-    """Find the artifact given to `add_built`. Raises UserError if there is none."""
+def find_artifact(options: argparse.Namespace) -> Artifact:
+    """The artifact of `add_artifact`. Raises UserError if there is none."""
     from rungwise.pipeline.loading import find_built
 
     return find_built(options.model, options.root, options.overrides)
@@ -132,13 +133,13 @@ def print_json(value: Any) -> None:
     Console().print_json(data=value)
 
 
-def at_least_one(text: str) -> int:
+def positive_integer(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, found {text}")
     return int(text)
 
 
-def above_zero(text: str) -> float:
+def positive_number(text: str) -> float:
     try:
         number = float(text)
     except ValueError:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rungwise.cluster.session import quiet_ray_data
-from rungwise.cluster.tasks import over, packed
+from rungwise.cluster.tasks import pack_items, run_tasks
 from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
@@ -68,7 +68,7 @@ CORPUS = StageType(
 def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSummary:
     task, ranges = RangeTask(config, output), list_ranges(config)
     task.stage_tests()
-    packs = packed(ranges, [_text_bytes(range) for range in ranges])
+    packs = pack_items(ranges, [_text_bytes(range) for range in ranges])
     read: dict[int, RangeReport] = {}
     documents = num_bytes = 0
     for number, report in _run(packs, lambda pack: map(task.read, pack)):
@@ -115,7 +115,7 @@ def _run(
         for range, report in zip(pack, work(pack), strict=True):
             yield range.number, report.to_json()
 
-    for number, report in over(packs, reports):
+    for number, report in run_tasks(packs, reports):
         yield number, RangeReport.from_json(report)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.cluster.build_files import MARKERS, Row, build_files
+from rungwise.cluster.build_files import MARKERS, FileRow, build_files
 from rungwise.core.errors import DataError
 from rungwise.core.plural import counted
 from rungwise.core.randomness import bits
@@ -63,7 +63,7 @@ def _build_all(
     _enough_documents(config, tokens.documents)
     task = ShardTask(config, artifact.folder, output, tokens.vocab_size, tokens.special)
 
-    def tell(row: Row, done: int) -> None:
+    def tell(row: FileRow, done: int) -> None:
         shares = kind.statistics(row, config)
         context.report.metrics(
             {f"contract/{name}": float(value) for name, value in shares.items()}, step=done
@@ -104,7 +104,7 @@ def _enough_documents(config: AnyInstancesConfig, documents: PerSplit) -> None:
         )
 
 
-def _summary(task: ShardTask, tokens: TokensSummary, rows: list[Row]) -> InstancesSummary:
+def _summary(task: ShardTask, tokens: TokensSummary, rows: list[FileRow]) -> InstancesSummary:
     config = task.config
     totals = _totals(rows)
     statistics = KINDS[config.kind].statistics(totals, config)
@@ -129,7 +129,7 @@ def _summary(task: ShardTask, tokens: TokensSummary, rows: list[Row]) -> Instanc
     )
 
 
-def _totals(rows: list[Row]) -> dict[str, Any]:
+def _totals(rows: list[FileRow]) -> dict[str, Any]:
     """Counts over all shards: sums, but maxima for `most_*`."""
     totals: dict[str, Any] = {}
     for key, value in rows[0].items():

@@ -109,7 +109,7 @@ def count_split(
     import ray.data
 
     from rungwise.cluster.session import quiet_ray_data
-    from rungwise.cluster.shuffle import by_part
+    from rungwise.cluster.shuffle import group_parts
 
     quiet_ray_data()
     tokens = TokensSummary.of(artifact)
@@ -143,7 +143,7 @@ def count_split(
     )
     tables = []
     moved_bytes = tokens.tokens.train * _BYTES_A_TOKEN
-    for row in by_part(pieces, "part", _PARTS, moved_bytes, merge_part).iter_rows():
+    for row in group_parts(pieces, "part", _PARTS, moved_bytes, merge_part).iter_rows():
         if row["error"] is not None:
             raise from_text(row["error"])
         tables.append(pickle.loads(row["table"]))

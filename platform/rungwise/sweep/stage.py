@@ -55,7 +55,7 @@ def run_sweep(
     # Tune's files from a killed attempt are of no use.
     (output / ".ray-tune").remove()
     with shared_scratch(output, "ray-tune") as scratch:
-        tune.run(job, context.compute, expected_nodes.nodes(), scratch)
+        tune.run(job, context.compute, expected_nodes.list_nodes(), scratch)
     (output / STATES).remove()
     summary = _summary(job, tried)
     output.remove(DECISIONS)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.cluster.build_files import MARKERS, Row, build_files
+from rungwise.cluster.build_files import MARKERS, FileRow, build_files
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -61,7 +61,7 @@ class EncodeTask:
     output: Folder
     encoder: EncoderChoice
 
-    def __call__(self, order: FileOrder) -> Row:
+    def __call__(self, order: FileOrder) -> FileRow:
         """Encode one file; return its row of the manifest."""
         read = order.read
         encoder = cached_encoder(self.tokenizer, self.encoder)
@@ -135,14 +135,14 @@ def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Contex
     return choice
 
 
-def add_counts(row: Row, held_out: NDArray[np.int64]) -> None:
+def add_counts(row: FileRow, held_out: NDArray[np.int64]) -> None:
     """Move the counts of a row into the totals, (V,), since the driver keeps all rows."""
     counts = np.frombuffer(base64.b64decode(row.pop("held_out_counts")), "<u4").reshape(2, -1)
     held_out[counts[0]] += counts[1]
 
 
 def summarise_files(
-    rows: Sequence[Row], tokenizer: TokenizerSummary, held_out: NDArray[np.int64]
+    rows: Sequence[FileRow], tokenizer: TokenizerSummary, held_out: NDArray[np.int64]
 ) -> TokensSummary:
     """Summarise files from their rows and the counts of held-out tokens."""
     files = tuple(TokensRow(**{key: row[key] for key in TokensRow.model_fields}) for row in rows)

@@ -17,20 +17,17 @@ from rungwise.core.storage.folder import Folder
 
 PROVIDER = "rungwise.cluster.aws.autoscaling_groups.AutoScalingGroups"
 # Keys that Ray requires but uses only for machines that it reaches by SSH.
+_COMMANDS = ("setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
 _UNUSED: dict[str, Any] = {
     "auth": {},
-    "cluster_synced_files": [],
     "file_mounts": {},
+    "cluster_synced_files": [],
     "initialization_commands": [],
-    "setup_commands": [],
-    "head_setup_commands": [],
-    "worker_setup_commands": [],
-    "head_start_ray_commands": [],
-    "worker_start_ray_commands": [],
+    **{f"{name}_commands": [] for name in _COMMANDS},
 }
 
 
-def write(machine: Machine, head_instance_id: str, path: Path) -> None:
+def write_config(machine: Machine, head_instance_id: str, path: Path) -> None:
     """Write the file for `ray start --head --autoscaling-config` atomically. `machine` is the
     head's description; `head_instance_id` is its RAY_CLOUD_INSTANCE_ID. Raises ConfigError for
     resources that are not whole numbers and for a group named like the head's."""
@@ -49,8 +46,8 @@ def _config(machine: Machine, scaling: Scaling, head_instance_id: str) -> dict[s
     most = sum(group.maximum for group in scaling.groups.values())
     types = {machine.group: _node_type("", machine.resources, machine.labels, 0, 0)}
     for name, group in scaling.groups.items():
-        place = f"scaling.groups.{name}."
-        types[name] = _node_type(place, group.resources, group.labels, group.minimum, group.maximum)
+        key = f"scaling.groups.{name}."
+        types[name] = _node_type(key, group.resources, group.labels, group.minimum, group.maximum)
     return {
         "cluster_name": machine.cluster,
         "max_workers": most,
@@ -78,12 +75,12 @@ def _config(machine: Machine, scaling: Scaling, head_instance_id: str) -> dict[s
 
 
 def _node_type(
-    place: str, resources: dict[str, float], labels: dict[str, str], minimum: int, maximum: int
+    key: str, resources: dict[str, float], labels: dict[str, str], minimum: int, maximum: int
 ) -> dict[str, Any]:
     for name, amount in resources.items():
         if amount < 0 or not float(amount).is_integer():
             raise ConfigError(
-                f"{place}resources.{name}: Ray's autoscaler takes whole numbers, found {amount:g}"
+                f"{key}resources.{name}: Ray's autoscaler takes whole numbers, found {amount:g}"
             )
     return {
         "resources": {name: int(amount) for name, amount in resources.items()},

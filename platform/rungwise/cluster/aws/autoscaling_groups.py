@@ -5,31 +5,31 @@ Ray 2.60's autoscaler v2 uses a v1 node provider through NodeProviderAdapter
 each round, a launch of a number of machines of a type, and the end of machines by id. AWS starts
 the machines; docs/explanations/scaling.md says why, and which rights the head needs.
 
-Ray requests machines, whereas AWS is given a level. Each request leaves a want. Each machine that
-appears in a group is subtracted from the group's oldest want, because Ray matches machines to
-requests only by type. A group's level is its live machines plus its wants. So:
+Ray requests machines, whereas AWS takes a capacity. Each request adds an order. Each machine that
+appears in a group is subtracted from the group's oldest order, because Ray matches machines to
+requests only by type. A group's target is its live machines plus its orders. So:
 
-- A machine that appears moves from the wants to the live machines; the level stays.
+- A machine that appears moves from the orders to the live machines; the target stays.
 - Batches of one request and concurrent launches add up: a lock is held from reading a group to
   setting its capacity.
 - A request that AWS does not fill stays with the group. After its timeout
   (RAY_AUTOSCALER_RECONCILE_REQUEST_STATUS_TIMEOUT_S, 600 s), Ray repeats it under the same id.
   After four attempts it silently gives up, and uses a new id if the demand persists. So a launch
-  replaces the group's wants that are older than nine tenths of the timeout, and repetitions add
-  nothing. If the launch served another demand, the old want is missing until Ray repeats it, at
+  replaces the group's orders that are older than nine tenths of the timeout, and repetitions add
+  nothing. If the launch served another demand, the old order is missing until Ray repeats it, at
   most a tenth later.
-- A want that nothing replaced ends a tenth after its timeout. Capacity above the level for another
-  tenth is given up, so that no unwanted machine starts. The same applies to a spot machine that
-  AWS took and cannot replace, and to a capacity set by hand. The tenth gives AWS time to replace
-  and Ray time to ask, and is longer than AWS's readings lag.
-- The capacity is raised only for wants, and never lowered below the number of live machines,
+- An order that nothing replaced ends a tenth after its timeout. Capacity above the target for
+  another tenth is lowered, so that no machine starts for nothing. The same applies to a spot
+  machine that AWS took and cannot replace, and to a capacity set by hand. The tenth gives AWS time
+  to replace and Ray time to ask, and is longer than AWS's readings lag.
+- The capacity is raised only for orders, and never lowered below the number of live machines,
   because AWS would choose which one to end.
-- After a restart the head has no wants, and neither has its autoscaler.
+- After a restart the head has no orders, and neither has its autoscaler.
 
 The capacity never exceeds the maximum: the smaller of ours and the group's current MaxSize (zero in
-off hours). What does not fit waits as a want until the maximum allows it. If it still does not fit
-when Ray asks again, the launch is refused. If it were refused at once, Ray 2.60 would ask for the
-same type again in every round, all night, and keep a record of each failed launch for the head's
+off hours). What does not fit waits as an order until the maximum allows it. If it still does not
+fit when Ray asks again, the launch is refused. Refused at once, Ray 2.60 would ask for the same
+type again in every round, all night, and keep a record of each failed launch for the head's
 lifetime (nothing calls InstanceStorage.batch_delete_instances).
 
 An error of AWS is raised after botocore's own retries. In a listing it makes the autoscaler skip
@@ -80,7 +80,7 @@ class _Group:
 
 
 @dataclass(eq=False)
-class _Want:
+class _Order:
     """Machines that Ray has requested and that have not appeared yet."""
 
     group: str
@@ -89,22 +89,22 @@ class _Want:
 
 
 class AutoScalingGroups(NodeProvider):
-    """Ray's node provider for the autoscaling groups in the config of autoscaling.write.
+    """Ray's node provider for the autoscaling groups in the config of autoscaling.py.
     Thread-safe. Node ids are EC2 instance ids, node types are worker groups."""
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
         self._head_id: str = provider_config["head"]["instance_id"]
         self._head_group: str = provider_config["head"]["group"]
-        self._named: dict[str, dict[str, Any]] = provider_config["groups"]
+        self._configs: dict[str, dict[str, Any]] = provider_config["groups"]
         self._client = botocore.session.get_session().create_client(
             "autoscaling",
             region_name=provider_config["region"],
             config=Config(retries=_RETRIES, connect_timeout=5, read_timeout=20),
         )
         self._lock = threading.Lock()
-        self._wants: list[_Want] = []
-        self._spare_since: dict[str, float] = {}  # groups with more capacity than live or wanted
+        self._orders: list[_Order] = []
+        self._spare_since: dict[str, float] = {}  # groups with more capacity than their target
         # These grow for the head's lifetime, but ids are never reused, few and short.
         self._seen: set[str] = set()
         self._ended: set[str] = set()
@@ -112,7 +112,7 @@ class AutoScalingGroups(NodeProvider):
         self._listed: dict[str, tuple[str, bool]] = {}  # id: (group, in service)
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        """The ids of the live machines and the head; also brings the groups to their levels."""
+        """The ids of the live machines and the head; also brings the groups to their targets."""
         with self._lock:
             groups = self._read()
             for name, group in groups.items():
@@ -145,30 +145,33 @@ class AutoScalingGroups(NodeProvider):
         resources: dict[str, float],
         labels: dict[str, str],
     ) -> None:
-        """Want `count` more machines of the group in `tags`; they appear in a later listing. Raises
-        botocore's errors, after dropping the want, and RuntimeError if a repeated request still
+        """Order `count` machines of the group in `tags`; they appear in a later listing. Raises
+        botocore's errors, after dropping the order, and RuntimeError if a repeated request still
         does not fit below the maximum."""
         name, request = tags[TAG_RAY_USER_NODE_TYPE], tags[TAG_RAY_LAUNCH_REQUEST]
-        asked = _now()  # before the lock and AWS take time, since Ray's timeout runs already
+        start = _now()  # before the lock and AWS take time, since Ray's timeout runs already
         with self._lock:
             group = self._read()[name]
-            due = [w for w in self._wants if w.group == name and asked - w.since > 9 * _TENTH]
-            self._wants = [want for want in self._wants if want not in due]
-            short = len(group.machines) + self._wanted(name) + count - group.maximum
-            if short > 0:
+            self._orders = [
+                order
+                for order in self._orders
+                if order.group != name or start - order.since <= 9 * _TENTH
+            ]
+            excess = len(group.machines) + self._count_orders(name) + count - group.maximum
+            if excess > 0:
                 fault = (
-                    f"{short} of {count} machines do not fit: group {name} ({group.name}) may have "
-                    f"{group.maximum}, of which {len(group.machines)} are there"
+                    f"{excess} of {count} machines do not fit: group {name} ({group.name}) may "
+                    f"have {group.maximum}, of which {len(group.machines)} are there"
                 )
-                if asked - self._unfit.setdefault(request, asked) > 5 * _TENTH:
+                if start - self._unfit.setdefault(request, start) > 5 * _TENTH:
                     raise RuntimeError(fault)  # a repetition, not a batch of the first attempt
                 logger.warning("%s; they wait", fault)
-            want = _Want(name, count, asked)
-            self._wants.append(want)
+            order = _Order(name, count, start)
+            self._orders.append(order)
             try:
                 self._raise(name, group)
             except (ClientError, BotoCoreError):
-                self._wants.remove(want)
+                self._orders.remove(order)
                 raise
 
     def terminate_nodes(self, node_ids: list[str]) -> None:
@@ -192,12 +195,12 @@ class AutoScalingGroups(NodeProvider):
     def _end(self, machine: str, groups: Mapping[str, _Group]) -> None:
         if machine == self._head_id:
             raise RuntimeError("the head is in no autoscaling group; Terraform ends it")
-        if _group_of(machine, groups) is None:
+        if _find_group(machine, groups) is None:
             return
         try:
             self._terminate(machine, lower=True)
         except ClientError:
-            group = _group_of(machine, self._read())
+            group = _find_group(machine, self._read())
             if group is None:  # it ended in the meantime
                 return
             if group.desired > group.minimum:
@@ -213,70 +216,71 @@ class AutoScalingGroups(NodeProvider):
     def _read(self) -> dict[str, _Group]:
         """Read all groups from AWS and subtract newly seen machines from the wants."""
         pages = self._client.get_paginator("describe_auto_scaling_groups").paginate(
-            AutoScalingGroupNames=[named["autoscaling_group"] for named in self._named.values()],
+            AutoScalingGroupNames=[
+                config["autoscaling_group"] for config in self._configs.values()
+            ],
             PaginationConfig={"PageSize": _PAGE},
         )
-        answers = {
+        records = {
             group["AutoScalingGroupName"]: group
             for page in pages
             for group in page["AutoScalingGroups"]
         }
         groups = {}
-        for name, named in self._named.items():
-            answer = answers.get(named["autoscaling_group"])
-            if answer is None:
+        for name, config in self._configs.items():
+            record = records.get(config["autoscaling_group"])
+            if record is None:
                 raise RuntimeError(
-                    f"AWS knows no autoscaling group {named['autoscaling_group']} (group {name})"
+                    f"AWS knows no autoscaling group {config['autoscaling_group']} (group {name})"
                 )
-            groups[name] = self._group(answer, named["maximum"])
-        for name, group in groups.items():
-            new = group.machines.keys() - self._seen
+            groups[name] = self._parse_group(record, config["maximum"])
+            new = groups[name].machines.keys() - self._seen
             self._seen |= new
-            self._take_off(name, len(new))
+            self._fill_orders(name, len(new))
         return groups
 
-    def _group(self, answer: dict[str, Any], maximum: int) -> _Group:
+    def _parse_group(self, record: dict[str, Any], maximum: int) -> _Group:
         # AWS may briefly list a machine as live after agreeing to end it.
         machines = {
             machine["InstanceId"]: machine["LifecycleState"] == "InService"
-            for machine in answer["Instances"]
+            for machine in record["Instances"]
             if machine["LifecycleState"].startswith(("Pending", "InService"))
             and machine["InstanceId"] not in self._ended
         }
         return _Group(
-            name=answer["AutoScalingGroupName"],
-            minimum=answer["MinSize"],
-            maximum=min(maximum, answer["MaxSize"]),
-            desired=answer["DesiredCapacity"],
+            name=record["AutoScalingGroupName"],
+            minimum=record["MinSize"],
+            maximum=min(maximum, record["MaxSize"]),
+            desired=record["DesiredCapacity"],
             machines=machines,
         )
 
-    def _take_off(self, name: str, arrived: int) -> None:
-        for want in self._wants:
-            if want.group == name:
-                taken = min(arrived, want.count)
-                want.count -= taken
-                arrived -= taken
-        self._wants = [want for want in self._wants if want.count]
+    def _fill_orders(self, name: str, arrived: int) -> None:
+        for order in self._orders:
+            if order.group == name:
+                count = min(arrived, order.count)
+                order.count -= count
+                arrived -= count
+        self._orders = [order for order in self._orders if order.count]
 
-    def _wanted(self, name: str) -> int:
+    def _count_orders(self, name: str) -> int:
         now = _now()
-        self._wants = [want for want in self._wants if now - want.since < 11 * _TENTH]
-        return sum(want.count for want in self._wants if want.group == name)
+        self._orders = [order for order in self._orders if now - order.since < 11 * _TENTH]
+        return sum(order.count for order in self._orders if order.group == name)
 
     def _raise(self, name: str, group: _Group) -> None:
-        wanted = self._wanted(name)
-        level = min(len(group.machines) + wanted, group.maximum)
-        if wanted and level > group.desired:
-            self._set(group, level)
+        orders = self._count_orders(name)
+        target = min(len(group.machines) + orders, group.maximum)
+        if orders and target > group.desired:
+            self._set(group, target)
 
     def _lower(self, name: str, group: _Group) -> None:
-        """Give up capacity that has been spare for long enough."""
-        level = max(group.minimum, len(group.machines) + self._wanted(name))
-        if level >= group.desired:
+        """Lower capacity that has been spare for long enough."""
+        target = max(group.minimum, len(group.machines) + self._count_orders(name))
+        if target >= group.desired:
             self._spare_since.pop(name, None)
         elif _now() - self._spare_since.setdefault(name, _now()) >= _TENTH:
-            self._set(group, level)
+            self._set(group, target)
 
     def _settle(self, name: str, group: _Group) -> None:
         """Raise capacity to what the maximum now allows, or lower spare capacity."""
@@ -293,7 +297,7 @@ class AutoScalingGroups(NodeProvider):
         )
 
 
-def _group_of(machine: str, groups: Mapping[str, _Group]) -> _Group | None:
+def _find_group(machine: str, groups: Mapping[str, _Group]) -> _Group | None:
     return next((group for group in groups.values() if machine in group.machines), None)
 
 

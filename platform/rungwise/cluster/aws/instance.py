@@ -40,20 +40,12 @@ class InstanceMetadata:
 
     def _request(self, path: str) -> str:
         if self._session is None:
-            name = "X-aws-ec2-metadata-token-ttl-seconds"
-            request = urllib.request.Request(
-                f"{self._endpoint}/latest/api/token",
-                method="PUT",
-                headers={name: str(_SESSION_SECONDS)},
-            )
-            self._session = _text(request)
-        request = urllib.request.Request(
-            f"{self._endpoint}/latest/meta-data/{path}",
-            headers={"X-aws-ec2-metadata-token": self._session},
-        )
-        return _text(request)
+            lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(_SESSION_SECONDS)}
+            self._session = self._send("PUT", "api/token", lifetime)
+        return self._send("GET", f"meta-data/{path}", {"X-aws-ec2-metadata-token": self._session})
 
-
-def _text(request: urllib.request.Request) -> str:
-    with _OPENER.open(request, timeout=_TIMEOUT_SECONDS) as answer:
-        return answer.read().decode()
+    def _send(self, method: str, route: str, headers: dict[str, str]) -> str:
+        url = f"{self._endpoint}/latest/{route}"
+        request = urllib.request.Request(url, method=method, headers=headers)
+        with _OPENER.open(request, timeout=_TIMEOUT_SECONDS) as response:
+            return response.read().decode()

@@ -20,11 +20,11 @@ from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 
 _LOGGER = logging.getLogger(__name__)
-_READ = ("journalctl", "--unit=rungwise-*", "--output=short-iso", "--quiet", "--show-cursor")
+_COMMAND = ("journalctl", "--unit=rungwise-*", "--output=short-iso", "--quiet", "--show-cursor")
 _CURSOR = "-- cursor: "
 
 
-def keep_journal(machine: Machine, every_seconds: float = 60.0) -> None:
+def copy_journal(machine: Machine, every_seconds: float = 60.0) -> None:
     """Copy until SIGTERM, keeping the position in STATE_DIRECTORY/journal-cursor."""
     assert machine.artifact_uri is not None
     kind = machine.group if machine.role == "worker" else machine.role
@@ -34,18 +34,18 @@ def keep_journal(machine: Machine, every_seconds: float = 60.0) -> None:
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ending.set())
     while not ending.wait(every_seconds):
-        copy(folder, cursor)
-    copy(folder, cursor)
+        copy_entries(folder, cursor)
+    copy_entries(folder, cursor)
 
 
-def copy(folder: Folder, cursor: Path) -> None:
+def copy_entries(folder: Folder, cursor: Path) -> None:
     """Copy new entries since the cursor, if any, to an object named by the time."""
     after = [f"--after-cursor={cursor.read_text()}"] if cursor.exists() else []
-    said = subprocess.run([*_READ, *after], capture_output=True, text=True, check=False)
-    text, found, place = said.stdout.rpartition(_CURSOR)
-    if not found:
-        if said.returncode:
-            _LOGGER.warning(f"the journal could not be read: {said.stderr.strip()}")
+    result = subprocess.run([*_COMMAND, *after], capture_output=True, text=True, check=False)
+    text, mark, position = result.stdout.rpartition(_CURSOR)
+    if not mark:
+        if result.returncode:
+            _LOGGER.warning(f"the journal could not be read: {result.stderr.strip()}")
         return
     if not text:  # journalctl repeats the cursor when nothing is new
         return
@@ -53,6 +53,6 @@ def copy(folder: Folder, cursor: Path) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%S.%f")
         folder.write_bytes(f"{now}.log", text.encode())
         # Atomically: journalctl refuses half a cursor, and nothing would be copied any more.
-        Folder.at(cursor.parent).write_bytes(cursor.name, place.strip().encode())
+        Folder.at(cursor.parent).write_bytes(cursor.name, position.strip().encode())
     except (OSError, UserError) as error:
         _LOGGER.info(f"the journal could not be copied and is tried again: {error}")

@@ -30,15 +30,15 @@ def leave_without_head(
     this returns, even if AWS refused, the unit powers the machine off. `groups` is a botocore
     client of autoscaling groups."""
     assert machine.head_address is not None
-    seen = time.monotonic()
-    while time.monotonic() - seen < machine.headless_minutes * 60:
+    last_answer = time.monotonic()
+    while time.monotonic() - last_answer < machine.headless_minutes * 60:
         time.sleep(poll_seconds)
         try:
             socket.create_connection((machine.head_address, port), _CONNECT_SECONDS).close()
-            seen = time.monotonic()
+            last_answer = time.monotonic()
         except OSError as error:
-            gone = time.monotonic() - seen
-            _LOGGER.info(f"the head has not answered for {gone:.0f} s: {error}")
+            silence = time.monotonic() - last_answer
+            _LOGGER.info(f"the head has not answered for {silence:.0f} s: {error}")
     _LOGGER.info(f"no head for {machine.headless_minutes:g} minutes: this machine ends")
     groups = groups or botocore.session.get_session().create_client(
         "autoscaling", region_name=machine.region

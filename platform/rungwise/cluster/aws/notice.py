@@ -35,7 +35,7 @@ _CALL_SECONDS = 10.0
 class Cluster(Protocol):
     """The part of the Ray cluster that Watch uses."""
 
-    def nodes_here(self) -> list[str]: ...
+    def list_nodes(self) -> list[str]: ...
 
     def drain(self, node: str, notice: Notice) -> None: ...
 
@@ -48,10 +48,10 @@ class Notice:
     deadline: float
 
 
-def parse(text: str) -> Notice:
+def parse_notice(text: str) -> Notice:
     """Parse AWS's `{"action": "terminate", "time": "2026-03-01T08:22:00Z"}`."""
-    announced = json.loads(text)
-    return Notice(announced["action"], datetime.fromisoformat(announced["time"]).timestamp())
+    entry = json.loads(text)
+    return Notice(entry["action"], datetime.fromisoformat(entry["time"]).timestamp())
 
 
 class Watch:
@@ -63,7 +63,7 @@ class Watch:
         self._drained: set[str] = set()
         self._rebalance: str | None = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check once for a notice. Raises OSError if AWS does not answer, RayError or RuntimeError
         if Ray does not answer or refuses."""
         rebalance = self._metadata.get(_REBALANCE)
@@ -75,30 +75,30 @@ class Watch:
         text = self._metadata.get(_INTERRUPTION)
         if text is None:
             return
-        notice = parse(text)
+        notice = parse_notice(text)
         # A restarted raylet is a new node.
-        for node in self._cluster.nodes_here():
+        for node in self._cluster.list_nodes():
             if node not in self._drained:
                 self._cluster.drain(node, notice)
                 self._drained.add(node)
-                left = notice.deadline - time.time()
+                seconds = notice.deadline - time.time()
                 _LOGGER.info(
-                    f"AWS will {notice.action} this machine in {left:.0f} s; node {node} drains"
+                    f"AWS will {notice.action} this machine in {seconds:.0f} s; node {node} drains"
                 )
 
 
-def watch(machine: Machine) -> None:
+def watch_notices(machine: Machine) -> None:
     """Check every two seconds, for ever. Ray's token is in the unit's environment variables."""
     assert machine.head_address is not None
     address = InstanceMetadata().get("local-ipv4")
     if address is None:
         raise UserError("the instance metadata service has no local-ipv4")
-    watched = Watch(InstanceMetadata(), RayCluster(machine.head_address, address))
+    watch = Watch(InstanceMetadata(), RayCluster(machine.head_address, address))
     while True:
         try:
-            watched.look()
+            watch.check()
         except (OSError, RuntimeError, RayError) as error:
-            _LOGGER.info(f"looking for a notice failed and is tried again: {error}")
+            _LOGGER.info(f"the check for a notice failed and is repeated: {error}")
         time.sleep(_POLL_SECONDS)
 
 
@@ -115,7 +115,7 @@ class RayCluster:
         # Ray 2.60 does not resolve every name that the machine resolves.
         return GcsClient(address=f"{socket.gethostbyname(self._head)}:{GCS_PORT}")
 
-    def nodes_here(self) -> list[str]:
+    def list_nodes(self) -> list[str]:
         """The hexadecimal ids of the live nodes with this machine's address."""
         nodes = self._client.get_all_node_info(
             timeout=_CALL_SECONDS, state_filter=GcsNodeInfo.GcsNodeState.ALIVE

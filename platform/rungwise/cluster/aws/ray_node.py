@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rungwise.cluster.aws.instance import InstanceMetadata
-from rungwise.cluster.aws.prometheus import ray_variables
+from rungwise.cluster.aws.prometheus import dashboard_variables
 from rungwise.cluster.aws.scratch import scratch_folder
 from rungwise.cluster.aws.token import TOKEN_FILE
 from rungwise.cluster.description import Machine
-from rungwise.cluster.ray_start import GCS_PORT, ROOT_VARIABLE, Node, command, environment
+from rungwise.cluster.ray_start import GCS_PORT, ROOT_VARIABLE, Node, environment, start_command
 from rungwise.core.errors import UserError
 
 _LOGGER = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Identity:
     zone: str
 
 
-def identity(metadata: InstanceMetadata) -> Identity:
+def read_identity(metadata: InstanceMetadata) -> Identity:
     """Ask the metadata service. Raises UserError if it does not answer or an entry is missing."""
     entries = []
     for path in ("instance-id", "local-ipv4", "placement/availability-zone"):
@@ -47,25 +47,21 @@ def identity(metadata: InstanceMetadata) -> Identity:
     return Identity(*entries)
 
 
-def node_of(
-    machine: Machine,
-    identity: Identity,
-    scratch: Path,
-    head: str | None = None,
-    autoscaling_config: Path | None = None,
+def describe_node(
+    machine: Machine, identity: Identity, scratch: Path, head: str | None, autoscaling: Path | None
 ) -> Node:
-    """Describe this machine's Ray node; `head` is the address to join, None on the head."""
+    """This machine's Ray node; `head` is the address to join, `autoscaling` the head's file."""
     return Node(
         address=identity.address,
         temp_dir=scratch / "ray",
         head=head,
         resources=machine.resources,
         labels=machine.labels,
-        autoscaling_config=autoscaling_config,
+        autoscaling_config=autoscaling,
     )
 
 
-def variables_of(machine: Machine, identity: Identity) -> dict[str, str]:
+def ray_variables(machine: Machine, identity: Identity) -> dict[str, str]:
     """The environment variables by which Ray's autoscaler knows the machine, and those for jobs."""
     variables = {
         "RAY_CLOUD_INSTANCE_ID": identity.instance_id,
@@ -88,23 +84,25 @@ def variables_of(machine: Machine, identity: Identity) -> dict[str, str]:
 
 def become_node(machine: Machine) -> None:
     """Replace this process with `ray start --block`."""
-    this = identity(InstanceMetadata())
+    identity = read_identity(InstanceMetadata())
     head, autoscaling_config = None, None
     if machine.role == "head":
         from rungwise.cluster.aws import autoscaling
 
         autoscaling_config = Path(os.environ["RUNTIME_DIRECTORY"]) / _AUTOSCALING_FILE
-        autoscaling.write(machine, this.instance_id, autoscaling_config)
+        autoscaling.write_config(machine, identity.instance_id, autoscaling_config)
     else:
         assert machine.head_address is not None
-        head = f"{_wait_for(machine.head_address)}:{GCS_PORT}"
-    started = command(node_of(machine, this, scratch_folder(), head, autoscaling_config))
-    more = variables_of(machine, this) | (ray_variables() if machine.role == "head" else {})
-    variables = environment(TOKEN_FILE, **machine.environment, **more)
-    os.execve(started[0], started, variables)
+        head = f"{_await_head(machine.head_address)}:{GCS_PORT}"
+    node = describe_node(machine, identity, scratch_folder(), head, autoscaling_config)
+    command = start_command(node)
+    variables = ray_variables(machine, identity)
+    if machine.role == "head":
+        variables |= dashboard_variables()
+    os.execve(command[0], command, environment(TOKEN_FILE, **machine.environment, **variables))
 
 
-def _wait_for(head: str) -> str:
+def _await_head(head: str) -> str:
     """Wait until the head, which may start later or be replaced, accepts connections. Returns its
     IP address, since Ray 2.60 does not resolve every name that the machine does."""
     polls = 0

@@ -14,7 +14,7 @@ import os
 import pwd
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def provide_scratch(machine: Machine) -> None:
         where = "what is mounted already"
     else:
         disks = find_disks(_run("lsblk", "--json", "--output", _COLUMNS))
-        for command in plan(disks, folder, bool(shutil.which("mdadm"))):
+        for command in plan_mount(disks, folder, bool(shutil.which("mdadm"))):
             _run(*command)
         where = disks.mounted or disks.labelled or ", ".join(disks.empty) or "the root disk"
     user = pwd.getpwnam(SERVICE_USER)
@@ -67,16 +67,16 @@ def find_disks(lsblk: str) -> Disks:
         for disk in json.loads(lsblk)["blockdevices"]
         if disk["type"] == "disk" and (disk["model"] or "").strip() == _MODEL
     ]
-    below = [part for disk in disks for part in _family(disk)]
-    mounts = [point for part in below for point in part["mountpoints"] if point]
+    parts = [part for disk in disks for part in (disk, *_descendants(disk))]
+    mounts = [point for part in parts for point in part["mountpoints"] if point]
     labelled = [
-        part["path"] for part in below if part["label"] == _LABEL and part["fstype"] == "ext4"
+        part["path"] for part in parts if part["label"] == _LABEL and part["fstype"] == "ext4"
     ]
     empty = [disk["path"] for disk in disks if not disk["fstype"] and not disk.get("children")]
     return Disks(tuple(empty), labelled[0] if labelled else None, mounts[0] if mounts else None)
 
 
-def plan(disks: Disks, folder: Path, has_mdadm: bool) -> Iterator[Sequence[str]]:
+def plan_mount(disks: Disks, folder: Path, has_mdadm: bool) -> Iterator[Sequence[str]]:
     """The commands that put `folder` on the disks; none if it stays on the root disk."""
     if disks.mounted is not None:
         place = f"{disks.mounted.rstrip('/')}/{_LABEL}"
@@ -95,14 +95,14 @@ def plan(disks: Disks, folder: Path, has_mdadm: bool) -> Iterator[Sequence[str]]
         yield ["mount", "--options", "noatime,nodev,nosuid", device, str(folder)]
 
 
-def _family(disk: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    yield disk
+def _descendants(disk: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for child in disk.get("children", []):
-        yield from _family(child)
+        yield child
+        yield from _descendants(child)
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UserError(f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise UserError(f"{command[0]} failed: {result.stderr.strip() or result.stdout.strip()}")
+    return result.stdout

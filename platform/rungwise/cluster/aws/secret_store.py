@@ -16,12 +16,10 @@ def read_secret(arn: str, region: str) -> str | None:
 
     try:
         return _client(region).get_secret_value(SecretId=arn)["SecretString"]
-    except ClientError as error:
-        # Also returned for a secret that exists but has no value yet.
-        if error.response["Error"]["Code"] == "ResourceNotFoundException":
+    except (BotoCoreError, ClientError) as error:
+        # Also the answer for a secret that exists but has no value yet.
+        if "ResourceNotFoundException" in str(error):
             return None
-        raise UserError(f"cannot read the secret {arn}: {error}") from error
-    except BotoCoreError as error:
         raise UserError(f"cannot read the secret {arn}: {error}") from error
 
 

@@ -25,7 +25,7 @@ _POLLS_A_MESSAGE = 12
 def provide_token(machine: Machine, path: Path = TOKEN_FILE, user: str = SERVICE_USER) -> None:
     """Wait for the cluster's token and write it to `path`, readable only by `user`."""
     polls = 0
-    while not (token := _if_readable(machine)):
+    while not (token := _read_token(machine)):
         if polls % _POLLS_A_MESSAGE == 0:
             _LOGGER.info("waiting for the token, which the head makes")
         polls += 1
@@ -35,7 +35,7 @@ def provide_token(machine: Machine, path: Path = TOKEN_FILE, user: str = SERVICE
     _LOGGER.info(f"the token of cluster {machine.cluster} is in {path}")
 
 
-def _if_readable(machine: Machine) -> str | None:
+def _read_token(machine: Machine) -> str | None:
     assert machine.token_secret is not None
     try:
         token = read_secret(machine.token_secret, machine.region)

@@ -27,20 +27,20 @@ _WORKERS = 2
 def become_server(machine: Machine, folder: Path = RUNTIME_FOLDER) -> None:
     """Fetch the password and replace this process with the server."""
     user = write_password(machine, folder)
-    variables = environment(machine, folder / _PASSWORD_FILE)
-    os.execve(sys.executable, command(machine, user), {**os.environ, **variables})
+    variables = server_environment(machine, folder / _PASSWORD_FILE)
+    os.execve(sys.executable, server_command(machine, user), {**os.environ, **variables})
 
 
 def write_password(machine: Machine, folder: Path = RUNTIME_FOLDER) -> str:
     """Write libpq's password file and return the user name. Raises UserError if the secret is
     malformed."""
     assert machine.database is not None
-    user, password = _credentials(machine.database, machine.region)
-    write_private(folder / _PASSWORD_FILE, password_line(machine.database, user, password))
+    user, password = _read_credentials(machine.database, machine.region)
+    write_private(folder / _PASSWORD_FILE, format_password(machine.database, user, password))
     return user
 
 
-def password_line(database: Database, user: str, password: str) -> str:
+def format_password(database: Database, user: str, password: str) -> str:
     """A line of libpq's password file, with colons and backslashes escaped.
     https://www.postgresql.org/docs/current/libpq-pgpass.html"""
     fields = (database.host, str(database.port), database.name, user, password)
@@ -48,7 +48,7 @@ def password_line(database: Database, user: str, password: str) -> str:
     return ":".join(escaped) + "\n"
 
 
-def command(machine: Machine, user: str) -> list[str]:
+def server_command(machine: Machine, user: str) -> list[str]:
     """The server's command. It listens on all addresses; the security group filters."""
     assert machine.database is not None
     assert machine.artifact_uri is not None
@@ -64,7 +64,7 @@ def command(machine: Machine, user: str) -> list[str]:
     return arguments
 
 
-def environment(machine: Machine, password_file: Path) -> Mapping[str, str]:
+def server_environment(machine: Machine, password_file: Path) -> Mapping[str, str]:
     """The server's environment: password file, no telemetry, no job runner."""
     return {
         "PGPASSFILE": str(password_file),
@@ -74,7 +74,7 @@ def environment(machine: Machine, password_file: Path) -> Mapping[str, str]:
     }
 
 
-def _credentials(database: Database, region: str) -> tuple[str, str]:
+def _read_credentials(database: Database, region: str) -> tuple[str, str]:
     text = read_secret(database.secret, region)
     try:
         credentials = json.loads(text or "")

@@ -11,14 +11,14 @@ from rich.console import Console
 from rungwise.cluster import registry
 from rungwise.cluster.local import services
 from rungwise.cluster.local.folder import ClusterFolder
-from rungwise.cluster.local.processes import end, running
+from rungwise.cluster.local.processes import end_processes, find_process
 from rungwise.cluster.registry import RegisteredCluster
 
 _JOBS_SECONDS = 15.0
 _POLL_SECONDS = 0.5
 
 
-def down(name: str | None, console: Console) -> None:
+def stop_cluster(name: str | None, console: Console) -> None:
     """Stop the cluster's jobs, end its processes, remove its token and record; logs stay. Raises
     UserError if no cluster has that name, or there are several and no name is given."""
     cluster = registry.find(name)
@@ -27,29 +27,27 @@ def down(name: str | None, console: Console) -> None:
         return
     folder = ClusterFolder(cluster.name)
     with folder.locked(), console.status(f"ending {cluster.name}"):
-        ended_before = [entry.what for entry in cluster.processes if running(entry) is None]
-        stopped = _stop_jobs(cluster)
-        count = end(cluster.processes, folder.scratch)
+        missing = [entry.what for entry in cluster.processes if find_process(entry) is None]
+        jobs = _stop_jobs(cluster)
+        count = end_processes(cluster.processes, folder.scratch)
         folder.clear()
-    if ended_before:
-        console.print(f"had ended by itself: {', '.join(ended_before)}", highlight=False)
-    if stopped:
-        console.print(
-            f"stopped {stopped} running jobs; submit them again to go on", highlight=False
-        )
-    console.print(f"ended {count} processes of the cluster {cluster.name}", highlight=False)
-    console.print(f"logs stay in {folder.logs}", markup=False, highlight=False, soft_wrap=True)
+    if missing:
+        console.print(f"had ended by itself: {', '.join(missing)}")
+    if jobs:
+        console.print(f"stopped {jobs} running jobs; submit them again to go on")
+    console.print(f"ended {count} processes of the cluster {cluster.name}")
+    console.print(f"logs stay in {folder.logs}")
 
 
 def _stop_jobs(cluster: RegisteredCluster) -> int:
     """Stop running jobs so that they close their MLflow runs; return how many there were."""
     dashboard, token = cluster.job_address, Path(cluster.token_path)
-    stopped = []
+    jobs = []
     with contextlib.suppress(OSError, ValueError):
-        stopped = services.jobs(dashboard, token)
-        for job in stopped:
+        jobs = services.list_jobs(dashboard, token)
+        for job in jobs:
             services.stop_job(dashboard, token, job["submission_id"])
         deadline = time.monotonic() + _JOBS_SECONDS
-        while services.jobs(dashboard, token) and time.monotonic() < deadline:
+        while services.list_jobs(dashboard, token) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-    return len(stopped)
+    return len(jobs)

@@ -62,7 +62,7 @@ class ClusterFolder:
                 ) from error
             yield
 
-    def make(self) -> Path:
+    def create(self) -> Path:
         """Create a new token, empty logs and a new scratch folder; return the scratch folder."""
         shutil.rmtree(self.logs, ignore_errors=True)
         self.logs.mkdir(mode=0o700)
@@ -81,10 +81,10 @@ class ClusterFolder:
         """Remove all but logs and measurements; the record goes last, so this can be repeated."""
         if scratch := self.scratch:
             for logs in sorted(scratch.glob("*/session_[0-9]*/logs")):
-                kept = self.logs / "ray" / logs.parents[1].name
-                shutil.rmtree(kept, ignore_errors=True)
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                shutil.move(logs, kept)
+                copy = self.logs / "ray" / logs.parents[1].name
+                shutil.rmtree(copy, ignore_errors=True)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(logs, copy)
             shutil.rmtree(scratch, ignore_errors=True)
             self._link.unlink()
         self.token.unlink(missing_ok=True)

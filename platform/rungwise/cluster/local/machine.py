@@ -47,7 +47,9 @@ class Share:
         return {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.devices)}
 
 
-def divide(nodes: int, cores: int, devices: list[str], cpus: int | None = None) -> list[Share]:
+def divide_machine(
+    nodes: int, cores: int, devices: list[str], cpus: int | None = None
+) -> list[Share]:
     """A share per node: `cpus`, or the cores divided, at least one each; each GPU once."""
     return [
         Share(
@@ -58,12 +60,12 @@ def divide(nodes: int, cores: int, devices: list[str], cpus: int | None = None) 
     ]
 
 
-def cores() -> int:
+def count_cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def devices() -> list[str]:
+def list_devices() -> list[str]:
     """The GPUs that this process sees, named as in CUDA_VISIBLE_DEVICES."""
     import torch
 
@@ -73,25 +75,25 @@ def devices() -> list[str]:
 
 
 class Ports:
-    """Hands out ports that nothing listens on, each once."""
+    """Chooses ports that nothing listens on, each once."""
 
     def __init__(self) -> None:
-        self._given: set[int] = set()
+        self._used: set[int] = set()
 
-    def wanted(self, port: int, option: str) -> int:
+    def claim(self, port: int, option: str) -> int:
         """Take exactly this port. Raises UserError if it is in use."""
         if not 1024 <= port <= 65535:
             raise UserError(f"{option} is {port}; expected a port from 1024 to 65535")
-        if port in self._given or not is_free(port):
+        if port in self._used or not is_free(port):
             raise UserError(f"port {port} is taken; choose another with {option}, or leave it out")
-        self._given.add(port)
+        self._used.add(port)
         return port
 
     def near(self, port: int) -> int:
         """Take this port or the next free one. Raises UserError if none of 100 is free."""
         for candidate in range(port, min(port + _NEIGHBOURS, 65536)):
-            if candidate not in self._given and is_free(candidate):
-                self._given.add(candidate)
+            if candidate not in self._used and is_free(candidate):
+                self._used.add(candidate)
                 return candidate
         raise UserError(f"no port is free from {port} to {port + _NEIGHBOURS - 1} on this machine")
 
@@ -115,7 +117,7 @@ def can_bind(address: str, port: int = 0) -> bool:
     return False
 
 
-def address_of(number: int) -> str:
+def node_address(number: int) -> str:
     """The address of node 0 (the head), 1 and so on. Not 127.0.0.1, which Ray would replace."""
     return f"127.0.0.{number + 2}"
 
@@ -127,7 +129,7 @@ def check_nodes(nodes: int, cpus: int | None) -> None:
     if cpus is not None and cpus < 1:
         raise UserError(f"--cpus is {cpus}; expected 1 or more, or leave it out")
     for number in range(nodes):
-        address = address_of(number)
+        address = node_address(number)
         if not can_bind(address):
             raise UserError(
                 f"{address} is no address of this machine, and each node needs one; add it to the "
@@ -136,7 +138,7 @@ def check_nodes(nodes: int, cpus: int | None) -> None:
             )
 
 
-def local_root(root: str) -> Path:
+def create_root(root: str) -> Path:
     """Return the folder `root`, created if necessary. Raises UserError if it is unusable."""
     if is_remote(root):
         raise UserError(
@@ -155,7 +157,7 @@ def local_root(root: str) -> Path:
     return path
 
 
-def check_room(nodes: int, root: Path) -> None:
+def check_capacity(nodes: int, root: Path) -> None:
     """Raise UserError if there is too little memory or disk to start at all."""
     needed = _MEMORY_GIB + _MEMORY_GIB_PER_NODE * nodes
     available = psutil.virtual_memory().available / 2**30

@@ -27,12 +27,12 @@ _GRACE_SECONDS = 5.0
 _KILLS = 20
 
 
-def marked(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
+def mark_environment(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
     """Add the mark of the cluster with this scratch folder to `environment`."""
     return {**environment, **_KEEP_ENVIRONMENT, MARK: str(scratch)}
 
 
-def start(
+def start_process(
     what: str, command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> tuple[psutil.Popen, Process]:
     """Start a process that this terminal's signals do not reach, with its output in `log`."""
@@ -48,7 +48,7 @@ def start(
     return process, Process(what, process.pid, process.create_time())
 
 
-def running(recorded: Process) -> psutil.Process | None:
+def find_process(recorded: Process) -> psutil.Process | None:
     """The recorded process; None if it has ended, even if its pid was reused."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(recorded.pid)
@@ -59,56 +59,52 @@ def running(recorded: Process) -> psutil.Process | None:
     return None
 
 
-def family(recorded: Iterable[Process], scratch: Path | None) -> list[psutil.Process]:
+def find_family(recorded: Iterable[Process], scratch: Path | None) -> list[psutil.Process]:
     """Every live process of the cluster: recorded, a descendant of those, or marked."""
-    processes = [process for entry in recorded if (process := running(entry))]
+    processes = [process for entry in recorded if (process := find_process(entry))]
     if scratch is not None:
-        processes += [
-            process for process in psutil.process_iter() if _mark(process) == str(scratch)
-        ]
+        processes += [each for each in psutil.process_iter() if _read_mark(each) == str(scratch)]
     for process in list(processes):
         with contextlib.suppress(psutil.NoSuchProcess):
             processes += process.children(recursive=True)
-    alive = {process.pid: process for process in processes if _alive(process)}
+    alive = {process.pid: process for process in processes if _is_alive(process)}
     alive.pop(os.getpid(), None)
     return list(alive.values())
 
 
-def end(recorded: Sequence[Process], scratch: Path | None) -> int:
+def end_processes(recorded: Sequence[Process], scratch: Path | None) -> int:
     """End every process of the cluster, by SIGTERM and then SIGKILL; return their number. Raises
     UserError if one cannot be ended."""
-    left = family(recorded, scratch)
-    before = len(left)
+    count = len(find_family(recorded, scratch))
     for last in (False, True):
-        asked = [
+        processes = [
             process
             for entry in recorded
-            if (entry.what in _LAST) == last and (process := running(entry))
+            if (entry.what in _LAST) == last and (process := find_process(entry))
         ]
-        for process in asked:
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
-        psutil.wait_procs(asked, _GRACE_SECONDS)
+        psutil.wait_procs(processes, _GRACE_SECONDS)
     for _ in range(_KILLS):
-        left = family(recorded, scratch)
-        if not left:
-            return before
-        for process in left:
+        if not (processes := find_family(recorded, scratch)):
+            return count
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(left, 1)
-    ids = ", ".join(str(process.pid) for process in left)
+        psutil.wait_procs(processes, 1)
+    ids = ", ".join(str(process.pid) for process in processes)
     raise UserError(f"these processes do not end: {ids}; look at what holds them, then try again")
 
 
-def _mark(process: psutil.Process) -> str | None:
+def _read_mark(process: psutil.Process) -> str | None:
     # Other users' processes hide their environment, and kernel threads have none.
     with contextlib.suppress(psutil.Error, OSError):
         return process.environ().get(MARK)
     return None
 
 
-def _alive(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False

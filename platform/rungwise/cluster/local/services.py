@@ -18,10 +18,10 @@ _ANSWER_SECONDS = 5.0
 _SCRAPE = "10s"
 
 
-def mlflow(root: Path, port: int) -> list[str]:
-    """The command of an MLflow server for the store that local runs with the same root write to. As
-    in such runs, artifacts are written directly to their folder, not through the server: an
-    experiment keeps its first location, which must be reachable without the server."""
+def mlflow_command(root: Path, port: int) -> list[str]:
+    """The command of an MLflow server for the store of local runs with the same root. Artifacts are
+    written directly to their folder as in such runs, since an experiment keeps its first location,
+    which must be reachable without the server."""
     uri = default_uri(Folder.at(root), None)
     location = artifact_location(uri)
     assert location is not None, "a store of a local root is SQLite"
@@ -30,7 +30,7 @@ def mlflow(root: Path, port: int) -> list[str]:
     return [*command, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
 
 
-def prometheus(
+def prometheus_command(
     folder: Path, dashboard: str, token: Path, port: int, gpus: bool = False
 ) -> list[str] | None:
     """The command of a Prometheus that scrapes Ray's nodes; None if it is not installed."""
@@ -38,41 +38,42 @@ def prometheus(
     if binary is None:
         return None
     settings = dashboards.configuration(dashboard, token, _SCRAPE, gpus)
-    return dashboards.prometheus(binary, folder / "prometheus.yml", settings, folder / "data", port)
+    return dashboards.configure_prometheus(
+        binary, folder / "prometheus.yml", settings, folder / "data", port
+    )
 
 
-def answered(question: Callable[[], object]) -> bool:
+def is_answering(query: Callable[[], object]) -> bool:
     """Whether a request to a service, one of those below, returns something non-empty."""
     try:
-        return bool(question())
+        return bool(query())
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def nodes(dashboard: str, token: Path) -> set[str]:
+def list_nodes(dashboard: str, token: Path) -> set[str]:
     """The addresses of the nodes that Ray counts as alive."""
-    state = json.loads(ask(f"{dashboard}/api/v0/nodes?limit=1000", token=token))
+    state = json.loads(request(f"{dashboard}/api/v0/nodes?limit=1000", token=token))
     rows = state["data"]["result"]["result"]
     return {row["node_ip"] for row in rows if row["state"] == "ALIVE"}
 
 
-def jobs(dashboard: str, token: Path) -> list[dict[str, Any]]:
+def list_jobs(dashboard: str, token: Path) -> list[dict[str, Any]]:
     """The submitted jobs that have not ended. Raises OSError or ValueError without an answer."""
-    rows = json.loads(ask(f"{dashboard}/api/jobs/", token=token))
+    rows = json.loads(request(f"{dashboard}/api/jobs/", token=token))
     return [row for row in rows if row["submission_id"] and row["status"] in ("PENDING", "RUNNING")]
 
 
 def stop_job(dashboard: str, token: Path, submission_id: str) -> None:
     """Stop a job, which closes its run as Ctrl-C does. Raises OSError if refused."""
-    ask(f"{dashboard}/api/jobs/{submission_id}/stop", "POST", token)
+    request(f"{dashboard}/api/jobs/{submission_id}/stop", "POST", token)
 
 
-def ask(url: str, method: str = "GET", token: Path | None = None) -> bytes:
+def request(url: str, method: str = "GET", token: Path | None = None) -> bytes:
     """The body of a response. Raises OSError unless the server answers 200."""
-    request = urllib.request.Request(url, method=method)
-    if token is not None:
-        request.add_header("Authorization", f"Bearer {token.read_text().strip()}")
+    headers = {} if token is None else {"Authorization": f"Bearer {token.read_text().strip()}"}
     # A proxy could not reach this machine's loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=_ANSWER_SECONDS) as answer:
-        return answer.read()
+    query = urllib.request.Request(url, method=method, headers=headers)
+    with opener.open(query, timeout=_ANSWER_SECONDS) as response:
+        return response.read()

@@ -23,15 +23,21 @@ from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.local.machine import (
     Ports,
     Share,
-    address_of,
+    check_capacity,
     check_nodes,
-    check_room,
-    cores,
-    devices,
-    divide,
-    local_root,
+    count_cores,
+    create_root,
+    divide_machine,
+    list_devices,
+    node_address,
 )
-from rungwise.cluster.local.processes import end, family, marked, running, start
+from rungwise.cluster.local.processes import (
+    end_processes,
+    find_family,
+    find_process,
+    mark_environment,
+    start_process,
+)
 from rungwise.cluster.registry import RegisteredCluster
 from rungwise.core.errors import UserError
 
@@ -44,7 +50,7 @@ _OLD_MLFLOW = "out-of-date database schema"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Settings:
     """The options of `rungwise up`; None chooses automatically."""
 
     name: str = "local"
@@ -58,41 +64,43 @@ class Wanted:
     grafana_port: int | None = None
 
 
-def up(wanted: Wanted, console: Console) -> RegisteredCluster:
+def start_cluster(settings: Settings, console: Console) -> RegisteredCluster:
     """Return the running cluster of that name, or start one. Raises UserError if it cannot be
     started here, or one of that name is broken."""
-    folder = ClusterFolder(wanted.name)
+    folder = ClusterFolder(settings.name)
     with folder.locked():
         if (cluster := _running_cluster(folder, console)) is not None:
             console.print(f"the cluster {cluster.name} runs already")
             return cluster
-        check_nodes(wanted.nodes, wanted.cpus)
-        root = local_root(wanted.root)
-        check_room(wanted.nodes, root)
-        if wanted.dashboards and shutil.which("prometheus") is None:
+        check_nodes(settings.nodes, settings.cpus)
+        root = create_root(settings.root)
+        check_capacity(settings.nodes, root)
+        if settings.dashboards and shutil.which("prometheus") is None:
             raise UserError(
                 "--dashboards needs prometheus, which is not installed (Debian: apt-get install "
                 "--no-install-recommends prometheus)"
             )
-        if wanted.grafana_port is not None and not wanted.dashboards:
+        if settings.grafana_port is not None and not settings.dashboards:
             raise UserError("--grafana-port needs --dashboards, which starts Grafana")
-        shares = divide(wanted.nodes, cores(), devices(), wanted.cpus)
+        shares = divide_machine(settings.nodes, count_cores(), list_devices(), settings.cpus)
         ports = Ports()
-        api_port = _port(ports, wanted.port, ray_start.DASHBOARD_PORT, "--port")
-        mlflow_port = _port(ports, wanted.mlflow_port, _MLFLOW_PORT, "--mlflow-port")
-        prometheus_port = _port(
-            ports, wanted.prometheus_port, _PROMETHEUS_PORT, "--prometheus-port"
-        )
+
+        def choose_uri(port: int | None, usual: int, option: str) -> str:
+            chosen = ports.near(usual) if port is None else ports.claim(port, option)
+            return f"http://127.0.0.1:{chosen}"
+
+        job_address = choose_uri(settings.port, ray_start.DASHBOARD_PORT, "--port")
+        tracking_uri = choose_uri(settings.mlflow_port, _MLFLOW_PORT, "--mlflow-port")
+        prometheus_uri = choose_uri(settings.prometheus_port, _PROMETHEUS_PORT, "--prometheus-port")
         grafana_uri = None
-        if wanted.dashboards and dashboards.grafana_binary() is not None:
-            grafana_port = _port(ports, wanted.grafana_port, _GRAFANA_PORT, "--grafana-port")
-            grafana_uri = f"http://127.0.0.1:{grafana_port}"
+        if settings.dashboards and dashboards.find_grafana() is not None:
+            grafana_uri = choose_uri(settings.grafana_port, _GRAFANA_PORT, "--grafana-port")
         cluster = RegisteredCluster(
-            name=wanted.name,
-            job_address=f"http://127.0.0.1:{api_port}",
-            ray_address=f"{address_of(0)}:{ports.near(ray_start.GCS_PORT)}",
+            name=settings.name,
+            job_address=job_address,
+            ray_address=f"{node_address(0)}:{ports.near(ray_start.GCS_PORT)}",
             token_path=str(folder.token),
-            tracking_uri=f"http://127.0.0.1:{mlflow_port}",
+            tracking_uri=tracking_uri,
             prometheus_uri=None,
             root=str(root.parent),
             processes=(),
@@ -101,20 +109,22 @@ def up(wanted: Wanted, console: Console) -> RegisteredCluster:
         # Saved before anything is started, so that `down` finds whatever was started.
         registry.save(cluster)
         try:
-            starting = _Starting(cluster, folder, folder.make(), ports)
+            starter = _Starter(cluster, folder, folder.create(), ports)
             with console.status("starting") as status:
-                starting.run(shares, root, f"http://127.0.0.1:{prometheus_port}", status)
+                starter.run(shares, root, prometheus_uri, status)
         except BaseException:
-            recorded = registry.find(wanted.name)
-            assert recorded is not None, "it was saved above"
-            end(recorded.processes, folder.scratch)
+            record = registry.find(settings.name)
+            assert record is not None, "it was saved above"
+            end_processes(record.processes, folder.scratch)
             folder.clear()
             raise
         folder.ready.touch()
-        return starting.cluster
+        return starter.cluster
 
 
-class _Starting:
+class _Starter:
+    """Starts the processes of a cluster, and adds each to its record."""
+
     def __init__(
         self, cluster: RegisteredCluster, folder: ClusterFolder, scratch: Path, ports: Ports
     ) -> None:
@@ -133,43 +143,44 @@ class _Starting:
             AUTOSCALER_METRIC_PORT=str(ports.any()),
             DASHBOARD_METRIC_PORT=str(ports.any()),
         )
-        self._environment = marked(variables, scratch)
+        self._environment = mark_environment(variables, scratch)
 
     def run(self, shares: list[Share], root: Path, prometheus_uri: str, status: Status) -> None:
         """Start everything and wait for it. Raises UserError if a process ends or stays silent."""
         api, token = self.cluster.job_address, self._folder.token
         tracking = self.cluster.tracking_uri
-        places = self._folder.prometheus
-        data = places / "grafana"
+        data = self._folder.prometheus / "grafana"
         if grafana_uri := self.cluster.grafana_uri:
             self._environment |= dashboards.ray_environment(prometheus_uri, grafana_uri, data)
-        self._start("mlflow", services.mlflow(root, _port_of(tracking)))
+        self._start("mlflow", services.mlflow_command(root, _get_port(tracking)))
         self._start_node(0, shares[0])
         status.update("waiting for Ray's head")
-        self._wait("head", lambda: address_of(0) in services.nodes(api, token))
+        self._wait("head", lambda: node_address(0) in services.list_nodes(api, token))
         for number, share in enumerate(shares[1:], start=1):
             self._start_node(number, share)
         gpus = any(share.devices for share in shares)
-        command = services.prometheus(places, api, token, _port_of(prometheus_uri), gpus)
+        command = services.prometheus_command(
+            self._folder.prometheus, api, token, _get_port(prometheus_uri), gpus
+        )
         if command is not None:
             self.cluster = replace(self.cluster, prometheus_uri=prometheus_uri)
             self._start("prometheus", command)
             status.update("waiting for Prometheus")
-            self._wait("prometheus", lambda: services.ask(f"{prometheus_uri}/-/ready"))
-        if grafana_uri and (binary := dashboards.grafana_binary()):
-            port = _port_of(grafana_uri)
+            self._wait("prometheus", lambda: services.request(f"{prometheus_uri}/-/ready"))
+        if grafana_uri and (binary := dashboards.find_grafana()):
+            port = _get_port(grafana_uri)
             more = dashboards.grafana_environment(prometheus_uri, data, port)
-            self._start("grafana", dashboards.grafana(binary), more)
+            self._start("grafana", dashboards.grafana_command(binary), more)
             status.update("waiting for Grafana")
-            self._wait("grafana", lambda: services.ask(f"{grafana_uri}/api/health"))
+            self._wait("grafana", lambda: services.request(f"{grafana_uri}/api/health"))
         for number in range(1, len(shares)):
-            name, address = _name_of(number), address_of(number)
+            name, address = _node_name(number), node_address(number)
             status.update(f"waiting for {name}")
-            self._wait(name, lambda address=address: address in services.nodes(api, token))
+            self._wait(name, lambda address=address: address in services.list_nodes(api, token))
         status.update("waiting for MLflow")
-        self._wait("mlflow", lambda: services.ask(f"{tracking}/health"))
+        self._wait("mlflow", lambda: services.request(f"{tracking}/health"))
         status.update("waiting for the job API")
-        self._wait("head", lambda: services.jobs(api, token) is not None)
+        self._wait("head", lambda: services.list_jobs(api, token) is not None)
 
     def _start_node(self, number: int, share: Share) -> None:
         # Ports that Ray would choose equal on every node; it picks free ones for all others.
@@ -178,27 +189,29 @@ class _Starting:
         if number == 0:
             more += ["--ray-client-server-port", str(self._ports.any())]
         node = ray_start.Node(
-            address=address_of(number),
-            temp_dir=self._scratch / _name_of(number),
+            address=node_address(number),
+            temp_dir=self._scratch / _node_name(number),
             head=self.cluster.ray_address if number else None,
             resources=share.resources,
-            gcs_port=_port_of(self.cluster.ray_address),
-            dashboard_port=_port_of(self.cluster.job_address),
+            gcs_port=_get_port(self.cluster.ray_address),
+            dashboard_port=_get_port(self.cluster.job_address),
             metrics_port=self._ports.any(),
             object_store_bytes=_OBJECT_STORE_BYTES,
             more=tuple(more),
         )
-        self._start(_name_of(number), ray_start.command(node), share.environment)
+        self._start(_node_name(number), ray_start.start_command(node), share.environment)
 
     def _start(self, what: str, command: list[str], more: dict[str, str] | None = None) -> None:
-        process, entry = start(what, command, self._environment | (more or {}), self._log(what))
+        process, entry = start_process(
+            what, command, self._environment | (more or {}), self._log(what)
+        )
         self._started[what] = process
         self.cluster = replace(self.cluster, processes=(*self.cluster.processes, entry))
         registry.save(self.cluster)
 
-    def _wait(self, what: str, question: Callable[[], object]) -> None:
+    def _wait(self, what: str, query: Callable[[], object]) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while not services.answered(question):
+        while not services.is_answering(query):
             for name, process in self._started.items():
                 if process.poll() is not None:
                     raise UserError(f"{name} has ended: {self._reason(name)}")
@@ -216,25 +229,25 @@ class _Starting:
         lines = self._log(what).read_text(errors="replace").splitlines()
         lines = [line.strip() for line in lines if line.strip()]
         errors = [line for line in lines if "Error" in line or "Exception" in line]
-        line = (errors or lines or ["it said nothing"])[-1][:_LOG_CHARACTERS]
-        place = f"{line} (all of it: {self._log(what)})"
+        line = (errors or lines or ["its log is empty"])[-1][:_LOG_CHARACTERS]
+        reason = f"{line} (all of it: {self._log(what)})"
         if what == "mlflow" and _OLD_MLFLOW in line:
-            return f"{place}; the store is another version's: choose another folder with --root"
-        return place
+            return f"{reason}; the store is another version's: choose another folder with --root"
+        return reason
 
 
 def _running_cluster(folder: ClusterFolder, console: Console) -> RegisteredCluster | None:
     """The cluster if it is running; one that ended by itself is cleared and gives None."""
-    named = {cluster.name: cluster for cluster in registry.all_clusters()}
-    if (cluster := named.get(folder.name)) is None:
+    clusters = {cluster.name: cluster for cluster in registry.all_clusters()}
+    if (cluster := clusters.get(folder.name)) is None:
         return None
-    if not family(cluster.processes, folder.scratch):
+    if not find_family(cluster.processes, folder.scratch):
         folder.clear()
         console.print(f"the last cluster {cluster.name} had ended by itself; its record is gone")
         return None
-    ended = [entry.what for entry in cluster.processes if running(entry) is None]
-    if ended or not folder.ready.exists():
-        why = f"{', '.join(ended)} ended by itself" if ended else "it was never ready"
+    missing = [entry.what for entry in cluster.processes if find_process(entry) is None]
+    if missing or not folder.ready.exists():
+        why = f"{', '.join(missing)} ended by itself" if missing else "it was never ready"
         raise UserError(
             f"a cluster {cluster.name} runs in part ({why}); end it with: "
             f"rungwise down --name {cluster.name}"
@@ -242,15 +255,11 @@ def _running_cluster(folder: ClusterFolder, console: Console) -> RegisteredClust
     return cluster
 
 
-def _port(ports: Ports, wanted: int | None, usual: int, option: str) -> int:
-    return ports.near(usual) if wanted is None else ports.wanted(wanted, option)
-
-
-def _name_of(number: int) -> str:
+def _node_name(number: int) -> str:
     return f"node-{number + 1}" if number else "head"
 
 
-def _port_of(address: str) -> int:
+def _get_port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
@@ -261,8 +270,8 @@ def _boards(cluster: RegisteredCluster) -> str:
     return f"{cluster.grafana_uri}/dashboards, {page}" if cluster.grafana_uri else page
 
 
-def show(cluster: RegisteredCluster, console: Console) -> None:
-    """Print all addresses and what to do next."""
+def describe_cluster(cluster: RegisteredCluster) -> str:
+    """All addresses and what to do next, in lines."""
     root = Path(cluster.root)
     count = sum(
         entry.what == "head" or entry.what.startswith("node-") for entry in cluster.processes
@@ -280,8 +289,7 @@ def show(cluster: RegisteredCluster, console: Console) -> None:
         ("artifacts", f"a recipe's `root: artifacts` is {root / 'artifacts'}"),
         ("logs", str(folder.logs)),
         ("", ""),
-        ("next", f"rungwise submit workflows/pretrain.py workflows/configs/quickstart.yaml{name}"),
+        ("next", f"rungwise submit pretrain quickstart{name}"),
         ("", f"rungwise down{name}"),
     ]
-    for what, where in rows:
-        console.print(f"{what:<14} {where}".rstrip(), markup=False, highlight=False, soft_wrap=True)
+    return "\n".join(f"{what:<14} {text}".rstrip() for what, text in rows)

@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
 
 _FOLDER = Path("infra/terraform/examples/cpu-smoke")
@@ -30,7 +31,7 @@ _HELP = "manage a cluster on AWS: shows Terraform's plan, asks first"
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "cluster", cluster, _HELP)
+    parser = add_verb(commands, cluster, _HELP)
     parser.add_argument("action", choices=("create", "status", "delete"))
     parser.add_argument(
         "overrides", metavar="VARIABLE=VALUE", nargs="*", help="set a variable, as JSON or text"
@@ -56,7 +57,7 @@ def cluster(options: argparse.Namespace) -> None:
             "https://developer.hashicorp.com/terraform/install"
         )
     actions = {"create": _create, "status": _status, "delete": _delete}
-    actions[options.action](options, Console(highlight=False, soft_wrap=True))
+    actions[options.action](options, plain_console())
 
 
 def _create(options: argparse.Namespace, console: Console) -> None:
@@ -64,27 +65,27 @@ def _create(options: argparse.Namespace, console: Console) -> None:
 
     file = options.folder / "terraform.tfvars.json"
     try:
-        before = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        stored = json.loads(file.read_text("utf-8")) if file.exists() else {}
     except ValueError as error:
         raise UserError(f"{file} is not JSON ({error}); mend or delete it") from error
-    asked = _asked(options)
-    if "alert_emails" not in before | asked:
+    arguments = _parse_variables(options)
+    if "alert_emails" not in stored | arguments:
         raise UserError("budget alerts have no address; give --email ADDRESS")
-    found = _session().get_config_variable("region") or "us-east-1"
-    region = asked.get("region") or before.get("region") or found
+    default = _session().get_config_variable("region") or "us-east-1"
+    region = arguments.get("region") or stored.get("region") or default
     console.print(f"account {_account(region)}, region {region}")
-    if before.get("region") != region:
-        before |= _of_region(region)
-    values = before | asked | {"region": region}
+    if stored.get("region") != region:
+        stored |= _find_image_and_zones(region)
+    values = stored | arguments | {"region": region}
     path = Path(values.setdefault("package_path", str(_PACKAGE.absolute())))
     if not path.exists():
         _make_package(path, console)
-    console.print(f"package {path}; delete it to build it again", markup=False)
+    console.print(f"package {path}; delete it to build it again")
     values["package_sha256"] = file_digest(path)
     file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     if _apply(options, console, "create or change these resources and pay for them"):
         console.print("\nthe head node takes some minutes to install the package; then")
-        _show_commands(_outputs(options.folder), console)
+        _print_commands(_outputs(options.folder), console)
 
 
 def _status(options: argparse.Namespace, console: Console) -> None:
@@ -93,23 +94,22 @@ def _status(options: argparse.Namespace, console: Console) -> None:
     prices = {name: each["price_per_hour"] for name, each in outputs["machines"].items()}
     for name, machine in outputs["machines"].items():
         few, many, price = machine["minimum"], machine["maximum"], machine["price_per_hour"]
-        told = "price not known" if price is None else f"{price:.3f} USD an hour each"
-        console.print(f"{name:<12} {few if few == many else f'{few} to {many}'}, {told}")
+        rate = "price not known" if price is None else f"{price:.3f} USD an hour each"
+        console.print(f"{name:<12} {few if few == many else f'{few} to {many}'}, {rate}")
         least, most = least + few * (price or 0), most + many * (price or 0)
     console.print(
         f"at these prices {least:.3f} to {most:.3f} USD an hour; the MLflow host, its database, "
         "endpoints and disks cost extra (infra/terraform/README.md)"
     )
     if None in prices.values():
-        filled = json.dumps({name: price or 0 for name, price in prices.items()})
-        told = shlex.join([f"prices_per_hour={filled}", "--folder", str(options.folder)])
+        template = json.dumps({name: price or 0 for name, price in prices.items()})
+        arguments = [f"prices_per_hour={template}", "--folder", str(options.folder)]
         console.print(
             "to add missing prices, replace each 0 and run this while no job runs, since it "
-            f"replaces the head node: rungwise cluster create {told}",
-            markup=False,
+            f"replaces the head node: rungwise cluster create {shlex.join(arguments)}"
         )
     console.print(f"artifacts    {outputs['artifact_uri']}")
-    _show_commands(outputs, console)
+    _print_commands(outputs, console)
 
 
 def _delete(options: argparse.Namespace, console: Console) -> None:
@@ -131,57 +131,58 @@ def _apply(options: argparse.Namespace, console: Console, deed: str, *more: str)
     if not options.yes:
         if not sys.stdin.isatty():
             raise UserError("no terminal to ask for consent; read the plan and give --yes")
-        if console.input(f"\n{deed}? \\[y/N] ").strip().lower() not in ("y", "yes"):
+        if console.input(f"\n{deed}? [y/N] ", markup=False).strip().lower() not in ("y", "yes"):
             console.print("nothing was changed")
             return False
     _terraform(folder, "apply", "-input=false", _PLAN)
     return True
 
 
-def _terraform(folder: Path, *arguments: str, said: bool = False) -> str:
-    """Run Terraform in the folder; with `said`, return its output instead of showing it."""
+def _terraform(folder: Path, *arguments: str, capture: bool = False) -> str:
+    """Run Terraform in the folder; with `capture`, return its output instead of showing it."""
     command = ["terraform", f"-chdir={folder}", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE if said else None, text=True, check=False)
-    if done.returncode:
+    output = subprocess.PIPE if capture else None
+    result = subprocess.run(command, stdout=output, text=True, check=False)
+    if result.returncode:
         raise UserError(f"`terraform {arguments[0]}` failed in {folder}; see its output above")
-    return done.stdout
+    return result.stdout
 
 
 def _outputs(folder: Path) -> dict[str, Any]:
-    outputs = json.loads(_terraform(folder, "output", "-json", said=True))
+    outputs = json.loads(_terraform(folder, "output", "-json", capture=True))
     if not outputs:
         raise UserError(f"no cluster in {folder}; create one with `rungwise cluster create`")
     return {name: output["value"] for name, output in outputs.items()}
 
 
-def _show_commands(outputs: dict[str, Any], console: Console) -> None:
+def _print_commands(outputs: dict[str, Any], console: Console) -> None:
     connect = outputs["connect"]
     for what, name in (
         ("fetch its token, once", "token"),
         ("forward its port, and leave this running", "ray"),
         ("run a workflow, in another terminal", "submit"),
     ):
-        console.print(f"\n{what}:\n\n  {connect[name]}", markup=False)
+        console.print(f"\n{what}:\n\n  {connect[name]}")
 
 
-def _asked(options: argparse.Namespace) -> dict[str, Any]:
-    """The variables given on the command line."""
+def _parse_variables(options: argparse.Namespace) -> dict[str, Any]:
+    """The variables on the command line."""
     flags = {
         "region": options.region,
         "name": options.name,
         "alert_emails": options.email,
         "monthly_budget_usd": options.budget,
     }
-    asked = {name: value for name, value in flags.items() if value is not None}
+    variables = {name: value for name, value in flags.items() if value is not None}
     for override in options.overrides:
         name, equals, text = override.partition("=")
         if not equals:
             raise UserError(f"{override}: expected VARIABLE=VALUE")
         try:
-            asked[name] = json.loads(text)
+            variables[name] = json.loads(text)
         except ValueError:
-            asked[name] = text
-    return asked
+            variables[name] = text
+    return variables
 
 
 def _session() -> Any:
@@ -208,11 +209,13 @@ def _account(region: str | None) -> str:
     return _call("sts", region or "us-east-1", "get_caller_identity")["Account"]
 
 
-def _of_region(region: str) -> dict[str, Any]:
+def _find_image_and_zones(region: str) -> dict[str, Any]:
     """The id of the newest Ubuntu image, and the first two availability zones."""
     image = _call("ssm", region, "get_parameter", Name=_IMAGE)["Parameter"]["Value"]
-    only = [{"Name": "zone-type", "Values": ["availability-zone"]}]
-    zones = _call("ec2", region, "describe_availability_zones", Filters=only)["AvailabilityZones"]
+    filters = [{"Name": "zone-type", "Values": ["availability-zone"]}]
+    zones = _call("ec2", region, "describe_availability_zones", Filters=filters)[
+        "AvailabilityZones"
+    ]
     names = sorted(zone["ZoneName"] for zone in zones)
     return {"ami_id": image, "availability_zones": names[:2]}
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields
 
-from rich.console import Console
-
 from rungwise.commands.arguments import Commands, add_verb, port_number
+from rungwise.core.console import plain_console
 from rungwise.core.exit_codes import INTERRUPTED, OK
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "up", up, "start a Ray cluster of several nodes on this machine")
+    parser = add_verb(commands, up, "start a Ray cluster of several nodes on this machine")
     parser.add_argument("--nodes", type=int, default=2, metavar="N", help="default: 2")
     parser.add_argument("--cpus", type=int, metavar="N", help="per node; default: divide the cores")
     parser.add_argument("--name", default="local", help="name of the cluster, to run several")
@@ -36,12 +35,12 @@ def add(commands: Commands) -> None:
 
 def up(options: argparse.Namespace) -> int:
     """Start the cluster, or say that it runs already."""
-    from rungwise.cluster.local.up import Wanted, show, up
+    from rungwise.cluster.local.up import Settings, describe_cluster, start_cluster
 
-    wanted = Wanted(**{field.name: getattr(options, field.name) for field in fields(Wanted)})
-    console = Console()
+    settings = Settings(**{field.name: getattr(options, field.name) for field in fields(Settings)})
+    console = plain_console()
     try:
-        show(up(wanted, console), console)
+        console.print(describe_cluster(start_cluster(settings, console)))
     except KeyboardInterrupt:
         console.print("interrupted; everything that had started was stopped")
         return INTERRUPTED

@@ -15,7 +15,7 @@ from rungwise.commands.arguments import (
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "jobs", jobs, "list a cluster's jobs")
+    parser = add_verb(commands, jobs, "list a cluster's jobs")
     add_cluster(parser)
     add_json(parser)
 
@@ -23,7 +23,8 @@ def add(commands: Commands) -> None:
 def jobs(options: argparse.Namespace) -> None:
     from rungwise.submission.jobs import describe_jobs, jobs_command
 
+    server = find_server(options)
     if options.json:
-        print_json(describe_jobs(find_server(options)))
+        print_json(describe_jobs(server))
     else:
-        jobs_command(find_server(options))
+        jobs_command(server)

@@ -8,7 +8,7 @@ from rungwise.commands.arguments import Commands, add_job, add_verb, find_server
 
 
 def add(commands: Commands) -> None:
-    parser = add_job(add_verb(commands, "logs", logs, "print the log of a job"))
+    parser = add_job(add_verb(commands, logs, "print the log of a job"))
     parser.add_argument("--follow", "-f", action="store_true", help="keep printing until it ends")
 
 

@@ -9,7 +9,7 @@ from rungwise.commands.arguments import Commands, add_job, add_submission, add_v
 
 def add(commands: Commands) -> None:
     help_text = "resubmit an ended job; it continues from its checkpoints"
-    add_submission(add_job(add_verb(commands, "resume", resume, help_text)))
+    add_submission(add_job(add_verb(commands, resume, help_text)))
 
 
 def resume(options: argparse.Namespace) -> int:

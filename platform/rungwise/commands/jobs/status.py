@@ -24,16 +24,7 @@ _MOST_RUNS = 200  # read from MLflow, newest first
 _AGO = "1h"  # stages that ended earlier are only on the dashboards
 
 
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+_PERCENT, _COUNT, _NUMBER = "{:.1%}".format, "{:,.0f}".format, "{:.4g}".format
 
 
 def _clock(value: float) -> str:
@@ -48,37 +39,37 @@ class Figure:
     heading: str
     metric: str
     tracked: str
-    shown: Callable[[float], str]
+    write: Callable[[float], str]
 
 
 FIGURES = (
-    Figure("done", "stage_progress_ratio", "", _percent),
-    Figure("tokens", "tokens_total", "train/tokens", _count),
-    Figure("tokens/s", "tokens_per_second", "system/tokens_per_second", _count),
-    Figure("MFU", "mfu_ratio", "system/mfu", _percent),
-    Figure("loss", 'loss_nats{split="train",part="total"}', "train/loss", _number),
-    Figure("validation", 'loss_nats{split="validation",part="total"}', "validation/loss", _number),
-    Figure("data wait", "data_wait_ratio", "system/data_wait_share", _percent),
-    Figure("skipped", "skipped_steps_total", "train/skipped_steps", _count),
-    Figure("best score", "best_objective", "", _number),
+    Figure("done", "stage_progress_ratio", "", _PERCENT),
+    Figure("tokens", "tokens_total", "train/tokens", _COUNT),
+    Figure("tokens/s", "tokens_per_second", "system/tokens_per_second", _COUNT),
+    Figure("MFU", "mfu_ratio", "system/mfu", _PERCENT),
+    Figure("loss", 'loss_nats{split="train",part="total"}', "train/loss", _NUMBER),
+    Figure("validation", 'loss_nats{split="validation",part="total"}', "validation/loss", _NUMBER),
+    Figure("data wait", "data_wait_ratio", "system/data_wait_share", _PERCENT),
+    Figure("skipped", "skipped_steps_total", "train/skipped_steps", _COUNT),
+    Figure("best score", "best_objective", "", _NUMBER),
     Figure("time", "stage_seconds", "system/stage_seconds", _clock),
 )
 
 
 @dataclass
-class Row:
+class StageRow:
     """One stage of a run: its state, and its figures by column heading."""
 
     state: str
     values: dict[str, float] = field(default_factory=dict)
 
 
-Rows = dict[tuple[str, str], Row]
+StageRows = dict[tuple[str, str], StageRow]
 
 
 def add(commands: Commands) -> None:
     help_text = "show how runs are doing: tokens/s, MFU, loss, scores, alerts"
-    parser = add_verb(commands, "status", status, help_text)
+    parser = add_verb(commands, status, help_text)
     parser.add_argument("run", metavar="RUN", nargs="?", help="name of a recipe; default: all")
     parser.add_argument("--watch", action="store_true", help="refresh every few seconds")
     parser.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
@@ -89,72 +80,75 @@ def add(commands: Commands) -> None:
 def status(options: argparse.Namespace) -> None:
     """Print the table, with --watch until Ctrl-C. Raises UserError if Prometheus does not answer or
     MLflow has no such experiment."""
-    look, console = _source(options), Console()
+    render, console = _choose_source(options), Console()
     if not options.watch:
-        console.print(look())
+        console.print(render())
         return
     with (
         contextlib.suppress(KeyboardInterrupt),
-        Live(look(), console=console, auto_refresh=False) as live,
+        Live(render(), console=console, auto_refresh=False) as live,
     ):
         while True:
             time.sleep(_WATCH_SECONDS)
-            live.update(look(), refresh=True)
+            live.update(render(), refresh=True)
 
 
-def _source(options: argparse.Namespace) -> Callable[[], Group]:
+def _choose_source(options: argparse.Namespace) -> Callable[[], Group]:
     from rungwise.cluster import registry
     from rungwise.core.configuration.secrecy import without_password
     from rungwise.pipeline.workflow import places
 
     cluster = registry.find(options.name)
     uri = options.prometheus or (cluster.prometheus_uri if cluster else None)
-    if uri:
-        return lambda: _drawn(
-            *from_prometheus(uri.rstrip("/"), options.run),
-            f"Prometheus at {without_password(uri)}, last hour",
-        )
     tracking = cluster.tracking_uri if cluster else places(None, [])[1]
-    rows = lambda: from_mlflow(tracking, options.experiment, options.run)  # noqa: E731
-    return lambda: _drawn(rows(), [], f"MLflow at {without_password(tracking)}")
+
+    def render() -> Group:
+        if uri:
+            rows, alerts = query_prometheus(uri.rstrip("/"), options.run)
+            return _tabulate(rows, alerts, f"Prometheus at {without_password(uri)}, last hour")
+        rows = query_mlflow(tracking, options.experiment, options.run)
+        return _tabulate(rows, [], f"MLflow at {without_password(tracking)}")
+
+    return render
 
 
-def from_prometheus(uri: str, run: str | None) -> tuple[Rows, list[str]]:
+def query_prometheus(uri: str, run: str | None) -> tuple[StageRows, list[str]]:
     """The stages of the last hour, and one line per firing alert."""
-    from rungwise.cluster.local.services import ask
+    from rungwise.cluster.local.services import request
 
     def get(path: str, **values: str) -> Any:
         try:
-            return json.loads(ask(f"{uri}/api/v1/{path}?{urlencode(values)}"))["data"]
+            return json.loads(request(f"{uri}/api/v1/{path}?{urlencode(values)}"))["data"]
         except (OSError, ValueError, KeyError) as error:
             raise UserError(
                 f"Prometheus does not answer at {uri} ({error}); start it with `rungwise up "
                 "--dashboards`, forward its port, or leave --prometheus out"
             ) from error
 
-    def value_of(metric: str) -> dict[tuple[str, str], float]:
+    def query(metric: str) -> dict[tuple[str, str], float]:
         # The last value, also after a run has ended; of runs with one name, the latest.
-        query = f"last_over_time((max by (run, stage) ({metric}))[{_AGO}:15s])"
-        found = get("query", query=query)["result"]
+        expression = f"last_over_time((max by (run, stage) ({metric}))[{_AGO}:15s])"
         return {
-            (one["metric"].get("run", ""), one["metric"].get("stage", "")): float(one["value"][1])
-            for one in found
+            (each["metric"].get("run", ""), each["metric"].get("stage", "")): float(
+                each["value"][1]
+            )
+            for each in get("query", query=expression)["result"]
         }
 
     active = get("query", query="rungwise:stage_active")["result"]
-    running = {(one["metric"]["run"], one["metric"]["stage"]) for one in active}
-    known = value_of("ray_rungwise_stage_started_timestamp_seconds")
+    running = {(each["metric"]["run"], each["metric"]["stage"]) for each in active}
+    starts = query("ray_rungwise_stage_started_timestamp_seconds")
     rows = {
-        key: Row("running" if key in running else "ended")
-        for key in sorted(known, key=lambda key: known[key])
+        key: StageRow("running" if key in running else "ended")
+        for key in sorted(starts, key=lambda key: starts[key])
         if run in (None, key[0])
     }
     for figure in FIGURES:
-        values = value_of(f"ray_rungwise_{figure.metric}")
+        values = query(f"ray_rungwise_{figure.metric}")
         for key in rows.keys() & values.keys():
             rows[key].values[figure.heading] = values[key]
     for key in rows.keys() & running:
-        rows[key].values["time"] = time.time() - known[key]
+        rows[key].values["time"] = time.time() - starts[key]
     alerts = [
         f"{alert['labels']['alertname']}: {alert['annotations']['summary']}"
         for alert in get("alerts")["alerts"]
@@ -163,34 +157,36 @@ def from_prometheus(uri: str, run: str | None) -> tuple[Rows, list[str]]:
     return rows, alerts
 
 
-def from_mlflow(uri: str, experiment: str, run: str | None) -> Rows:
+def query_mlflow(uri: str, experiment: str, run: str | None) -> StageRows:
     """The latest figures of the newest stages in MLflow."""
     from rungwise.core.configuration.secrecy import without_password
     from rungwise.core.tracking.sender import PARENT_TAG
     from rungwise.core.tracking.store import store_client
 
     with store_client(uri) as client:
-        there = client.get_experiment_by_name(experiment)
-        if there is None:
+        record = client.get_experiment_by_name(experiment)
+        if record is None:
             raise UserError(
                 f"MLflow at {without_password(uri)} has no experiment {experiment}; start a run, "
                 "or give another --experiment or the cluster's --prometheus"
             )
-        found = client.search_runs([there.experiment_id], max_results=_MOST_RUNS)
-    names = {each.info.run_id: each.info.run_name or "" for each in found}
-    rows: Rows = {}
-    for each in found:
+        runs = client.search_runs([record.experiment_id], max_results=_MOST_RUNS)
+    names = {each.info.run_id: each.info.run_name or "" for each in runs}
+    rows: StageRows = {}
+    for each in runs:
         parent = names.get(each.data.tags.get(PARENT_TAG, ""), "")
         if "rungwise.stage" not in each.data.tags or run not in (None, parent):
             continue
-        row = rows.setdefault((parent, each.info.run_name or ""), Row(each.info.status.lower()))
+        row = rows.setdefault(
+            (parent, each.info.run_name or ""), StageRow(each.info.status.lower())
+        )
         for figure in FIGURES:
             if (value := each.data.metrics.get(figure.tracked)) is not None:
                 row.values.setdefault(figure.heading, value)
     return dict(reversed(rows.items()))
 
 
-def _drawn(rows: Rows, alerts: list[str], source: str) -> Group:
+def _tabulate(rows: StageRows, alerts: list[str], source: str) -> Group:
     """The table without empty columns, then the alerts and the source."""
     if not rows:
         return Group(f"no run found by {source}")
@@ -204,7 +200,7 @@ def _drawn(rows: Rows, alerts: list[str], source: str) -> Group:
     for (run, stage), row in rows.items():
         values = [row.values.get(figure.heading, math.nan) for figure in figures]
         cells = [
-            "" if math.isnan(value) else figure.shown(value)
+            "" if math.isnan(value) else figure.write(value)
             for figure, value in zip(figures, values, strict=True)
         ]
         table.add_row(run, stage, row.state, *cells)

@@ -8,7 +8,7 @@ from rungwise.commands.arguments import Commands, add_job, add_verb, find_server
 
 
 def add(commands: Commands) -> None:
-    add_job(add_verb(commands, "stop", stop, "stop a job as Ctrl-C stops a run"))
+    add_job(add_verb(commands, stop, "stop a job as Ctrl-C stops a run"))
 
 
 def stop(options: argparse.Namespace) -> None:

@@ -15,8 +15,7 @@ from rungwise.commands.arguments import (
 
 
 def add(commands: Commands) -> None:
-    help_text = "check a workflow, run it on a cluster, follow it"
-    parser = add_verb(commands, "submit", submit, help_text)
+    parser = add_verb(commands, submit, "check a workflow, run it on a cluster, follow it")
     add_workflow(parser)
     parser.add_argument(
         "--ignore-versions",

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
+from rungwise.core.console import plain_console
 from rungwise.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -39,8 +38,7 @@ ARPA = "model.arpa"
 
 
 def add(commands: Commands) -> None:
-    help_text = "export for transformers or as ONNX, an n-gram as ARPA"
-    parser = add_verb(commands, "export", export, help_text)
+    parser = add_verb(commands, export, "export for transformers or as ONNX, an n-gram as ARPA")
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -63,32 +61,31 @@ def export(options: argparse.Namespace) -> None:
     from rungwise.core.storage.folder import Folder
     from rungwise.pipeline.loading import find
 
-    console = Console(soft_wrap=True)
-    folder = Folder.at(options.to)
-    found = find(options.model, options.root, options.overrides)
+    say, folder = plain_console().print, Folder.at(options.to)
+    model = find(options.model, options.root, options.overrides)
     if options.format == "onnx":
-        written = write_onnx(found, folder)
-    elif isinstance(found, Artifact):
-        console.print(f"{found.folder.uri}", highlight=False, markup=False)
-        written = write(found, folder, vectors=options.format == "vectors")
+        result = write_onnx(model, folder)
+    elif isinstance(model, Artifact):
+        say(model.folder.uri)
+        result = write_pretrained(model, folder, vectors=options.format == "vectors")
     elif options.format is None:
-        written = write_task_model(found, folder)
+        result = write_task_model(model, folder)
     else:
         raise UserError(f"{options.model} is fine-tuned; --format vectors takes a pretrained model")
-    for name in written.files:
-        console.print(f"  {folder.path(name)}  {folder.size(name):,} bytes", highlight=False)
-    console.print(f"load it with {written.loaded_with}", highlight=False)
+    for name in result.files:
+        say(f"  {folder.path(name)}  {folder.size(name):,} bytes")
+    say(f"load it with {result.loader}")
 
 
 @dataclass(frozen=True)
-class Written:
+class Export:
     """The names of the files, and which software loads them."""
 
     files: tuple[str, ...]
-    loaded_with: str
+    loader: str
 
 
-def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
+def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> Export:
     """Export the model of an artifact with its tokenizer, or its token vectors.
 
     Raises UserError if `to` already holds a model, ConfigError if the format cannot hold this
@@ -112,8 +109,9 @@ def write(pretrain: Artifact, to: Folder, vectors: bool = False) -> Written:
     return _write_for_transformers(load_module(pretrain), config, file, to)
 
 
-def write_task_model(predictor: Predictor, to: Folder) -> Written:
-    """Export a fine-tuned model and its tokenizer for transformers. Raises as `write` does."""
+def write_task_model(predictor: Predictor, to: Folder) -> Export:
+    """Export a fine-tuned model and its tokenizer for transformers. Raises like
+    `write_pretrained`."""
     model = predictor.model.cpu()
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         file = Path(scratch) / "tokenizer.json"
@@ -122,7 +120,7 @@ def write_task_model(predictor: Predictor, to: Folder) -> Written:
         return _write_for_transformers(model, model.model_config, file, to, labels, longest)
 
 
-def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
+def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
     """Export the encoder of a pretrain artifact, or a fine-tuned model, as ONNX.
 
     Raises UserError if `to` already holds a model or packages are missing, ConfigError if the
@@ -149,10 +147,10 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Written:
         onnx.export(module, tokenizer, frame, Path(scratch))
         # Weights above 2 GB are in a separate file, which the graph names.
         files = _put(scratch, to, last=onnx.MODEL)
-    return Written(files, "onnxruntime.InferenceSession and tokenizers.Tokenizer.from_file")
+    return Export(files, "onnxruntime.InferenceSession and tokenizers.Tokenizer.from_file")
 
 
-def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Written:
+def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Export:
     from rungwise import tokenizer as tokenizers
     from rungwise.pretraining.pretrained import word_vectors
     from rungwise.serving import word_vectors as formats
@@ -161,11 +159,11 @@ def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Writt
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         formats.export(word_vectors(pretrain), loaded, Path(scratch))
         files = _put(scratch, to)
-    how = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
-    return Written(files, how)
+    loader = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
+    return Export(files, loader)
 
 
-def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> Written:
+def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> Export:
     """Write <s> for the start symbol, </s> for the end symbol, and <unk> for [UNK] unless the
     vocabulary has a word spelt <unk>."""
     from rungwise import tokenizer as tokenizers
@@ -181,7 +179,7 @@ def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> W
         words[special.unk] = arpa.UNKNOWN
     with to.staged(ARPA) as path, path.open("w", encoding="utf-8") as stream:
         stream.writelines(f"{line}\n" for line in arpa.lines(model, words))
-    return Written((ARPA,), "kenlm.Model or rungwise.models.families.arpa.read")
+    return Export((ARPA,), "kenlm.Model or rungwise.models.families.arpa.read")
 
 
 def _write_for_transformers(
@@ -191,7 +189,7 @@ def _write_for_transformers(
     to: Folder,
     labels: Sequence[str] = (),
     longest: int | None = None,
-) -> Written:
+) -> Export:
     from rungwise.serving import hugging_face
     from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, MODULES
 
@@ -201,9 +199,9 @@ def _write_for_transformers(
         )
         files = _put(scratch, to, last=CONFIG)
     if MODULES in files:
-        return Written(files, "SentenceTransformer from sentence-transformers")
+        return Export(files, "SentenceTransformer from sentence-transformers")
     loaders = f"{AUTO_CLASSES[architecture]}.from_pretrained and AutoTokenizer.from_pretrained"
-    return Written(files, f"{loaders} from transformers")
+    return Export(files, f"{loaders} from transformers")
 
 
 def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
@@ -219,8 +217,7 @@ def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
 
 
 def _check_empty(to: Folder, files: Sequence[str]) -> None:
-    there = [name for name in files if to.exists(name)]
-    if there:
+    if existing := [name for name in files if to.exists(name)]:
         raise UserError(
-            f"--to {to.uri} already holds {', '.join(there)}; give another folder, or empty it"
+            f"--to {to.uri} already holds {', '.join(existing)}; give another folder, or empty it"
         )

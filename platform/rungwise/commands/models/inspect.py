@@ -10,8 +10,7 @@ from rungwise.commands.arguments import Commands, add_verb
 
 
 def add(commands: Commands) -> None:
-    help_text = "print instances as readable text, masks in colour"
-    parser = add_verb(commands, "inspect", inspect, help_text)
+    parser = add_verb(commands, inspect, "print instances as readable text, masks in colour")
     parser.add_argument(
         "instances", metavar="INSTANCES", help="artifacts/instances (the newest), or a folder in it"
     )

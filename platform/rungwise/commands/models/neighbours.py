@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_overrides, add_verb, at_least_one
+from rungwise.commands.arguments import Commands, add_overrides, add_verb, positive_integer
 
 
 def add(commands: Commands) -> None:
     help_text = "print the words nearest to a word, by any rung's vectors"
-    parser = add_verb(commands, "neighbours", neighbours, help_text)
+    parser = add_verb(commands, neighbours, help_text)
     parser.add_argument("word", metavar="WORD")
     parser.add_argument(
         "--pretrain",
@@ -21,7 +21,7 @@ def add(commands: Commands) -> None:
         metavar="MODEL",
         help="a recipe, artifacts/pretrain (the newest), or a folder in it, local or s3://",
     )
-    parser.add_argument("--count", type=at_least_one, default=10, metavar="N", help="how many")
+    parser.add_argument("--count", type=positive_integer, default=10, metavar="N", help="how many")
     add_overrides(parser)
 
 
@@ -34,7 +34,7 @@ def neighbours(options: argparse.Namespace) -> None:
 
     pretrain = find_pretrain(options.pretrain, options.overrides)
     tokenizer = tokenizers.load_tokenizer(tokenizer_of(pretrain).folder)
-    found = Neighbourhood(word_vectors(pretrain), tokenizer).nearest(options.word, options.count)
-    width = max(len(each.word) for each in found.nearest)
-    for each in found.nearest:
+    neighbours = Neighbourhood(word_vectors(pretrain), tokenizer).nearest(options.word, options.count)
+    width = max(len(each.word) for each in neighbours.nearest)
+    for each in neighbours.nearest:
         print(f"{each.word:<{width}}  {each.cosine:.3f}")  # noqa: T201

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from rungwise.commands.arguments import Commands, add_served, add_verb, at_least_one
+from rungwise.commands.arguments import Commands, add_served_model, add_verb, positive_integer
 from rungwise.core.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     help_text = "run a model on text, TSV, CSV or JSON Lines; print JSON Lines"
-    parser = add_verb(commands, "predict", predict, help_text)
-    add_served(parser)
+    parser = add_verb(commands, predict, help_text)
+    add_served_model(parser)
     parser.add_argument("--input", default="-", metavar="FILE", help="default: standard input")
     parser.add_argument("--to", default="-", metavar="FILE", help="default: standard output")
     parser.add_argument(
         "--format", choices=("text", "tsv", "csv", "jsonl"), help="default: by the file's suffix"
     )
-    parser.add_argument("--batch-size", type=at_least_one, default=64, metavar="N")
+    parser.add_argument("--batch-size", type=positive_integer, default=64, metavar="N")
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -47,23 +47,23 @@ def predict(options: argparse.Namespace) -> None:
     from rungwise.tasks.data.unlabelled import read_lines
 
     source = options.input
-    served = find_served(options.model, options.root)
-    form = options.format or _format_of(source)
-    predictor = load(served)
+    folder = find_served(options.model, options.root)
+    file_format = options.format or _detect_format(source)
+    predictor = load(folder)
     with ExitStack() as stack:
         name = "stdin" if source == "-" else source
-        lines = decoded(_opened(source, stack), name)
-        written = stack.enter_context(_whole_or_nothing(options.to))
-        examples = read_lines(lines, form, predictor.info, name)
-        for line in answers(predictor, examples, options.batch_size):
-            written.write(line)
-            written.flush()
+        lines = check_encoding(_open(source, stack), name)
+        output = stack.enter_context(_open_output(options.to))
+        examples = read_lines(lines, file_format, predictor.info, name)
+        for line in predict_lines(predictor, examples, options.batch_size):
+            output.write(line)
+            output.flush()
 
 
-def answers(predictor: Model, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
+def predict_lines(predictor: Model, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
     """Yield the output lines of each batch as one string."""
-    rest = iter(examples)
-    while batch := list(islice(rest, batch_size)):
+    iterator = iter(examples)
+    while batch := list(islice(iterator, batch_size)):
         predictions = predictor(batch)
         yield "".join(
             json.dumps({"where": example.where, **prediction}, ensure_ascii=False) + "\n"
@@ -71,7 +71,7 @@ def answers(predictor: Model, examples: Iterable[Example], batch_size: int) -> I
         )
 
 
-def _format_of(source: str) -> Format:
+def _detect_format(source: str) -> Format:
     from rungwise.tasks.data.unlabelled import SUFFIXES
 
     suffix = Path(source).suffix.lower()
@@ -84,7 +84,7 @@ def _format_of(source: str) -> Format:
     )
 
 
-def _opened(source: str, stack: ExitStack) -> Iterable[str]:
+def _open(source: str, stack: ExitStack) -> Iterable[str]:
     if source == "-":
         return sys.stdin
     try:
@@ -93,14 +93,14 @@ def _opened(source: str, stack: ExitStack) -> Iterable[str]:
         raise DataError(f"cannot read {source}: {error.strerror}") from error
 
 
-def decoded(lines: Iterable[str], source: str) -> Iterator[str]:
+def check_encoding(lines: Iterable[str], source: str) -> Iterator[str]:
     """Yield the lines without a byte order mark; DataError with the line if one is not UTF-8."""
     number = 0
     try:
         for number, line in enumerate(lines, start=1):
             yield line.removeprefix("\ufeff") if number == 1 else line
     except UnicodeDecodeError as error:
-        # Decoding runs ahead of the lines, by what it was given.
+        # Python decodes whole blocks ahead of the lines.
         number += 1 + error.object.count(b"\n", 0, error.start)
         raise DataError(
             f"{source}:{number}: expected UTF-8, found the byte "
@@ -109,7 +109,7 @@ def decoded(lines: Iterable[str], source: str) -> Iterator[str]:
 
 
 @contextmanager
-def _whole_or_nothing(to: str) -> Iterator[TextIO]:
+def _open_output(to: str) -> Iterator[TextIO]:
     """Open standard output, or a file that gets its name only once it is complete."""
     if to == "-":
         yield sys.stdout

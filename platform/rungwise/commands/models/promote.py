@@ -9,7 +9,7 @@ from rungwise.commands.arguments import Commands, add_registry, add_verb
 
 def add(commands: Commands) -> None:
     text = "give a version the alias champion if it passes the checks"
-    parser = add_verb(commands, "promote", promote, text)
+    parser = add_verb(commands, promote, text)
     parser.epilog = "checks: unchanged files, the same answers as before, a score that is no worse"
     parser.add_argument(
         "model", metavar="MODEL", help="models:/NAME/VERSION; with --back models:/NAME"
@@ -22,14 +22,13 @@ def add(commands: Commands) -> None:
 def promote(options: argparse.Namespace) -> None:
     """Print the comparison and which version has the alias. Raises UserError that lists the failed
     checks; then nothing has changed."""
-    from rich.console import Console
-
+    from rungwise.core.console import plain_console
     from rungwise.core.errors import UserError
     from rungwise.core.tracking.store import store_client
     from rungwise.pipeline import loading
     from rungwise.serving import promotion
 
-    console = Console(highlight=False, soft_wrap=True)
+    say = plain_console().print
     name, number = loading.name_and_version(options.model)
     if not options.model.startswith(loading.REGISTERED) or number.isdecimal() == options.back:
         raise UserError(
@@ -39,26 +38,23 @@ def promote(options: argparse.Namespace) -> None:
     alias = options.to
     with store_client(loading.store_of(options.root)) as client:
         if options.back:
-            before = promotion.give_back(client, name, alias)
-            console.print(f"{alias} is models:/{name}/{before} again", markup=False)
+            before = promotion.restore_alias(client, name, alias)
+            say(f"{alias} is models:/{name}/{before} again")
             return
-        made = loading.find_built(options.model, options.root)
-        against = promotion.faults(made, loading.served_files(options.model, options.root))
-        holder = promotion.holder(client, name, alias)
-        if not against and holder not in (None, number):
+        model = loading.find_built(options.model, options.root)
+        faults = promotion.find_faults(model, loading.served_files(options.model, options.root))
+        holder = promotion.find_holder(client, name, alias)
+        if not faults and holder not in (None, number):
             other = loading.find_built(f"models:/{name}/{holder}", options.root)
-            found = promotion.compared(made, other)
+            gain = promotion.compare_models(model, other)
             line = "not compared: one of them assigns texts no probability"
-            if found is not None:
-                line = f"{found.mean:+.4f}, 95 % interval {found.low:+.4f} to {found.high:+.4f}"
-            console.print(f"against version {holder}, which has the alias: {line}", markup=False)
-            if found is not None and found.high < 0:
-                against.append(f"it is worse than version {holder}, which has the alias: {line}")
-        if against:
-            raise UserError(
-                "\n".join(
-                    [f"{options.model} does not become {alias}, and nothing has changed:", *against]
-                )
-            )
-        promotion.give(client, name, alias, number)
-        console.print(f"{alias} is {options.model}", markup=False)
+            if gain is not None:
+                line = f"{gain.mean:+.4f}, 95 % interval {gain.low:+.4f} to {gain.high:+.4f}"
+            say(f"against version {holder}, which has the alias: {line}")
+            if gain is not None and gain.high < 0:
+                faults.append(f"it is worse than version {holder}, which has the alias: {line}")
+        if faults:
+            title = f"{options.model} does not become {alias}, and nothing has changed:"
+            raise UserError("\n".join([title, *faults]))
+        promotion.set_alias(client, name, alias, number)
+        say(f"{alias} is {options.model}")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from rungwise.commands.arguments import Commands, add_recipe, add_verb, at_least_one
+from rungwise.commands.arguments import Commands, add_recipe, add_verb, positive_integer
+from rungwise.core.console import plain_console
 from rungwise.core.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     help_text = "kill a run, resume it on other workers, print a certificate"
-    parser = add_verb(commands, "prove-resume", prove_resume, help_text)
+    parser = add_verb(commands, prove_resume, help_text)
     add_recipe(parser)
     parser.add_argument(
         "--workers-after",
-        type=at_least_one,
+        type=positive_integer,
         metavar="N",
         help="workers after the kill; default: half as many, one fewer if odd, two after one",
     )
@@ -50,25 +51,21 @@ def prove_resume(options: argparse.Namespace) -> int:
     def inputs(recipe: Recipe) -> list[Stage]:
         return [each for name, each in pretrain_stages(recipe).items() if name != "pretrain"]
 
-    built = workflow.run(inputs, recipe, console)
+    artifacts = workflow.run(inputs, recipe, console).artifacts
     name = fingerprint({"config": blocks, "at": time.time_ns()})
-    place = workflow.root_folder(recipe.root) / "proof" / name
+    folder = workflow.root_folder(recipe.root) / "proof" / name
+    workers = options.workers_after
     certificate = prove_resume(
-        settings,
-        built.artifacts,
-        recipe.compute,
-        place,
-        options.workers_after,
-        console=console,
+        settings, artifacts, recipe.compute, folder, workers, console=console
     )
-    _show(certificate, console)
-    console.print(f"certificate  {place.path(CERTIFICATE)}", markup=False, soft_wrap=True)
+    _print_certificate(certificate, console)
+    plain_console().print(f"certificate  {folder.path(CERTIFICATE)}")
     return OK if certificate["verdict"] == "same" else FAILED
 
 
-def _show(certificate: dict[str, Any], console: Console) -> None:
+def _print_certificate(certificate: dict[str, Any], console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
-    workers, drawn = certificate["workers"], certificate["kill_drawn_from"]
+    workers, window = certificate["workers"], certificate["kill_drawn_from"]
     parts = certificate["logical_workers"]
     logical = f"; {parts} logical" if parts else ""
     for name, value in (
@@ -92,7 +89,7 @@ def _show(certificate: dict[str, Any], console: Console) -> None:
         ),
         (
             "drawn from",
-            f"steps {drawn['first_step']} to {drawn['last_step']} of {drawn['part']}; "
+            f"steps {window['first_step']} to {window['last_step']} of {window['part']}; "
             f"{certificate['steps_after_the_kill']} steps came after the kill",
         ),
         (
@@ -104,10 +101,10 @@ def _show(certificate: dict[str, Any], console: Console) -> None:
         ("seeds", ", ".join(f"{key} {value}" for key, value in certificate["seeds"].items())),
     ):
         table.add_row(name, str(value))
-    console.print(_steps_that_matter(certificate), "", table, sep="\n")
+    console.print(_tabulate_steps(certificate), "", table, sep="\n")
 
 
-def _steps_that_matter(certificate: dict[str, Any]) -> Table:
+def _tabulate_steps(certificate: dict[str, Any]) -> Table:
     """Tabulate the first and last step, the steps around the kill, and the largest difference."""
     from rungwise.pretraining.resume_proof import relative_difference
 
@@ -133,8 +130,8 @@ def _steps_that_matter(certificate: dict[str, Any]) -> Table:
         table.add_column(heading, justify="right" if heading in ("step", "loss") else "left")
     for step in sorted(notes):
         one, other = hashes[step]
-        shown = ("", "")
+        loss = ("", "")
         if step in losses:
-            shown = (f"{losses[step][0]:.4f}", f"{differences[step]:.1e}")
-        table.add_row(str(step), one[:16], other[:16], *shown, ", ".join(filter(None, notes[step])))
+            loss = (f"{losses[step][0]:.4f}", f"{differences[step]:.1e}")
+        table.add_row(str(step), one[:16], other[:16], *loss, ", ".join(filter(None, notes[step])))
     return table

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_built, add_verb, built
+from rungwise.commands.arguments import Commands, add_artifact, add_verb, find_artifact
 
 
 def add(commands: Commands) -> None:
-    text = "rebuild a model elsewhere and compare every file"
-    parser = add_verb(commands, "rebuild", rebuild, text)
-    add_built(parser)
+    parser = add_verb(commands, rebuild, "rebuild a model elsewhere and compare every file")
+    add_artifact(parser)
     parser.add_argument("--into", required=True, metavar="FOLDER", help="root to build below")
 
 
@@ -22,6 +21,7 @@ def rebuild(options: argparse.Namespace) -> None:
 
     from rungwise.core.configuration.compute import ComputeConfig
     from rungwise.core.configuration.config import validate
+    from rungwise.core.console import plain_console
     from rungwise.core.errors import DataError, UserError
     from rungwise.core.stages.artifact import chain
     from rungwise.core.tracking.store import default_uri
@@ -29,7 +29,7 @@ def rebuild(options: argparse.Namespace) -> None:
     from rungwise.pipeline import rebuilding, runner
     from rungwise.pipeline.workflow import root_folder, spool_folder
 
-    artifacts = chain(built(options))
+    artifacts = chain(find_artifact(options))
     stages = rebuilding.stages_of(artifacts)
     root, recipe = root_folder(options.into), artifacts[-1].record["recipe"]
     own = artifacts[-1].folder.uri.rsplit("/", 2)[0]
@@ -45,18 +45,15 @@ def rebuild(options: argparse.Namespace) -> None:
     outcome = runner.run(
         stages, root, artifacts[-1].label, compute, tracker, console, recipe | {"root": root.uri}
     )
-    console.print()
+    say = plain_console().print
+    say()
     faults = []
     for before, stage in zip(artifacts, stages, strict=True):
         compared = rebuilding.compare(before, outcome.artifacts[stage.shown])
-        left_out = len(before.record["files"]) - compared.compared
+        omitted = len(before.record["files"]) - compared.compared
         state = ", ".join(compared.different) + " differ" if compared.different else "same bytes"
-        state += f"; {left_out:,} with timestamps not compared" * (left_out > 0)
-        console.print(
-            f"{before.stage:<12} {before.fingerprint}  {compared.compared:>5,} files  {state}",
-            markup=False,
-            soft_wrap=True,
-        )
+        state += f"; {omitted:,} with timestamps not compared" * (omitted > 0)
+        say(f"{before.stage:<12} {before.fingerprint}  {compared.compared:>5,} files  {state}")
         faults += [f"{before.folder.path(name)} differs if rebuilt" for name in compared.different]
     if faults:
         raise DataError("\n".join(faults))

@@ -9,13 +9,13 @@ import shlex
 import signal
 import socket
 
-from rungwise.commands.arguments import Commands, add_served, add_verb, port_number
+from rungwise.commands.arguments import Commands, add_served_model, add_verb, port_number
 from rungwise.core.errors import UserError
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "serve", serve, "serve a model over HTTP until Ctrl-C")
-    add_served(parser)
+    parser = add_verb(commands, serve, "serve a model over HTTP until Ctrl-C")
+    add_served_model(parser)
     parser.add_argument("--host", default="127.0.0.1", help="where to listen; default: loopback")
     parser.add_argument("--port", type=port_number, default=0, help="default: a free port")
 
@@ -23,18 +23,17 @@ def add(commands: Commands) -> None:
 def serve(options: argparse.Namespace) -> None:
     """Serve from this machine until Ctrl-C or SIGTERM. Raises UserError if the port is taken, the
     extra is not installed, or RAY_ADDRESS names a cluster."""
-    from rich.console import Console
-
     from rungwise.cluster.session import session
     from rungwise.core.configuration.compute import ComputeConfig
+    from rungwise.core.console import plain_console
     from rungwise.pipeline.loading import find_served
     from rungwise.serving import ray_serve
     from rungwise.serving.pretrained import load
 
-    ray_serve.imported()
+    ray_serve.import_serve()
     if address := os.environ.get("RAY_ADDRESS"):
         raise UserError(f"serve runs on this machine, but RAY_ADDRESS is {address}; unset it")
-    say = Console(highlight=False, markup=False, soft_wrap=True).print
+    say = plain_console().print
     folder = find_served(options.model, options.root)
     example = json.dumps(load(folder).example)  # report a bad model before Ray starts
     port = _free_port(options.host, options.port)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-
 from rungwise.commands.arguments import Commands, add_recipe, add_verb
+from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
 
 
 def add(commands: Commands) -> None:
-    help_text = "send MLflow what it missed while it was down"
-    parser = add_verb(commands, "sync", sync, help_text)
+    parser = add_verb(commands, sync, "send MLflow what it missed while it was down")
     add_recipe(parser)
     parser.add_argument("--instead-of", metavar="URI", help="former address of the recipe's server")
 
 
 def sync(options: argparse.Namespace) -> None:
-    """Send every event spooled below the recipe's root to the server it was meant for. Raises
-    UserError if a server does not accept them."""
+    """Send every event spooled below the recipe's root to its server. Raises UserError if a server
+    does not accept them."""
     from rungwise.core.plural import counted
     from rungwise.core.tracking import tracker
     from rungwise.pipeline.workflow import load_recipe, root_folder, spool_folder, tracking_uri
@@ -36,9 +34,9 @@ def sync(options: argparse.Namespace) -> None:
             "tracking.uri=https://USER:PASSWORD@HOST, or in MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD"
         ) from error
-    say = Console(highlight=False, soft_wrap=True).print
-    for shown, events in synced.sent.items():
-        say(f"{counted(events, 'event')} sent to {shown}")
+    say = plain_console().print
+    for server, events in synced.sent.items():
+        say(f"{counted(events, 'event')} sent to {server}")
     if synced.live:
         say(f"{counted(synced.live, 'event')} of unfinished runs, which will send them")
     if not synced.sent and not synced.live:

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_built, add_verb, built
+from rungwise.commands.arguments import Commands, add_artifact, add_verb, find_artifact
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "verify", verify, "check that no file behind a model has changed")
-    add_built(parser)
+    parser = add_verb(commands, verify, "check that no file behind a model has changed")
+    add_artifact(parser)
 
 
 def verify(options: argparse.Namespace) -> None:
     """Print a line per artifact, inputs first, and one for the registry's copy. Raises DataError
     that names each changed file."""
-    from rich.console import Console
-
+    from rungwise.core.console import plain_console
     from rungwise.core.errors import DataError
     from rungwise.core.stages.artifact import chain
     from rungwise.pipeline import loading
     from rungwise.serving import promotion
 
-    console = Console(highlight=False)
+    say = plain_console().print
     faults: list[str] = []
-    artifacts = chain(built(options))
+    artifacts = chain(find_artifact(options))
     for artifact in artifacts:
         files = artifact.record["files"].values()
         try:
@@ -34,16 +33,14 @@ def verify(options: argparse.Namespace) -> None:
             faults.append(str(error))
             state = "CHANGED"
         megabytes = sum(file["bytes"] for file in files) / 1e6
-        console.print(
+        say(
             f"{artifact.stage:<12} {artifact.fingerprint}  {len(files):>5,} files "
-            f"{megabytes:>10,.1f} MB  {state}",
-            markup=False,
-            soft_wrap=True,
+            f"{megabytes:>10,.1f} MB  {state}"
         )
     if options.model.startswith(loading.REGISTERED):
         served = loading.served_files(options.model, options.root)
-        copied = promotion.copied_otherwise(artifacts[-1], served)
-        faults += copied
-        console.print(f"{options.model}  {'CHANGED' if copied else 'unchanged'}", markup=False)
+        changes = promotion.find_changed_copies(artifacts[-1], served)
+        faults += changes
+        say(f"{options.model}  {'CHANGED' if changes else 'unchanged'}")
     if faults:
         raise DataError("\n".join(faults))

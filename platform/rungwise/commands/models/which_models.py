@@ -14,8 +14,7 @@ _MODELS = ("pretrain", "evaluate", "register")
 
 
 def add(commands: Commands) -> None:
-    help_text = "list the models that read a source or a document"
-    parser = add_verb(commands, "which-models", which_models, help_text)
+    parser = add_verb(commands, which_models, "list the models that read a source or a document")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--source", metavar="NAME", help="a source's name, path or kind")
     what.add_argument("--document", metavar="ID", help="a document's id in a corpus")
@@ -25,37 +24,33 @@ def add(commands: Commands) -> None:
 def which_models(options: argparse.Namespace) -> None:
     """Print each corpus that holds the text and the models built from that corpus. Raises UserError
     if no corpus does."""
-    from rich.console import Console
-
+    from rungwise.core.console import plain_console
     from rungwise.core.errors import UserError
     from rungwise.core.stages import artifact as artifacts
     from rungwise.corpus.summary import CORPORA
     from rungwise.pipeline.workflow import root_folder
 
-    console = Console(highlight=False, soft_wrap=True)
+    say = plain_console().print
     root = root_folder(options.root)
-    built = artifacts.below(root)
-    corpora = [each for each in built if each.stage in CORPORA]
-    places = [_place(each, options) for each in corpora]
+    existing = artifacts.below(root)
+    corpora = [each for each in existing if each.stage in CORPORA]
+    places = [_find_place(each, options) for each in corpora]
     if not corpora:
         raise UserError(f"there is no corpus below {root.uri}; give the root of a run with --root")
     if not any(places):
-        wanted = options.source or options.document
-        raise UserError(f"none of {len(corpora)} corpora below {root.uri} holds {wanted!r}")
+        text = options.source or options.document
+        raise UserError(f"none of {len(corpora)} corpora below {root.uri} holds {text!r}")
     for corpus, place in zip(corpora, places, strict=True):
         if not place:
             continue
-        console.print(
-            f"{corpus.stage} {corpus.fingerprint} ({corpus.label}): {place}", markup=False
-        )
-        for each in built:
-            rests = artifacts.needed([each.fingerprint], built)
-            if each.stage in _MODELS and corpus.fingerprint in rests:
-                line = f"  {each.stage:<9} {each.fingerprint} ({each.label})  {each.headline}"
-                console.print(line, markup=False)
+        say(f"{corpus.stage} {corpus.fingerprint} ({corpus.label}): {place}")
+        for each in existing:
+            sources = artifacts.needed([each.fingerprint], existing)
+            if each.stage in _MODELS and corpus.fingerprint in sources:
+                say(f"  {each.stage:<9} {each.fingerprint} ({each.label})  {each.headline}")
 
 
-def _place(corpus: Artifact, options: argparse.Namespace) -> str:
+def _find_place(corpus: Artifact, options: argparse.Namespace) -> str:
     """Where the corpus holds the text; empty if it does not."""
     from rungwise.corpus.summary import source_blocks
 

@@ -7,35 +7,34 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rungwise.commands.arguments import Commands, add_built, add_verb, built
+from rungwise.commands.arguments import Commands, add_artifact, add_verb, find_artifact
 from rungwise.core.stages.provenance import PACKAGES
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "why", why, "trace a model to its sources")
-    add_built(parser)
+    parser = add_verb(commands, why, "trace a model to its sources")
+    add_artifact(parser)
 
 
 def why(options: argparse.Namespace) -> None:
     """Print the registered version, then each artifact from the model back to the corpus with its
     date, commit and external inputs."""
-    from rich.console import Console
-
     from rungwise.core.configuration.canonical import flatten
+    from rungwise.core.console import plain_console
     from rungwise.core.stages.artifact import chain
     from rungwise.pipeline import loading
 
-    console = Console(highlight=False)
-    artifacts = chain(built(options))
+    console = plain_console()
+    artifacts = chain(find_artifact(options))
     if options.model.startswith(loading.REGISTERED):
         version = loading.registered(options.model, options.root)
-        console.print(f"models:/{version.name}/{version.version}", style="bold", markup=False)
-        made = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
-        console.print(f"  registered {made.isoformat(timespec='seconds')}", markup=False)
+        console.print(f"models:/{version.name}/{version.version}", style="bold")
+        date = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
+        console.print(f"  registered {date.isoformat(timespec='seconds')}")
     machine = ""
     for artifact in reversed(artifacts):
         record = artifact.record
-        console.print(f"{artifact.stage} {artifact.fingerprint}", style="bold", markup=False)
+        console.print(f"{artifact.stage} {artifact.fingerprint}", style="bold")
         lines = [
             artifact.headline,
             f"made {record['finished']} in {record['seconds']:,.0f} s",
@@ -46,13 +45,13 @@ def why(options: argparse.Namespace) -> None:
             lines.insert(2, f"by {machine}")
         if run := record.get("mlflow_run_id"):
             lines.append(f"MLflow run {run}")
-        read = flatten(record["facts"]["outside"])
-        lines += [f"read {key} {value}" for key, value in read.items()]
+        files = flatten(record["facts"]["outside"])
+        lines += [f"read {key} {value}" for key, value in files.items()]
         for line in lines:
-            console.print(f"  {line}", markup=False, soft_wrap=True)
+            console.print(f"  {line}")
 
 
 def _maker(made_by: Mapping[str, Any]) -> str:
-    found = made_by.get("packages", {})
-    packages = [f"{name} {found[name]}" for name in PACKAGES if name in found]
+    versions = made_by.get("packages", {})
+    packages = [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
     return ", ".join([f"commit {made_by.get('commit') or 'unknown'}", *packages])

@@ -24,15 +24,15 @@ complete -o default -F _rungwise rungwise
 
 def add(commands: Commands) -> None:
     def completion(options: argparse.Namespace) -> None:
-        known = {name: [*verb._option_string_actions] for name, verb in verbs.items()}
-        sys.stdout.write(script(known))
+        arguments = {name: [*verb._option_string_actions] for name, verb in verbs.items()}
+        sys.stdout.write(write_script(arguments))
 
     verbs = commands.choices
     help_text = 'complete commands and options with Tab: eval "$(rungwise completion)"'
-    add_verb(commands, "completion", completion, help_text)
+    add_verb(commands, completion, help_text)
 
 
-def script(verbs: dict[str, list[str]]) -> str:
+def write_script(verbs: dict[str, list[str]]) -> str:
     """The shell script for these verbs and options; after run, plan and submit comes a workflow."""
     workflows = "finetune instances ladder pretrain"
     lines = [f"    2:run|2:plan|2:submit) words={shlex.quote(workflows)} ;;"]

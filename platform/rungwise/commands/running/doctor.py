@@ -22,7 +22,7 @@ from rungwise.core.exit_codes import FAILED, OK
 if TYPE_CHECKING:
     from rungwise.core.storage.folder import Folder
 
-_SHOWN = ("ray", "torch", "mlflow", "tokenizers", "pyarrow", "numpy", "s3fs")
+_MAIN_PACKAGES = ("ray", "torch", "mlflow", "tokenizers", "pyarrow", "numpy", "s3fs")
 _MEMORY_GIB = 6.0
 _DISK_GIB = 2.0
 _SERVER_SECONDS = 5.0
@@ -30,7 +30,7 @@ _SERVER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the table: what was checked, what was found, and what to do about it."""
+    """One row of the table: what was checked, its value, and what to do about it."""
 
     what: str
     value: str
@@ -39,15 +39,14 @@ class Finding:
 
 
 def add(commands: Commands) -> None:
-    help_text = "check versions, CPUs, memory, GPU, disk and server"
-    parser = add_verb(commands, "doctor", doctor, help_text)
+    parser = add_verb(commands, doctor, "check versions, CPUs, memory, GPU, disk and server")
     add_recipe(parser, nargs="?", help="check the root and server of this recipe")
     add_json(parser)
 
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if any of them would make a run fail."""
-    findings = list(examine(options.config, options.overrides))
+    findings = list(check_machine(options.config, options.overrides))
     wrong = sum(finding.state == "wrong" for finding in findings)
     if options.json:
         print_json([asdict(finding) for finding in findings])
@@ -67,32 +66,33 @@ def doctor(options: argparse.Namespace) -> int:
     return FAILED if wrong else OK
 
 
-def examine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
+def check_machine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
     """Yield the findings in the order of the table."""
-    from rungwise.cluster.local.machine import cores
+    from rungwise.cluster.local.machine import count_cores
     from rungwise.pipeline.workflow import places
 
-    fits, version = sys.version_info >= (3, 11), platform.python_version()
-    yield _checked(fits, "Python", version, "install Python 3.11 or newer, then remove .venv")
-    yield from _packages()
-    yield _checked(cores() >= 2, "CPUs", str(cores()), "set compute.num_workers=1", "look")
-    yield _memory()
-    yield _gpu()
+    is_new, version = sys.version_info >= (3, 11), platform.python_version()
+    yield _judge(is_new, "Python", version, "install Python 3.11 or newer, then remove .venv")
+    yield from _check_packages()
+    cores = count_cores()
+    yield _judge(cores >= 2, "CPUs", str(cores), "set compute.num_workers=1", "look")
+    yield _check_memory()
+    yield _check_gpu()
     root, uri = places(config, overrides)
-    yield _disk(root)
-    yield _tracking(uri)
+    yield _check_disk(root)
+    yield _check_tracking(uri)
     address = os.environ.get("RAY_ADDRESS")
-    here = "starts on this machine, protected by a token"
-    yield Finding("Ray", f"joins {address} (RAY_ADDRESS)" if address else here)
+    local = "starts on this machine, protected by a token"
+    yield Finding("Ray", f"joins {address} (RAY_ADDRESS)" if address else local)
 
 
-def _checked(
-    fits: bool, what: str, value: str, remedy: str, state: Literal["look", "wrong"] = "wrong"
+def _judge(
+    is_fine: bool, what: str, value: str, remedy: str, state: Literal["look", "wrong"] = "wrong"
 ) -> Finding:
-    return Finding(what, value) if fits else Finding(what, value, state, remedy)
+    return Finding(what, value) if is_fine else Finding(what, value, state, remedy)
 
 
-def _packages() -> Iterator[Finding]:
+def _check_packages() -> Iterator[Finding]:
     import importlib.metadata
 
     from packaging.requirements import Requirement
@@ -106,26 +106,24 @@ def _packages() -> Iterator[Finding]:
     for name, requirement in sorted(required.items()):
         try:
             version = importlib.metadata.version(name)
+            fits = requirement.specifier.contains(version, prereleases=True)
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "missing", "wrong", f"pip install '{requirement}'")
-            continue
-        if not requirement.specifier.contains(version, prereleases=True):
-            yield Finding(name, version, "wrong", f"pip install '{requirement}'")
-        elif name in _SHOWN:
-            yield Finding(name, version)
+            version, fits = "missing", False
+        if name in _MAIN_PACKAGES or not fits:
+            yield _judge(fits, name, version, f"pip install '{requirement}'")
 
 
-def _memory() -> Finding:
+def _check_memory() -> Finding:
     import psutil
 
     memory = psutil.virtual_memory()
     available = memory.available / 2**30
-    room = f"{available:.1f} GiB available of {memory.total / 2**30:.1f}"
+    value = f"{available:.1f} GiB available of {memory.total / 2**30:.1f}"
     remedy = f"the quickstart may need {_MEMORY_GIB:.0f} GiB"
-    return _checked(available >= _MEMORY_GIB, "memory", room, remedy, "look")
+    return _judge(available >= _MEMORY_GIB, "memory", value, remedy, "look")
 
 
-def _gpu() -> Finding:
+def _check_gpu() -> Finding:
     import torch
 
     if not torch.cuda.is_available():
@@ -134,38 +132,38 @@ def _gpu() -> Finding:
     return Finding("GPU", ", ".join(names), remedy="set compute.gpus_per_worker=1 to use them")
 
 
-def _disk(root: Folder) -> Finding:
+def _check_disk(root: Folder) -> Finding:
     if root.remote:
         try:
             root.check_writable("root")
         except UserError as error:
             return Finding("root", root.uri, "wrong", str(error))
         return Finding("root", root.uri)
-    place = root.existing()
-    free = shutil.disk_usage(place).free / 2**30
-    room = f"{root.uri}, {free:.1f} GiB free"
-    if not os.access(place, os.W_OK):
-        return Finding("root", room, "wrong", "not writable; set another root")
+    folder = root.existing()
+    free = shutil.disk_usage(folder).free / 2**30
+    value = f"{root.uri}, {free:.1f} GiB free"
+    if not os.access(folder, os.W_OK):
+        return Finding("root", value, "wrong", "not writable; set another root")
     remedy = f"less than {_DISK_GIB:.0f} GiB; free some space"
-    return _checked(free >= _DISK_GIB, "root", room, remedy, "look")
+    return _judge(free >= _DISK_GIB, "root", value, remedy, "look")
 
 
-def _tracking(uri: str) -> Finding:
+def _check_tracking(uri: str) -> Finding:
     import requests
 
     from rungwise.core.configuration.secrecy import without_password
 
-    shown = without_password(uri)
+    server = without_password(uri)
     if not uri.startswith("http"):
-        return Finding("MLflow", shown)
+        return Finding("MLflow", server)
     try:
         # Takes a name and password in the address, which urllib reads as a part of the host.
         requests.get(f"{uri.rstrip('/')}/health", timeout=_SERVER_SECONDS).raise_for_status()
-        return Finding("MLflow", f"{shown} answers")
+        return Finding("MLflow", f"{server} answers")
     except (OSError, ValueError) as error:
         return Finding(
             "MLflow",
-            f"{shown} does not answer ({without_password(str(error))})",
+            f"{server} does not answer ({without_password(str(error))})",
             "wrong",
             "start the server, or unset MLFLOW_TRACKING_URI to use SQLite",
         )

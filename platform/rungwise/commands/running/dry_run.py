@@ -10,16 +10,18 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from rungwise.commands.arguments import Commands, above_zero, add_recipe, add_verb
+from rungwise.commands.arguments import Commands, add_recipe, add_verb, positive_number
 from rungwise.core.errors import UserError
 
 
 def add(commands: Commands) -> None:
     help_text = "estimate parameters, memory, time and cost before you run"
-    parser = add_verb(commands, "dry-run", dry_run, help_text)
+    parser = add_verb(commands, dry_run, help_text)
     add_recipe(parser)
     speed = parser.add_mutually_exclusive_group()
-    speed.add_argument("--tokens-per-second", type=above_zero, help="of the whole run, if known")
+    speed.add_argument(
+        "--tokens-per-second", type=positive_number, help="of the whole run, if known"
+    )
     speed.add_argument(
         "--measure", action="store_true", help="measure the speed on some batches here"
     )
@@ -47,61 +49,59 @@ def dry_run(options: argparse.Namespace) -> None:
     root = root_folder(recipe.root)
     measures = []
     for name, config in zip(READ_BY_NAME, (recipe.instances, recipe.longer_instances), strict=True):
-        built = None
+        instances = None
         if name in stages:
             fingerprint = stages[name].fingerprint
-            built = artifacts.load(artifacts.folder_of(root, name, recipe.name, fingerprint))
-        if built is not None:
-            measures.append(Measures.of(built))
+            instances = artifacts.load(artifacts.folder_of(root, name, recipe.name, fingerprint))
+        if instances is not None:
+            measures.append(Measures.of(instances))
         elif config is not None:
             measures.append(Measures.planned(config, planned_vocab_size(recipe)))
     bar = Progress(console=console, transient=True, disable=not options.measure)
     with bar:
         task = bar.add_task("batches on this machine")
 
-        def measured(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        estimated = estimate.dry_run(
+        result = estimate.dry_run(
             settings,
             measures,
             recipe.compute,
             options.tokens_per_second,
-            measured if options.measure else None,
+            report if options.measure else None,
         )
-    _show(estimated, all(each.instances for each in measures), console)
+    _print_estimate(result, all(each.instances for each in measures), console)
 
 
-def _show(estimated: dict[str, Any], built: bool, console: Console) -> None:
+def _print_estimate(estimate: dict[str, Any], built: bool, console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
-    accumulated = (
-        f"{estimated['micro_batch_size']} x {estimated['accumulation']} x {estimated['workers']}"
-    )
+    factors = f"{estimate['micro_batch_size']} x {estimate['accumulation']} x {estimate['workers']}"
     rows = {
-        "parameters": f"{estimated['parameters']:,}",
-        "devices": f"{estimated['devices']}, {estimated['parallel']}",
-        "batch": f"{estimated['global_batch_size']} = at most {accumulated} "
+        "parameters": f"{estimate['parameters']:,}",
+        "devices": f"{estimate['devices']}, {estimate['parallel']}",
+        "batch": f"{estimate['global_batch_size']} = at most {factors} "
         "(micro-batch x accumulation x workers)",
         "steps": ", then ".join(
             f"{phase['steps']:,} of {phase['tokens_a_step']:,.0f} tokens "
             f"(length {phase['sequence_length']})"
-            for phase in estimated["phases"]
+            for phase in estimate["phases"]
         ),
-        "tokens": f"{estimated['tokens']:,.0f}"
+        "tokens": f"{estimate['tokens']:,.0f}"
         + ("" if built else " (instances are not built: rows count as full)"),
-        "epochs": ", then ".join(f"{phase['epochs']:.2f}" for phase in estimated["phases"])
+        "epochs": ", then ".join(f"{phase['epochs']:.2f}" for phase in estimate["phases"])
         if built
         else "not known before instances are built",
-        "operations": f"{estimated['total_flops']:.3g}, "
-        f"{estimated['flops_per_token'] / 1e6:.1f} MFLOP a token",
-        "memory": f"about {estimated['memory_bytes_a_device'] / 1e9:.2g} GB a device, by a formula",
+        "operations": f"{estimate['total_flops']:.3g}, "
+        f"{estimate['flops_per_token'] / 1e6:.1f} MFLOP a token",
+        "memory": f"about {estimate['memory_bytes_a_device'] / 1e9:.2g} GB a device, by a formula",
         "speed": "not known: give --tokens-per-second or --measure"
-        if estimated["tokens_per_second"] is None
-        else f"{estimated['tokens_per_second']:,.0f} tokens/s, {estimated['tokens_per_second_is']}",
-        "time": "not known" if estimated["seconds"] is None else _duration(estimated["seconds"]),
+        if estimate["tokens_per_second"] is None
+        else f"{estimate['tokens_per_second']:,.0f} tokens/s, {estimate['tokens_per_second_is']}",
+        "time": "not known" if estimate["seconds"] is None else _duration(estimate["seconds"]),
         "cost": "not known: set compute.price_per_hour"
-        if estimated["cost"] is None
-        else f"{estimated['cost']:,.2f}, in the unit of compute.price_per_hour",
+        if estimate["cost"] is None
+        else f"{estimate['cost']:,.2f}, in the unit of compute.price_per_hour",
     }
     for name, value in rows.items():
         table.add_row(name, value)

@@ -30,7 +30,7 @@ _BATCHES, _LENGTH = (32, 16, 8, 4), 64
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "init", init, "look at text and write a recipe for it")
+    parser = add_verb(commands, init, "look at text and write a recipe for it")
     parser.add_argument(
         "paths", metavar="PATH", nargs="+", help="a folder, file or glob, local or s3://"
     )
@@ -43,8 +43,7 @@ def add(commands: Commands) -> None:
 
 def init(options: argparse.Namespace) -> None:
     """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
-    from rich.console import Console
-
+    from rungwise.core.console import plain_console
     from rungwise.core.storage.source_files import find_files
     from rungwise.corpus.description import describe_files
     from rungwise.tasks.formats.guess import guess_format
@@ -55,49 +54,43 @@ def init(options: argparse.Namespace) -> None:
             "fine-tune on its labels"
         )
     labels = guess_format(options.labels) if options.labels else None
-    seen, others = describe_files(options.paths)
-    if gone := [path for path in options.paths if not find_files(path)]:
-        raise UserError(f"no file matches {', '.join(gone)}; expected a file, folder or glob")
-    seen = [each for each in seen if each.characters]
-    if not seen:
-        there = f"; found: {', '.join(others)}" if others else ""
-        raise UserError(f"no text below {', '.join(options.paths)}{there}")
-    if (characters := sum(each.characters for each in seen)) < _FEWEST_CHARACTERS:
+    sources, others = describe_files(options.paths)
+    if missing := [path for path in options.paths if not find_files(path)]:
+        raise UserError(f"no file matches {', '.join(missing)}; expected a file, folder or glob")
+    sources = [each for each in sources if each.characters]
+    if not sources:
+        files = f"; found: {', '.join(others)}" if others else ""
+        raise UserError(f"no text below {', '.join(options.paths)}{files}")
+    if (characters := sum(each.characters for each in sources)) < _FEWEST_CHARACTERS:
         raise UserError(
             f"about {characters:,} characters of text below {', '.join(options.paths)}; expected "
             f"{_FEWEST_CHARACTERS:,} or more to learn from"
         )
-    name = options.name or _name(options.paths[0])
+    name = options.name or _derive_name(options.paths[0])
     path = Path(f"{name}.yaml")
     if path.exists():
         raise UserError(f"{path} already exists; give another name with --name, or delete it")
-    console = Console(highlight=False)
-    for each in seen:
-        console.print(_told(each), markup=False, soft_wrap=True)
+    say = plain_console().print
+    for each in sources:
+        say(_describe(each))
     if others:
-        console.print(f"skipped, since they hold no plain text: {', '.join(others)}", markup=False)
-    task = ""
-    if labels:
-        task = _name(options.labels)
-        counts = labels.labels
-        shown = ", ".join(f"{count:,} {label}" for label, count in counts.items())
-        told = shown if len(counts) < 9 else f"{len(counts)} labels"
-        console.print(
-            f"read {len(labels.examples):,} labelled texts as a sample: {told}",
-            markup=False,
-            soft_wrap=True,
-        )
-    model = options.model or ("gpt" if seen[0].is_code else "bert")
+        say(f"skipped, since they hold no plain text: {', '.join(others)}")
+    model = options.model or ("gpt" if sources[0].is_code else "bert")
     workflow = "finetune" if labels else "pretrain"
-    written = recipe(name, seen, model, workflow)
+    text = write_recipe(name, sources, model, workflow)
     if labels:
-        written += task_of(task, {"kind": "files", "train": options.labels, "format": labels.form})
-    path.write_text(written, encoding="utf-8")
-    console.print(f"\nwrote {path}; to train on it:\n", markup=False)
-    console.print(f"  rungwise run {workflow} {shlex.quote(str(path))}\n", markup=False)
+        counts = labels.labels
+        values = ", ".join(f"{count:,} {label}" for label, count in counts.items())
+        summary = values if len(counts) < 9 else f"{len(counts)} labels"
+        say(f"read {len(labels.examples):,} labelled texts as a sample: {summary}")
+        data = {"kind": "files", "train": options.labels, "format": labels.form}
+        text += write_task(_derive_name(options.labels), data)
+    path.write_text(text, encoding="utf-8")
+    say(f"\nwrote {path}; to train on it:\n")
+    say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
 
 
-def _name(path: str) -> str:
+def _derive_name(path: str) -> str:
     """A name that recipes and MLflow accept, from that of a file or folder. Letters of any script
     are kept; Latin ones lose their accents."""
     stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
@@ -105,7 +98,7 @@ def _name(path: str) -> str:
     return re.sub(r"[^\w-]+", "-", stem).strip("-_")[:_LONGEST_NAME] or "mine"
 
 
-def task_of(name: str, data: dict[str, Any]) -> str:
+def write_task(name: str, data: dict[str, Any]) -> str:
     """The YAML that fine-tunes on a task, compares pretrained with random weights, and registers
     the model."""
     return f"""
@@ -123,32 +116,35 @@ registry: {{}} # rungwise-{name}@champion
 """
 
 
-def _told(seen: FileGroup) -> str:
-    files = "1 file" if seen.files == 1 else f"{seen.files:,} files"
+def _describe(source: FileGroup) -> str:
+    from rungwise.core.plural import counted
     from rungwise.corpus.summary import format_amount
 
     first = (
-        f"{files} of {seen.kind}, {seen.bytes / 1e6:,.1f} MB unpacked: {seen.language}, about "
-        f"{seen.documents:,} documents and {format_amount([(seen.words, seen.characters)])}"
+        f"{counted(source.files, 'file')} of {source.kind}, {source.bytes / 1e6:,.1f} MB unpacked: "
+        f"{source.language}, about {source.documents:,} documents and "
+        f"{format_amount([(source.words, source.characters)])}"
     )
-    return "\n".join([first, *(f"  {note}" for note in seen.notes)])
+    return "\n".join([first, *(f"  {note}" for note in source.notes)])
 
 
-def recipe(name: str, seen: Sequence[FileGroup], model: str, workflow: str = "pretrain") -> str:
+def write_recipe(
+    name: str, sources: Sequence[FileGroup], model: str, workflow: str = "pretrain"
+) -> str:
     """The YAML of a recipe: only the keys that differ from the defaults."""
     from rungwise.corpus.summary import format_amount
 
-    characters = sum(each.characters for each in seen)
-    documents = sum(each.documents for each in seen)
-    chinese = seen[0].language in ("Chinese", "Japanese")
+    characters = sum(each.characters for each in sources)
+    documents = sum(each.documents for each in sources)
+    chinese = sources[0].language in ("Chinese", "Japanese")
     fitting = next(size for most, size in _VOCABULARIES if characters <= most)
     # Room for special tokens, every byte (BPE) or every character at the start of a word and
     # inside one (WordPiece), and as many words as the text surely fills.
-    needed = 10 + (256 if model == "gpt" else 2 * seen[0].letters)
-    vocabulary = max(needed, min(fitting, needed + round(seen[0].frequent_words * 0.9)))
+    needed = 10 + (256 if model == "gpt" else 2 * sources[0].letters)
+    vocabulary = max(needed, min(fitting, needed + round(sources[0].frequent_words * 0.9)))
     tokenizer = "byte_bpe" if model == "gpt" else "wordpiece"
     if chinese:  # a token per character; some may occur only in held-out text
-        tokenizer, vocabulary = "character", max(16, round(seen[0].letters * 0.9))
+        tokenizer, vocabulary = "character", max(16, round(sources[0].letters * 0.9))
     tokens = characters if chinese else characters / 4
     rows = tokens / (_LENGTH * 0.75)
     batch = next((size for size in _BATCHES if rows >= 10 * size), _BATCHES[-1])
@@ -156,8 +152,8 @@ def recipe(name: str, seen: Sequence[FileGroup], model: str, workflow: str = "pr
     steps = max(_FEWEST_STEPS, min(_MOST_STEPS, steps))
     passes = steps * batch / rows
     lines = [
-        f"# {', '.join(dict.fromkeys(each.language for each in seen))}: about {documents:,} "
-        f"documents, {format_amount([(each.words, each.characters) for each in seen])}. Written by "
+        f"# {', '.join(dict.fromkeys(each.language for each in sources))}: about {documents:,} "
+        f"documents, {format_amount([(each.words, each.characters) for each in sources])}. Written by "
         "`rungwise init`; change what you like.",
         "#",
         f"#   rungwise run {workflow} {shlex.quote(f'{name}.yaml')}",
@@ -165,17 +161,17 @@ def recipe(name: str, seen: Sequence[FileGroup], model: str, workflow: str = "pr
         "",
         "corpus:",
         "  sources:",
-        *(f"    - {flow(_source(each, len(seen) > 1))}" for each in seen),
+        *(f"    - {flow(_source_block(each, len(sources) > 1))}" for each in sources),
         *(["  held_out_fraction: 0.1 # there are few documents"] if documents < 40 else []),
         "",
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}}}",
     ]
-    rows_of, block = f"kind: causal, sequence_length: {_LENGTH}", "gpt, intermediate_size: 512"
+    instances, block = f"kind: causal, sequence_length: {_LENGTH}", "gpt, intermediate_size: 512"
     if model == "bert":  # the quickstart's, whose parts docs/results compares
-        rows_of = f"kind: masked_blocks, sequence_length: {_LENGTH}, masking: {{rate: 0.3}}"
+        instances = f"kind: masked_blocks, sequence_length: {_LENGTH}, masking: {{rate: 0.3}}"
         block = "modern_bert, intermediate_size: 256, local_window: 16"
-    lines += [f"instances: {{{rows_of}}}"]
     lines += [
+        f"instances: {{{instances}}}",
         "",
         "# Two CPU cores train this model in minutes. For a GPU see docs/how-to/pretraining.md.",
         f"model: {{kind: {block}, num_layers: 2, num_heads: 2, hidden_size: 128, "
@@ -190,9 +186,9 @@ def recipe(name: str, seen: Sequence[FileGroup], model: str, workflow: str = "pr
     return "\n".join(lines) + "\n"
 
 
-def _source(seen: FileGroup, several: bool) -> dict[str, Any]:
-    named = {"name": seen.kind} if several else {}
-    return {"kind": seen.kind} | named | {"paths": list(seen.paths)} | seen.source
+def _source_block(source: FileGroup, several: bool) -> dict[str, Any]:
+    name = {"name": source.kind} if several else {}
+    return {"kind": source.kind} | name | {"paths": list(source.paths)} | source.source
 
 
 def flow(value: Any) -> str:

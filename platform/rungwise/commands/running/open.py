@@ -10,7 +10,7 @@ _STAGES = ("ladder", "report")  # on a tie `max` takes the ladder's page, which 
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "open", open_page, "open the newest report in a browser")
+    parser = add_verb(commands, open_page, "open the newest report in a browser", "open")
     parser.add_argument(
         "root", metavar="PLACE", nargs="?", default="artifacts", help="a recipe, or its root folder"
     )
@@ -21,8 +21,7 @@ def open_page(options: argparse.Namespace) -> None:
     """Print the path of the page and open it. Raises UserError if there is none."""
     import webbrowser
 
-    from rich.console import Console
-
+    from rungwise.core.console import plain_console
     from rungwise.core.errors import UserError
     from rungwise.core.stages import artifact
     from rungwise.core.storage.folder import Folder
@@ -41,7 +40,7 @@ def open_page(options: argparse.Namespace) -> None:
             "rungwise run pretrain quickstart"
         )
     newest = max(pages, key=lambda page: page.record["finished"])
-    place = newest.folder.path(ReportSummary.of(newest).page)
-    Console().print(place, markup=False, highlight=False, soft_wrap=True)
+    path = newest.folder.path(ReportSummary.of(newest).page)
+    plain_console().print(path)
     if not root.remote:
-        webbrowser.open(f"file://{place}")
+        webbrowser.open(f"file://{path}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from rungwise.commands.arguments import Commands, add_json, add_verb, add_workflow, print_json
+from rungwise.core.console import plain_console
 
 if TYPE_CHECKING:
     from rungwise.core.stages.stage import Planned
@@ -19,7 +19,7 @@ _GOES_ON = "goes on "
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "plan", plan, "show what would be built and why")
+    parser = add_verb(commands, plan, "show what would be built and why")
     add_workflow(parser)
     parser.add_argument("--stages", action="store_true", help="list the stages even if all are new")
     add_json(parser)
@@ -35,27 +35,23 @@ def plan(options: argparse.Namespace) -> None:
     from rungwise.pipeline import workflow
     from rungwise.pipeline.reference import resolved
 
-    console = Console()
+    console = plain_console()
     recipe = workflow.load_recipe(options.config, options.overrides)
     if options.resolved:
-        console.print(resolved(recipe), end="", markup=False, highlight=False, soft_wrap=True)
+        console.print(resolved(recipe), end="")
         return
     rows = workflow.plan(options.workflow, recipe)
     if options.json:
-        print_json([_plain(row) for row in rows])
+        print_json([_describe(row) for row in rows])
         return
     root = workflow.root_folder(recipe.root)
     names = dict.fromkeys(row.stage.name for row in rows)
-    known = (name for stage in names for name in (root / stage).subfolders())
-    untouched = all(row.artifact is None and not row.reason.startswith(_GOES_ON) for row in rows)
-    if untouched and not options.stages and not any(_label(name) == recipe.name for name in known):
-        named = ", ".join(names)
-        console.print(
-            f"nothing is built yet: {len(rows)} stages below {root.uri} ({named})",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+    folders = (name for stage in names for name in (root / stage).subfolders())
+    labels = {name.rpartition("-")[0] for name in folders}
+    all_new = all(row.artifact is None and not row.reason.startswith(_GOES_ON) for row in rows)
+    if all_new and not options.stages and recipe.name not in labels:
+        stages = f"{len(rows)} stages below {root.uri} ({', '.join(names)})"
+        console.print(f"nothing is built yet: {stages}")
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("stage", "fingerprint", "state"):
@@ -64,17 +60,12 @@ def plan(options: argparse.Namespace) -> None:
     for row in rows:
         state = "[cyan]cached[/]" if row.artifact else "[bold cyan]build[/]"
         table.add_row(row.stage.shown, row.stage.fingerprint, state, row.reason)
-    console.print(table)
+    console.print(table, soft_wrap=False)
     missing = sum(row.artifact is None for row in rows)
-    console.print(f"{missing} of {len(rows)} stages to build below {root.uri}", highlight=False)
+    console.print(f"{missing} of {len(rows)} stages to build below {root.uri}")
 
 
-def _label(folder: str) -> str:
-    """The recipe's name within the name of an artifact's folder."""
-    return folder.rpartition("-")[0]
-
-
-def _plain(row: Planned) -> dict[str, Any]:
+def _describe(row: Planned) -> dict[str, Any]:
     return {
         "stage": row.stage.shown,
         "fingerprint": row.stage.fingerprint,

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from rungwise.cluster.environment import set_environment
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
+from rungwise.core.console import plain_console
 from rungwise.core.exit_codes import OK, USER_ERROR, guarded
 
 if TYPE_CHECKING:
@@ -22,13 +23,13 @@ _LOG_WIDTH = 160
 
 
 def add(commands: Commands) -> None:
-    add_workflow(add_verb(commands, "run", run, "build what is missing"))
+    add_workflow(add_verb(commands, run, "build what is missing"))
 
 
 def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
     """Run a workflow file with `CONFIG [key=value ...]`; return the process's exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        Console(stderr=True).print(f"usage: {workflow} CONFIG [key.path=value ...]", markup=False)
+        plain_console(stderr=True).print(f"usage: {workflow} CONFIG [key.path=value ...]")
         return OK if arguments else USER_ERROR
     set_environment()
     options = argparse.Namespace(
@@ -74,8 +75,8 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
     # A log has room for whole names.
     screen = console if console.is_terminal else Console(file=console.file, width=_LOG_WIDTH)
     screen.print(table)
-    built = f"{len(outcome.built)} of {len(outcome.artifacts)} stages built"
-    console.print(f"\n{built} in {outcome.seconds:.0f} s\n", highlight=False)
+    counts = f"{len(outcome.built)} of {len(outcome.artifacts)} stages built"
+    console.print(f"\n{counts} in {outcome.seconds:.0f} s\n", highlight=False)
     by_stage = {artifact.stage: artifact for artifact in outcome.artifacts.values()}
     commands: dict[str, str] = {}
     for stage in (REPORT.name, LADDER.name):
@@ -88,22 +89,22 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
         commands["export"] = f"rungwise export {recipe} --to FOLDER"
     if registered := by_stage.get(REGISTER.name):
         model = RegisterSummary.of(registered).model_uri
-        where = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
-        commands["predict"] = f"rungwise predict {shlex.quote(model)}{where} --input FILE"
-    shown = without_password(uri)
-    _say(console, "MLflow", shown)
+        option = "" if root == "artifacts" else f" --root {shlex.quote(root)}"
+        commands["predict"] = f"rungwise predict {shlex.quote(model)}{option} --input FILE"
+    server = without_password(uri)
+    _say(console, "MLflow", server)
     if uri.startswith("sqlite:"):
         commands["runs"] = f"rungwise ui {recipe}"
     if outcome.untracked_events:
-        unsent = counted(outcome.untracked_events, "event")
-        _say(console, "unsent", f"{unsent} that did not reach {shown}")
+        events = counted(outcome.untracked_events, "event")
+        _say(console, "unsent", f"{events} that did not reach {server}")
         commands["send"] = f"rungwise sync {recipe}"
     console.print()
     for purpose, command in commands.items():
         _say(console, purpose, command)
 
 
-def _say(console: Console, what: str, where: str, to_paste: bool = True) -> None:
+def _say(console: Console, what: str, text: str, to_paste: bool = True) -> None:
     """Print a line; `to_paste` keeps a terminal from breaking it between words."""
-    whole = to_paste or not console.is_terminal
-    console.print(f"{what:<8} {where}", markup=False, highlight=False, soft_wrap=whole)
+    is_whole = to_paste or not console.is_terminal
+    console.print(f"{what:<8} {text}", markup=False, highlight=False, soft_wrap=is_whole)

@@ -7,21 +7,20 @@ import unicodedata
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.commands.running.init import flow
+from rungwise.core.console import plain_console
 from rungwise.core.plural import counted
 
 if TYPE_CHECKING:
     from rungwise.tasks.formats.guess import Guess
 
-_SHOWN, _CHARACTERS, _MOST_LABELS = 3, 300, 12
+_EXAMPLES, _CHARACTERS, _MOST_LABELS = 3, 300, 12
 
 
 def add(commands: Commands) -> None:
     parser = add_verb(
-        commands, "tasks", tasks, "inspect labelled data, print the recipe block that reads it"
+        commands, tasks, "inspect labelled data, print the recipe block that reads it"
     )
     parser.add_argument(
         "path", metavar="PATH", help="a file, folder or glob, local or s3://, also in an archive"
@@ -32,15 +31,12 @@ def tasks(options: argparse.Namespace) -> None:
     """Print the block, what it reads, and three examples. Raises DataError if no format fits."""
     from rungwise.tasks.formats.guess import guess_format
 
-    Console(highlight=False).print(
-        told(options.path, guess_format(options.path)), markup=False, soft_wrap=True
-    )
+    plain_console().print(describe_data(options.path, guess_format(options.path)))
 
 
-def told(path: str, guess: Guess) -> str:
+def describe_data(path: str, guess: Guess) -> str:
     """The block as YAML, then in comments the labels and examples that it reads in a sample."""
-    found = guess.examples
-    labels = guess.labels
+    examples, labels = guess.examples, guess.labels
     shares = ", ".join(f"{label} {n / labels.total():.0%}" for label, n in labels.most_common(12))
     more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
     dropped = f", skipped {guess.damaged} damaged ones" if guess.damaged else ""
@@ -51,26 +47,26 @@ def told(path: str, guess: Guess) -> str:
         "validation_fraction: 0.1",
         "test_fraction: 0.1",
         "",
-        f"# Read {counted(len(found), 'example')} as a sample{dropped}."
+        f"# Read {counted(len(examples), 'example')} as a sample{dropped}."
         + (f" Labels: {shares}{more}." if labels else ""),
-        *(f"# {line}".rstrip() for each in found[:_SHOWN] for line in _example(asdict(each))),
     ]
-    return "\n".join(lines)
+    rows = (line for each in examples[:_EXAMPLES] for line in _describe_example(asdict(each)))
+    return "\n".join([*lines, *(f"# {line}".rstrip() for line in rows)])
 
 
-def _printable(character: str) -> str:
+def _escape(character: str) -> str:
     # YAML has no control characters, not even in comments.
     if unicodedata.category(character) in ("Cc", "Cs"):
         return character.encode("unicode_escape").decode()
     return character
 
 
-def _example(fields: dict[str, Any]) -> list[str]:
-    def shown(value: Any) -> str:
+def _describe_example(fields: dict[str, Any]) -> list[str]:
+    def clip(value: Any) -> str:
         if isinstance(value, tuple | list):
             each = [each["text"] if isinstance(each, dict) else each for each in value]
             value = " | ".join(each) or "none"
-        text = "".join(map(_printable, " ".join(str(value).split())))
+        text = "".join(map(_escape, " ".join(str(value).split())))
         return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
 
     if fields.get("tags") is not None:
@@ -78,9 +74,6 @@ def _example(fields: dict[str, Any]) -> list[str]:
         fields["words"] = [f"{word}/{tag}" if tag != "O" else word for word, tag in pairs]
     if "options" in fields:
         fields["target"] = fields["options"][fields["target"]]
-    where = fields.pop("where")
-    return [
-        "",
-        where,
-        *(f"  {name}: {shown(value)}" for name, value in fields.items() if value is not None),
-    ]
+    place = fields.pop("where")
+    values = [f"  {name}: {clip(value)}" for name, value in fields.items() if value is not None]
+    return ["", place, *values]

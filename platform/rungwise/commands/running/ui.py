@@ -11,14 +11,13 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from rich.console import Console
-
 from rungwise.commands.arguments import Commands, add_recipe, add_verb, port_number
+from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
 
 
 def add(commands: Commands) -> None:
-    parser = add_verb(commands, "ui", ui, "serve the MLflow UI on loopback")
+    parser = add_verb(commands, ui, "serve the MLflow UI on loopback")
     add_recipe(parser, nargs="?")
     parser.add_argument("--port", type=port_number, default=5000, help="default: 5000")
 
@@ -29,11 +28,9 @@ def ui(options: argparse.Namespace) -> NoReturn:
     from rungwise.core.tracking.store import TrackingConfig, artifact_location, check_store
     from rungwise.pipeline.workflow import load_recipe, places
 
-    tracking = (
-        load_recipe(options.config, options.overrides).tracking
-        if options.config
-        else TrackingConfig()
-    )
+    tracking = TrackingConfig()
+    if options.config:
+        tracking = load_recipe(options.config, options.overrides).tracking
     _, uri = places(options.config, options.overrides)
     if not uri.startswith("sqlite:///"):
         raise UserError(
@@ -45,8 +42,8 @@ def ui(options: argparse.Namespace) -> NoReturn:
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise UserError(f"port {port} is taken; choose another with --port")
-    place = f"http://127.0.0.1:{port}{_runs(database, tracking.experiment)}"
-    Console(soft_wrap=True).print(f"MLflow on {place}  (Ctrl-C stops it)", highlight=False)
+    page = f"http://127.0.0.1:{port}{_find_runs(database, tracking.experiment)}"
+    plain_console().print(f"MLflow on {page}  (Ctrl-C stops it)")
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
     command += ["--artifacts-destination", str(artifact_location(uri))]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
@@ -57,11 +54,10 @@ def ui(options: argparse.Namespace) -> NoReturn:
     )
 
 
-def _runs(database: Path, experiment: str) -> str:
+def _find_runs(database: Path, experiment: str) -> str:
     """The path of an experiment's runs; the UI's start page does not show training runs."""
-    with contextlib.closing(
-        sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
-    ) as store:
+    uri = f"{database.absolute().as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as store:
         query = "SELECT experiment_id FROM experiments WHERE name = ?"
-        found = store.execute(query, (experiment,)).fetchone()
-    return f"/#/experiments/{found[0]}/runs?workflowType=machine_learning" if found else ""
+        row = store.execute(query, (experiment,)).fetchone()
+    return f"/#/experiments/{row[0]}/runs?workflowType=machine_learning" if row else ""

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import ray.data
 
-from rungwise.cluster.shuffle import by_part
+from rungwise.cluster.shuffle import group_parts
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.staging import NO_POSITIONS, PositionFiles
 from rungwise.corpus.deduplication import documents, near_duplicates, paragraphs, signatures
@@ -61,7 +61,7 @@ class Comparison:
             keys = keys.union(marks)
         decisions: list[Decision] = []
         empty = set(range(files.num_partitions))
-        decided = by_part(keys, "partition", files.num_partitions, moved_bytes, decide)
+        decided = group_parts(keys, "partition", files.num_partitions, moved_bytes, decide)
         for row in decided.iter_rows():
             count, held_out, same_name = json.loads(row["decision"])
             pair = same_name and (Position(*same_name[0]), Position(*same_name[1]))
@@ -97,7 +97,7 @@ class Comparison:
             return pa.table({"partition": pa.array(numbers, pa.int64())})
 
         keys = self._map_packs(rows)
-        decided = by_part(keys, "partition", files.num_partitions, moved_bytes, decide)
+        decided = group_parts(keys, "partition", files.num_partitions, moved_bytes, decide)
         partitions = {row["partition"] for row in decided.iter_rows()}
         files.write_empty(set(range(files.num_partitions)) - partitions)
         return files
@@ -119,7 +119,7 @@ class Comparison:
             return documents.mark_rows(marks, num_key_partitions)
 
         bands = self._map_packs(rows)
-        return by_part(bands, "partition", num_partitions, moved_bytes, mark)
+        return group_parts(bands, "partition", num_partitions, moved_bytes, mark)
 
     def _map_packs(self, rows: Callable[[list[int]], Iterator[pa.Table]]) -> ray.data.Dataset:
         packs = ray.data.from_arrow([pa.table({"range": pack}) for pack in self.packs])
