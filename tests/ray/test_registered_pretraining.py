@@ -113,7 +113,7 @@ def test_from_a_recipe_to_the_alias(
                 assert own[key] == same
 
     assert main(["run", "pretrain", str(config), *worse]) == 0
-    assert promotion.holder(client, name, "champion") == "2", "its validation loss is lower"
+    assert promotion.find_holder(client, name, "champion") == "2", "its validation loss is lower"
     capsys.readouterr()
     promote = ["promote", f"models:/{name}/3", "--root", str(root), "--to"]
     assert main([*promote, "trial"]) == 0, "nobody holds it"

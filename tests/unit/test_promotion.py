@@ -168,20 +168,20 @@ class Models:
 def test_bytes_and_answers_that_differ_are_named(tmp_path: Path) -> None:
     models = Models(tmp_path / "root")
     first, turned = models.evaluated(False, 0.9), models.evaluated(True, 0.8)
-    assert promotion.faults(first, first.folder) == []
-    assert promotion.compared(first, turned).low == 1
-    assert promotion.compared(turned, first).high == -1
-    assert "model.safetensors is not that of" in promotion.faults(first, turned.folder)[0]
+    assert promotion.find_faults(first, first.folder) == []
+    assert promotion.compare_models(first, turned).low == 1
+    assert promotion.compare_models(turned, first).high == -1
+    assert "model.safetensors is not that of" in promotion.find_faults(first, turned.folder)[0]
     rows = predictions.read_predictions(first.folder)
     other = "left" if rows[3]["prediction"] == "right" else "right"
     predictions.write_predictions(
         [*rows[:3], {**rows[3], "prediction": other}, *rows[4:]], first.folder
     )
     rewritten = artifacts.finish(first.folder, first.record, {})
-    [fault] = promotion.faults(rewritten, rewritten.folder)
+    [fault] = promotion.find_faults(rewritten, rewritten.folder)
     assert fault.startswith("test:3: the served model says")
     Path(models.corpus.folder.path("text.txt")).write_bytes(b"some texd")
-    [fault] = promotion.faults(rewritten, rewritten.folder)
+    [fault] = promotion.find_faults(rewritten, rewritten.folder)
     assert "text.txt" in fault
 
 
@@ -203,7 +203,7 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     def promote(*arguments: str) -> tuple[int, str, str]:
         status = main(["promote", *arguments, "--root", str(models.root)])
         out, err = capsys.readouterr()
-        return status, err or out, str(promotion.holder(client, NAME, "champion"))
+        return status, err or out, str(promotion.find_holder(client, NAME, "champion"))
 
     status, told, champion = promote(f"models:/{NAME}/2")
     assert (status, champion) == (2, "1")

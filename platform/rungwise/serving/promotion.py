@@ -33,34 +33,34 @@ from rungwise.tasks.kinds.examples import TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER
 from rungwise.training.tensor_files import MODEL
 
-_ASKED = 64  # test examples for the served model; held-out documents for both
+_ITEMS = 64  # test examples for the served model; held-out documents for both
 _TOLERANCE = 1e-4  # of predicted numbers, computed in other batches than before
 
 
-def faults(made: Artifact, served: Folder) -> list[str]:
-    """Reasons against a version whose files are in `served`, one line each; `made` is the
+def find_faults(model: Artifact, served: Folder) -> list[str]:
+    """Reasons against a version whose files are in `served`, one line each; `model` is the
     evaluation or pretraining that it comes from."""
-    found = [fault for artifact in chain(made) for fault in _named(artifact.verify)]
-    found += copied_otherwise(made, served)
-    return found or _other_answers(made, served)
+    faults = [fault for artifact in chain(model) for fault in _check(artifact.verify)]
+    faults += find_changed_copies(model, served)
+    return faults or _find_changed_answers(model, served)
 
 
-def copied_otherwise(made: Artifact, served: Folder) -> list[str]:
-    """Where the registry's copy in `served` differs from `made`, one line each."""
-    names = dict.fromkeys(FILES, made)
-    if made.stage == "pretrain":
-        names = {MODEL: made, TOKENIZER: tokenizer_of(made)}
-    found = [
+def find_changed_copies(model: Artifact, served: Folder) -> list[str]:
+    """Where the registry's copy in `served` differs from `model`, one line each."""
+    names = dict.fromkeys(FILES, model)
+    if model.stage == "pretrain":
+        names = {MODEL: model, TOKENIZER: tokenizer_of(model)}
+    changes = [
         f"the registry's {served.path(name)} is not that of {artifact.folder.uri}"
         for name, artifact in names.items()
         if served.sha256(name) != artifact.record["files"][name]["sha256"]
     ]
     # Older versions have no record.
-    copy = None if found else load_artifact(served)
-    return found if copy is None else _named(copy.verify)
+    copy = None if changes else load_artifact(served)
+    return changes if copy is None else _check(copy.verify)
 
 
-def _named(verify: Callable[[], None]) -> list[str]:
+def _check(verify: Callable[[], None]) -> list[str]:
     try:
         verify()
     except DataError as error:
@@ -68,34 +68,34 @@ def _named(verify: Callable[[], None]) -> list[str]:
     return []
 
 
-def _other_answers(made: Artifact, served: Folder) -> list[str]:
-    if made.stage == "pretrain":
+def _find_changed_answers(model: Artifact, served: Folder) -> list[str]:
+    if model.stage == "pretrain":
         predictor = load(served)
         texts, before = json.loads(served.read_bytes(DESCRIPTION))["answered"]
         examples = [Text(repr(text), text) for text in texts]
-        said = predictor(examples)
+        answers = predictor(examples)
     else:
         predictor = Predictor.load(served, quiet=True)
         name = task_kind(predictor.info).answer
-        examples = read_examples(find_input(made, "task"), "test")[:_ASKED]
-        said = [each[name] for each in predictor(examples)]
-        before = [row["prediction"] for row in predictions.kept_predictions(made)]
+        examples = read_examples(find_input(model, "task"), "test")[:_ITEMS]
+        answers = [each[name] for each in predictor(examples)]
+        before = [row["prediction"] for row in predictions.kept_predictions(model)]
     return [
         f"{example.where}: the served model says {now!r}, the artifact {once!r}"
-        for example, now, once in zip(examples, said, before, strict=False)
-        if not _same(now, once)
+        for example, now, once in zip(examples, answers, before, strict=False)
+        if not _is_same(now, once)
     ][:1]
 
 
-def _same(said: Any, before: Any) -> bool:
-    if isinstance(said, dict):
-        return all(_same(value, before[name]) for name, value in said.items())
-    if np.size(said) and np.asarray(said).dtype.kind == "f":
-        return np.allclose(said, before, rtol=_TOLERANCE, atol=_TOLERANCE)
-    return said == before
+def _is_same(now: Any, before: Any) -> bool:
+    if isinstance(now, dict):
+        return all(_is_same(value, before[name]) for name, value in now.items())
+    if np.size(now) and np.asarray(now).dtype.kind == "f":
+        return np.allclose(now, before, rtol=_TOLERANCE, atol=_TOLERANCE)
+    return now == before
 
 
-def compared(first: Artifact, second: Artifact) -> Estimate | None:
+def compare_models(first: Artifact, second: Artifact) -> Estimate | None:
     """How much better the first model is than the second: evaluations by their metric on the same
     test examples, pretrainings in bits per byte on the same held-out documents; None if a
     pretraining gives texts no probability.
@@ -104,63 +104,63 @@ def compared(first: Artifact, second: Artifact) -> Estimate | None:
     """
     both = (first, second)
     if first.stage == "evaluate":
-        task, _ = _common("task", [find_input(each, "task") for each in both])
+        task, _ = _check_common("task", [find_input(each, "task") for each in both])
         info = TaskSummary.of(task).info
         sums = [predictions.kept_sums(each, task) for each in both]
-        found = paired_bootstrap(*sums, value=task_kind(info).value, seed=0)
-        return Estimate(found.difference, found.low, found.high, sums[0].shape[1])
-    _common("corpus", [find_input(tokens_of(each), "corpus") for each in both])
-    bits = [_bits(each) for each in both]
+        gain = paired_bootstrap(*sums, value=task_kind(info).value, seed=0)
+        return Estimate(gain.difference, gain.low, gain.high, sums[0].shape[1])
+    _check_common("corpus", [find_input(tokens_of(each), "corpus") for each in both])
+    bits = [_measure_bits(each) for each in both]
     if any(each is None for each in bits):
         return None
-    own, holders = (each for each in bits if each is not None)
-    if own.part != holders.part:
+    first_bits, second_bits = (each for each in bits if each is not None)
+    if first_bits.part != second_bits.part:
         raise DataError(
             "cannot compare: one of the two versions has pseudo-likelihoods, the other likelihoods"
         )
-    return contrast([(1.0, [holders]), (-1.0, [own])])
+    return contrast([(1.0, [second_bits]), (-1.0, [first_bits])])
 
 
-def _common(what: str, asked: list[Artifact]) -> list[Artifact]:
-    if asked[0].digest != asked[1].digest:
+def _check_common(what: str, inputs: list[Artifact]) -> list[Artifact]:
+    if inputs[0].digest != inputs[1].digest:
         raise DataError(
-            f"the holder answered the {what} {asked[1].fingerprint}, this version "
-            f"{asked[0].fingerprint}: no example is known to be common; evaluate both on one"
+            f"the holder answered the {what} {inputs[1].fingerprint}, this version "
+            f"{inputs[0].fingerprint}: no example is known to be common; evaluate both on one"
         )
-    return asked
+    return inputs
 
 
-def _bits(pretrain: Artifact) -> Items | None:
+def _measure_bits(pretrain: Artifact) -> Items | None:
     """Its bits per byte of held-out documents; None if it gives texts no probability."""
     tokens = tokens_of(pretrain)
     tokenizer, corpus = (find_input(tokens, name) for name in ("tokenizer", "corpus"))
     rung = Rung(pretrain, tokens, tokenizer, corpus, SilentReporter())
-    suite = PerplexitySuite(documents=_ASKED)
+    suite = PerplexitySuite(documents=_ITEMS)
     if not suite.serves(rung):
         return None
     return next(each for each in suite.measure(rung, "").items if each.metric == "bits_per_byte")
 
 
-def holder(client: Any, name: str, alias: str) -> str | None:
+def find_holder(client: Any, name: str, alias: str) -> str | None:
     """The version that has the alias, None if there is none."""
     aliases: Mapping[str, Any] = client.get_registered_model(name).aliases
     return None if (number := aliases.get(alias)) is None else str(number)
 
 
-def give(client: Any, name: str, alias: str, number: str) -> None:
-    """Give the alias to a version, and note who had it."""
-    before = holder(client, name, alias)
+def set_alias(client: Any, name: str, alias: str, number: str) -> None:
+    """Set the alias of a version, and note which one had it."""
+    before = find_holder(client, name, alias)
     if before not in (None, number):
-        client.set_model_version_tag(name, number, _before(alias), before)
+        client.set_model_version_tag(name, number, _previous_tag(alias), before)
     client.set_registered_model_alias(name, alias, number)
 
 
-def give_back(client: Any, name: str, alias: str) -> str:
-    """Give the alias back to its previous holder, and return that version. Raises UserError if
+def restore_alias(client: Any, name: str, alias: str) -> str:
+    """Move the alias back to its previous holder, and return that version. Raises UserError if
     there is none."""
-    now = holder(client, name, alias)
+    now = find_holder(client, name, alias)
     tags = {} if now is None else client.get_model_version(name, now).tags
-    if (before := tags.get(_before(alias))) is None:
+    if (before := tags.get(_previous_tag(alias))) is None:
         raise UserError(
             f"{name}: no version had the alias {alias} before {now}; nothing is changed"
         )
@@ -168,5 +168,5 @@ def give_back(client: Any, name: str, alias: str) -> str:
     return before
 
 
-def _before(alias: str) -> str:
+def _previous_tag(alias: str) -> str:
     return f"rungwise.before.{alias}"

@@ -22,7 +22,7 @@ _WAIT_SECONDS = 0.005  # how long the first example of a batch waits for others
 _REQUESTS = 1024  # at once; more wait in the proxy
 
 
-def imported() -> Any:
+def import_serve() -> Any:
     """Ray Serve. Raises UserError where the extra is not installed."""
     try:
         from ray import serve
@@ -35,7 +35,7 @@ def imported() -> Any:
 @contextlib.contextmanager
 def serving(model: Folder, host: str, port: int) -> Iterator[None]:
     """Serve the model in a folder on the running Ray for the duration of the block."""
-    serve = imported()
+    serve = import_serve()
 
     @serve.deployment(max_ongoing_requests=_REQUESTS)
     class Model:

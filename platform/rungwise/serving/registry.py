@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -129,10 +130,11 @@ def register_model(
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
     info: ModelInfo | None = None
-    # MLflow prints what it registered, which the display already shows.
+    # MLflow prints what it registered, which the display already shows, and warns of missing types.
     with (
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stderr(nowhere),
+        warnings.catch_warnings(action="ignore"),
         tempfile.TemporaryDirectory(prefix="rungwise-") as scratch,
         mlflow.start_run(run_id=context.tracking.run_id),
     ):
@@ -191,7 +193,7 @@ def register_model(
     )
     better = _better_holder(client, config, entry.compared_on, tags)
     if better is None:
-        promotion.give(client, config.name, config.alias, number)
+        promotion.set_alias(client, config.name, config.alias, number)
         alias = f"alias {config.alias}"
     else:
         alias = f"{config.alias} stays with {better.version}"
@@ -291,7 +293,7 @@ def _better_holder(
 ) -> Any:
     """The alias holder if its score is comparable and better, else None. Both scores are rounded
     as in the tags, so that the same model rebuilt is not worse."""
-    number = promotion.holder(client, config.name, config.alias)
+    number = promotion.find_holder(client, config.name, config.alias)
     if number is None:
         return None
     holder = client.get_model_version(config.name, number)

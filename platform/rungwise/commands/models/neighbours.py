@@ -34,7 +34,9 @@ def neighbours(options: argparse.Namespace) -> None:
 
     pretrain = find_pretrain(options.pretrain, options.overrides)
     tokenizer = tokenizers.load_tokenizer(tokenizer_of(pretrain).folder)
-    neighbours = Neighbourhood(word_vectors(pretrain), tokenizer).nearest(options.word, options.count)
+    neighbours = Neighbourhood(word_vectors(pretrain), tokenizer).nearest(
+        options.word, options.count
+    )
     width = max(len(each.word) for each in neighbours.nearest)
     for each in neighbours.nearest:
         print(f"{each.word:<{width}}  {each.cosine:.3f}")  # noqa: T201

@@ -151,10 +151,11 @@ def write_recipe(
     steps = round(rows * _EPOCHS / batch / 100) * 100
     steps = max(_FEWEST_STEPS, min(_MOST_STEPS, steps))
     passes = steps * batch / rows
+    languages = ", ".join(dict.fromkeys(each.language for each in sources))
+    amount = format_amount([(each.words, each.characters) for each in sources])
     lines = [
-        f"# {', '.join(dict.fromkeys(each.language for each in sources))}: about {documents:,} "
-        f"documents, {format_amount([(each.words, each.characters) for each in sources])}. Written by "
-        "`rungwise init`; change what you like.",
+        f"# {languages}: about {documents:,} documents, {amount}. Written by `rungwise init`; "
+        "change what you like.",
         "#",
         f"#   rungwise run {workflow} {shlex.quote(f'{name}.yaml')}",
         f"name: {flow(name)}",
