@@ -98,7 +98,7 @@ def ours(setup: Setup) -> dict[str, Any]:
     `kind`, `backend`; `split` to build, which may be encoded before the clock starts; with `warm`
     the training split is built before; with `masks` every row is then read and masked once.
     """
-    from rungwise.instances.reader import MaskedReader
+    from rungwise.instances.reader import InstanceReader
 
     arguments = setup.arguments
     corpus = artifact_at(arguments.get("corpus", setup.corpus))
@@ -120,7 +120,7 @@ def ours(setup: Setup) -> dict[str, Any]:
                 summary = instances_summary(rows, task.vocab_size, task.special)
                 record = {"config": task.config.model_dump(mode="json")}
                 made = summary.replacing_that_of(Artifact("instances", "", task.output, record))
-                reader = MaskedReader(made, rows[0]["split"])
+                reader = InstanceReader(made, rows[0]["split"])
                 for begin in range(0, len(reader), READ_ROWS):
                     instances = np.arange(begin, min(begin + READ_ROWS, len(reader)))
                     reader.batch(instances, np.zeros_like(instances), seed=0)

@@ -56,7 +56,6 @@ def job(wanted: dict[str, Any]) -> None:
     from rungwise.core.storage.folder import Folder
     from rungwise.corpus import CorpusConfig
     from rungwise.corpus.stage import CORPUS
-    from rungwise.instances.kinds import tokens_config
     from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.stage import INSTANCES
     from rungwise.tokenizer import TokenizerFileConfig, WordPieceConfig
@@ -79,7 +78,7 @@ def job(wanted: dict[str, Any]) -> None:
         for stage, config in (
             (CORPUS, corpus),
             (TOKENIZER, tokenizer),
-            (TOKENS, tokens_config(pairs)),
+            (TOKENS, pairs.tokens),
             (INSTANCES, pairs),
         ):
             print(json.dumps({"begins": stage.name}), flush=True)

@@ -159,7 +159,6 @@ def stages_of(
     import rungwise.instances.stage
     import rungwise.tokens.stage  # noqa: F401
     from rungwise.instances.causal import CausalConfig
-    from rungwise.instances.kinds import tokens_config
     from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.shard_task import ShardTask
     from rungwise.tokenizer import EncoderChoice, load_tokenizer, special_ids
@@ -173,6 +172,6 @@ def stages_of(
     choice = EncoderChoice(backend)  # pyright: ignore[reportArgumentType]
     tokens, instances = output / "tokens", output / "instances"
     return Stages(
-        EncodeTask(tokens_config(config), corpus, folder, tokens, choice),
+        EncodeTask(config.tokens, corpus, folder, tokens, choice),
         ShardTask(config, tokens, instances, vocab_size, special_ids(tokenizer)),
     )

@@ -41,7 +41,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.instances import causal, shards
+from rungwise.instances import shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.gpt import GptConfig
@@ -247,7 +247,7 @@ def write_instances(folder: Path, train: list[int], held_out: list[int], length:
             first_sentence=np.array([0, 1]),
             documents=np.zeros(1, np.uint64),
         )
-        shard = causal.build(text, config, special, np.random.default_rng(0)).shard
+        shard = config.build(text, special, np.random.default_rng(0)).shard
         name = f"{split}-00000.arrow"
         shards.write(shard, folder / name)
         files.append(

@@ -60,12 +60,11 @@ def _full_rows(setup: Setup) -> tuple[list[list[int]], list[list[tuple[int, int]
 
 
 def _our_masks(setup: Setup, whole_words: bool) -> Callable[[int], Any]:
-    from rungwise.instances.masked_batch import vocabulary_of
-    from rungwise.instances.masking import MaskingConfig, mask
+    from rungwise.instances.masking import MaskingConfig, Vocabulary, mask
     from rungwise.tokenizer import load_tokenizer, special_ids
 
     tokenizer = load_tokenizer(Folder(setup.wordpiece))
-    vocabulary = vocabulary_of(tokenizer.get_vocab_size(), special_ids(tokenizer))
+    vocabulary = Vocabulary(tokenizer.get_vocab_size(), special_ids(tokenizer))
     rows, offsets = _full_rows(setup)
     ids = np.array(rows, dtype=np.int64)
     edges = np.array(offsets)  # (64, 512, 2)
@@ -111,18 +110,18 @@ def _peer_masks(setup: Setup, system: str, whole_words: bool) -> Callable[[int],
 def reader(setup: Setup) -> dict[str, Any]:
     """Rows in training order, 256 at a time, for a few seconds: `unit`, and `masked` or plain."""
     from rungwise.instances.order import ReadOrder
-    from rungwise.instances.reader import MaskedReader
+    from rungwise.instances.reader import InstanceReader
 
     whole_words = setup.arguments["unit"] == "whole_word"
     instances = artifact_at(setup.instances_whole_word if whole_words else setup.instances)
-    source = MaskedReader(instances, "train")
-    order = ReadOrder(source.reader.rows_per_shard, 0)
+    source = InstanceReader(instances, "train")
+    order = ReadOrder(source.rows_per_shard, 0)
 
     def step(number: int) -> int:
         found = order.locate(np.arange(number * READ_ROWS, (number + 1) * READ_ROWS))
         if setup.arguments["masked"]:
-            return int(source.batch(found.instances, found.epochs, seed=0).lengths.sum())
-        return int(source.reader.rows(found.instances).lengths.sum())
+            return int(source.batch(found.instances, found.epochs, seed=0).tokens)
+        return int(source.rows(found.instances).lengths.sum())
 
     step(0)  # opens the shards, which a run does once
     result: dict[str, Any] = {}

@@ -37,7 +37,6 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.instances import pairs
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shards import write
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
@@ -63,7 +62,7 @@ def make_instances(folder: Path) -> None:
     files = []
     for number, (split, documents) in enumerate((("train", 1300), ("validation", 100))):
         generator = np.random.Generator(np.random.Philox(number))
-        shard = pairs.build(_text(number, documents), settings, _SPECIAL, generator).shard
+        shard = settings.build(_text(number, documents), _SPECIAL, generator).shard
         path = folder / f"{split}-00000.arrow"
         write(shard, path)
         files.append(

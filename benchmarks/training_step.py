@@ -48,12 +48,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training_cases import CASES, Case, Rows, draw, tensor
+from rungwise.instances.batch import Batch
+from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import padded_size
-from rungwise.models.losses.objectives import (
-    Batch,
-    CausalBatch,
-    PretrainingBatch,
-)
 from rungwise.models.transformer.block import parameter_count
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers, clip_gradients, update
 from rungwise.training.parallel import Group, distribute
@@ -159,7 +157,7 @@ def _ours(case: Case, setting: Setting, device: torch.device) -> Competitor:
         setting.compile,
     )
 
-    def micro_batches(rows: Rows) -> list[Batch]:
+    def micro_batches(rows: Rows) -> list[Batch[Tensor]]:
         if case.packed:
             ends = rows.lengths.cumsum() / case.sequence_length
             bins = np.split(
@@ -171,7 +169,7 @@ def _ours(case: Case, setting: Setting, device: torch.device) -> Competitor:
         bins = np.array_split(by_length, case.micro_batches)
         return [_our_batch(rows.take(chosen), case, setting, device) for chosen in bins]
 
-    def run(parts: list[Batch]) -> Tensor:
+    def run(parts: list[Batch[Tensor]]) -> Tensor:
         counts = torch.stack([objective.counts(part) for part in parts]).sum(0)
         (total, _, _), *_ = step(parts, counts, config.learning_rate)
         return (total / counts).sum()
@@ -179,7 +177,7 @@ def _ours(case: Case, setting: Setting, device: torch.device) -> Competitor:
     return Competitor(model, micro_batches, run)
 
 
-def _our_batch(rows: Rows, case: Case, setting: Setting, device: torch.device) -> Batch:
+def _our_batch(rows: Rows, case: Case, setting: Setting, device: torch.device) -> Batch[Tensor]:
     """As training/feed.py, which needs more than a bare machine has: compiled models are told of
     every padding and boundary that there could be."""
     B, T = rows.ids.shape
@@ -187,13 +185,13 @@ def _our_batch(rows: Rows, case: Case, setting: Setting, device: torch.device) -
         ids, targets, weights = rows.ids[:, :-1], rows.ids[:, 1:], np.ones((B, T - 1), np.float32)
         stream = [tensor(array, device) for array in (ids, targets, weights)]
         if not setting.compile:
-            return CausalBatch(*stream, document=None, positions=None)
+            return CausalBatch(*stream)
         place = np.tile(np.arange(T - 1), (B, 1))
         starts = (np.arange(B + 1) * (T - 1)).astype(np.int32)
         return CausalBatch(*stream, *(tensor(a, device) for a in (place * 0, place, starts)))
     full = not setting.compile and bool((rows.lengths == T).all())
     used = int(rows.weights.sum(axis=1).max()) if case.ragged else case.masked_positions
-    return PretrainingBatch(
+    return MaskedBatch(
         ids=tensor(rows.ids, device),
         segments=tensor(rows.segments, device),
         lengths=None if full else tensor(rows.lengths, device),
@@ -204,7 +202,7 @@ def _our_batch(rows: Rows, case: Case, setting: Setting, device: torch.device) -
     )
 
 
-def _packed_batch(texts: Rows, case: Case, device: torch.device) -> PretrainingBatch:
+def _packed_batch(texts: Rows, case: Case, device: torch.device) -> MaskedBatch[Tensor]:
     """Texts one behind the other, which fill rows to the last token."""
     lengths, T, M = texts.lengths, case.sequence_length, case.masked_positions
     real = np.arange(texts.ids.shape[1]) < lengths[:, None]
@@ -227,7 +225,7 @@ def _packed_batch(texts: Rows, case: Case, device: torch.device) -> PretrainingB
         "positions": np.nonzero(real)[1].reshape(-1, T),
         "starts": begins.astype(np.int32),
     }
-    return PretrainingBatch(
+    return MaskedBatch(
         lengths=None, **{name: tensor(array, device) for name, array in arrays.items()}
     )
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.families.gpt import GptConfig
-from rungwise.models.losses.objectives import CausalBatch
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,
@@ -70,7 +70,7 @@ def loss_of(
     for number in range(steps):
         begin_B1 = torch.randint(len(ids) - T - 1, (B, 1), generator=draw)
         rows = ids[begin_B1 + torch.arange(T + 1)]
-        batch = CausalBatch(rows[:, :-1], rows[:, 1:], torch.ones(B, T), None, None)
+        batch = CausalBatch(rows[:, :-1], rows[:, 1:], torch.ones(B, T))
         now = learning_rate_at(number, steps, config)
         sums, _, _ = step([batch], objective.counts(batch), now)
         losses.append(float(sums[0, 0] / sums[1, 0]))

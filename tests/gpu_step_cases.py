@@ -6,14 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
 
-from rungwise.instances.causal import CausalBlocks
+from rungwise.instances.batch import Batch
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.instances.masked_batch import MaskedBatch
-from rungwise.instances.masking import Masked
 from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.family import Family
-from rungwise.models.losses.objectives import Batch
-from rungwise.training import feed
 from tests.small_models import small_config
 
 B, T, M, V = 8, 24, 4, 50
@@ -27,7 +26,7 @@ FAMILIES: dict[str, tuple[Family, str]] = {
 }
 
 
-def micro_batch(family: Family, kind: str, seed: int, packed: bool = False) -> Batch:
+def micro_batch(family: Family, kind: str, seed: int, packed: bool = False) -> Batch[Tensor]:
     """What the feed makes of ragged rows for a compiled model."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(T // 2, T, B)
@@ -38,18 +37,18 @@ def micro_batch(family: Family, kind: str, seed: int, packed: bool = False) -> B
         column = np.arange(T)
         begins = np.maximum.accumulate(np.where(opens, column, 0), axis=1)
         weights = (column < lengths[:, None]).astype(np.float32)
-        rows, number = np.arange(B), np.cumsum(opens, axis=1)
-        blocks = CausalBlocks(rows, ids, ids, weights, number, column - begins)
-        (part,) = feed.causal_micro_batches(blocks, 1, fixed_shapes=True)
-        return part
+        number = np.cumsum(opens, axis=1)
+        blocks = CausalBatch(ids, ids, weights, number, column - begins)
+        (part,) = blocks.micro_batches(1, fixed_shapes=True)
+        return part.tensors()
     places = np.tile(np.arange(M), (B, 1))
-    masked = Masked(ids, places, ids[:, :M], np.ones((B, M), np.float32))
-    batch = MaskedBatch(np.arange(B), np.zeros((B, T), int), lengths, masked, np.ones(B, int))
+    targets = (places, ids[:, :M], np.ones((B, M), np.float32))
+    batch = MaskedBatch(ids, np.zeros((B, T), int), lengths, *targets, np.ones(B, int))
     if packed:
         half = rng.integers(4, T // 2, (B, 1))
         number = np.where(np.arange(T) < half, 1, 2)
         number[np.arange(T) >= lengths[:, None]] = 0
         positions = np.arange(T) - np.where(number == 2, half, 0)
         batch = replace(batch, document=number, positions=positions)
-    (part,) = feed.masked_micro_batches(batch, 1, fixed_shapes=True)
-    return part
+    (part,) = batch.micro_batches(1, fixed_shapes=True)
+    return part.tensors()

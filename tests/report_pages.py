@@ -22,7 +22,6 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.kinds import KINDS
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
@@ -271,10 +270,9 @@ def built(
     recorder.add("tokens", {}, TokensSummary.model_construct(headline="tokens"))
 
     read = INSTANCES.get(objective, CausalConfig)(sequence_length=LENGTH)
-    kind = KINDS[read.kind]
     rng = np.random.Generator(np.random.Philox(0))
     shards = {
-        f"{split}-00000.arrow": kind.build(text_of(tokenizer, seed), read, SPECIAL_IDS, rng).shard
+        f"{split}-00000.arrow": read.build(text_of(tokenizer, seed), SPECIAL_IDS, rng).shard
         for seed, split in enumerate(("train", "validation"))
     }
     shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "unused")

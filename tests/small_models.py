@@ -7,20 +7,30 @@ Shapes: B batch, T sequence, V vocabulary, M masked positions.
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.kind import Kind
+from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.family import Family
-from rungwise.models.losses.objectives import Batch, CausalBatch, Objective, PretrainingBatch
+from rungwise.models.losses.objectives import Objective
 
+# The kinds of instances by name.
+INSTANCES: dict[str, type[Kind]] = {
+    kind.model_fields["kind"].default: kind
+    for kind in typing.get_args(typing.get_args(InstancesConfig)[0])
+}
 VOCAB_SIZE = 50
 LENGTH = 16
 CAUSAL_KINDS: tuple[str, ...] = ("causal", "left_to_right", "bidirectional", "llama")
@@ -77,7 +87,7 @@ def random_batch(
     M: int = 4,
     vocab_size: int = VOCAB_SIZE,
     dtype: torch.dtype = torch.float32,
-) -> Batch:
+) -> Any:
     """Ragged rows of whatever the objective reads; packed ones where it reads blocks."""
     if objective_of(kind).masks:
         return random_masked_batch(B, T, M, vocab_size, dtype=dtype)
@@ -98,7 +108,7 @@ def random_masked_batch(
     vocab_size: int = VOCAB_SIZE,
     padded: bool = True,
     dtype: torch.dtype = torch.float32,
-) -> PretrainingBatch:
+) -> MaskedBatch[Tensor]:
     """Ragged rows with ragged counts of masked positions; the first row has none."""
     lengths = torch.randint(2, T + 1, (B,)) if padded else torch.full((B,), T)
     order = torch.rand(B, T).masked_fill(torch.arange(T) >= lengths[:, None], 2.0)
@@ -107,7 +117,7 @@ def random_masked_batch(
     counts = torch.minimum(torch.randint(0, M + 1, (B,)), lengths - 1)
     counts[0] = 0
     weights = (torch.arange(M) < counts[:, None]).to(dtype)
-    return PretrainingBatch(
+    return MaskedBatch(
         ids=torch.randint(vocab_size, (B, T)),
         segments=torch.randint(2, (B, T)),
         lengths=lengths if padded else None,
@@ -125,7 +135,7 @@ def random_causal_batch(
     packed: bool = True,
     padded: bool = True,
     dtype: torch.dtype = torch.float32,
-) -> CausalBatch:
+) -> CausalBatch[Tensor]:
     """Blocks of a random stream, with boundaries anywhere, and padding behind the shorter rows."""
     stream = torch.randint(vocab_size, (B, T + 1))
     lengths = torch.randint(1, T + 1, (B, 1)) if padded else torch.full((B, 1), T)
@@ -141,7 +151,7 @@ def random_causal_batch(
     )
 
 
-def documents_of(batch: CausalBatch) -> Iterator[tuple[int, slice, CausalBatch]]:
+def documents_of(batch: CausalBatch) -> Iterator[tuple[int, slice, CausalBatch[Tensor]]]:
     """Row, columns, and the batch of it alone, for each document of real tokens."""
     assert batch.document is not None
     for row in range(len(batch.ids)):

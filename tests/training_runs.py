@@ -27,7 +27,6 @@ from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.kinds import KINDS as INSTANCE_KINDS
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.pretraining.config import FitConfig, PretrainStageConfig, require_gradient
 from rungwise.pretraining.gradient import pretrain
@@ -71,13 +70,12 @@ def make_instances(
     `documents` are those of each training shard, `sources` the names of their sources.
     """
     settings: Any = instances_config({"kind": kind, "sequence_length": length})
-    build = INSTANCE_KINDS[kind].build
     shards = {}
     texts = [("train", 0), ("validation", 0), *(("train", n) for n in range(1, len(documents)))]
     for seed, (split, number) in enumerate(texts):
         text = made_up_text(seed, 60 if split == "validation" else documents[number])
         generator = np.random.Generator(np.random.Philox(seed))
-        built = build(text, settings, SPECIAL_IDS, generator)
+        built = settings.build(text, SPECIAL_IDS, generator)
         shards[f"{split}-{number:05d}.arrow"] = built.shard
     named = {f"train-{number:05d}.arrow": source for number, source in enumerate(sources)}
     summary = write_shards(folder, shards, VOCAB, named, kind=kind, sequence_length=length)

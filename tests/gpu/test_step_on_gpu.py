@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from rungwise.instances.batch import Batch
 from rungwise.models.family import Family
-from rungwise.models.losses.objectives import Batch
 from rungwise.training.optimizer import MuonConfig, OptimizerConfig, build_optimizers
 from rungwise.training.parallel import Group, distribute
 from rungwise.training.step import Step
@@ -56,12 +56,12 @@ def step_of(name: str, optimizer: str, bfloat16: bool, compile: bool, seed: int 
     return Step(model, objective, exchange, optimizers, config, group, bfloat16, compile)
 
 
-def batch_of(name: str, seed: int) -> Batch:
+def batch_of(name: str, seed: int) -> Batch[Tensor]:
     family, kind = family_of(name)
     return micro_batch(family, kind, seed, name == "packed").to(torch.device("cuda"))
 
 
-def loss_and_gradients(step: Step, part: Batch) -> tuple[float, Tensor]:
+def loss_and_gradients(step: Step, part: Batch[Tensor]) -> tuple[float, Tensor]:
     losses = step.losses(part)
     loss = losses.loss()
     loss.backward()

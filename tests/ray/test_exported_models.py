@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.bert import BertForPretraining
 from rungwise.pipeline.loading import find_pretrain
 from rungwise.pretraining.pretrained import load_module, tokenizer_of
@@ -84,7 +85,8 @@ def test_a_trained_model_reads_text_the_same_in_transformers(
     inputs = tokenizer(TEXT, return_tensors="pt", truncation=True)
     if isinstance(model, BertForPretraining):
         every = torch.arange(inputs["input_ids"].shape[1])[None]
-        ours = model(inputs["input_ids"], inputs["token_type_ids"], None, every).mlm
+        rows = MaskedBatch.to_predict(inputs["input_ids"], inputs["token_type_ids"], None, every)
+        ours = model(rows).mlm
         found = theirs(**inputs).prediction_logits
     else:
         ours, found = model.logits(inputs["input_ids"]), theirs(**inputs).logits

@@ -24,7 +24,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.instances import pairs, stage
+from rungwise.instances import stage
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shard_task import ShardTask
@@ -185,17 +185,15 @@ def test_a_builder_that_breaks_the_contract_stops_the_stage_and_says_where(
 ) -> None:
     from dataclasses import replace
 
-    from rungwise.instances import shard_task
-    from rungwise.instances.kinds import KINDS
+    honest = MaskedPairsConfig.build
 
     def always_next(*arguments: Any) -> Any:
-        built = pairs.build(*arguments)
+        built = honest(*arguments)
         columns = built.shard.columns
         wrong = {**columns, "is_next": np.ones_like(columns["is_next"])}
         return replace(built, shard=replace(built.shard, columns=wrong))
 
-    broken = {**KINDS, "masked_pairs": replace(KINDS["masked_pairs"], build=always_next)}
-    monkeypatch.setattr(shard_task, "KINDS", broken)
+    monkeypatch.setattr(MaskedPairsConfig, "build", always_next)
     task = ShardTask(CONFIG, inputs["tokens"].folder, Folder.at(tmp_path), 300, SPECIAL_IDS)
     with pytest.raises(DataError, match=r"^train-.*IsNext pairs with B from another document must"):
         task(stage.orders_of(CONFIG, TokensSummary.of(inputs["tokens"]).files)[0])

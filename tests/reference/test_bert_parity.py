@@ -13,8 +13,9 @@ import pytest
 import torch
 import transformers
 
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig, BertForPretraining
-from rungwise.models.losses.objectives import MLM_NSP, PretrainingBatch
+from rungwise.models.losses.objectives import MLM_NSP
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.models.transformer.block import parameter_count
 
@@ -117,7 +118,7 @@ def reference(theirs, inputs):
 def test_same_weights_same_numbers(ours, theirs, inputs):
     ids_BT, segments_BT, lengths_B, positions_BM, real_BT = inputs
     expected = reference(theirs, inputs)
-    logits = ours(ids_BT, segments_BT, lengths_B, positions_BM)
+    logits = ours(MaskedBatch.to_predict(ids_BT, segments_BT, lengths_B, positions_BM))
 
     rows_B1 = torch.arange(len(ids_BT))[:, None]
     masked_BMV = expected.prediction_logits[rows_B1, positions_BM]
@@ -157,7 +158,7 @@ def test_the_loss_and_its_gradient_are_the_same(ours, theirs, inputs):
     weights_BM = torch.zeros(len(ids_BT), 3)
     weights_BM[:, 0] = 1.0
     weights_BM[0, 1] = weights_BM[3, 1] = 1.0
-    batch = PretrainingBatch(
+    batch = MaskedBatch(
         ids=ids_BT,
         segments=segments_BT,
         lengths=lengths_B,

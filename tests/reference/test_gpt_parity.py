@@ -12,8 +12,9 @@ import pytest
 import torch
 import transformers
 
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.families.gpt import GptConfig
-from rungwise.models.losses.objectives import CAUSAL, CausalBatch
+from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.transformer.block import parameter_count
 from rungwise.serving.hugging_face import load
 
@@ -86,7 +87,7 @@ def test_the_loss_and_its_gradient_are_the_same(pair):
     # They shift the labels by one themselves.
     shifted = torch.cat((torch.full((4, 1), -100), labels), dim=1)
     expected = theirs(input_ids=stream, labels=shifted).loss
-    batch = CausalBatch(stream[:, :-1], stream[:, 1:], weights_BT, None, None)
+    batch = CausalBatch(stream[:, :-1], stream[:, 1:], weights_BT)
     loss = CAUSAL(ours, batch).loss()
     torch.testing.assert_close(loss, expected, **TOLERANCE)
 

@@ -22,6 +22,8 @@ from rungwise.finetune.heads import (
     SpanHead,
     TokenHead,
 )
+from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.bert import (
     IS_NEXT,
     NOT_NEXT,
@@ -125,7 +127,7 @@ def bert_inputs(vocab_size):
 def every_logit(model, ours):
     """MLM logits at all positions."""
     ids_BT = ours[0]
-    return model(*ours, torch.arange(ids_BT.shape[1]).expand_as(ids_BT))
+    return model(MaskedBatch.to_predict(*ours, torch.arange(ids_BT.shape[1]).expand_as(ids_BT)))
 
 
 # Out.
@@ -617,5 +619,5 @@ def test_an_imported_model_can_be_trained_on(gpt_folder):
     model = config.build(V, config.objective("causal"))
     model.load_state_dict(state)
     ids_BT = torch.randint(V, (2, 8))
-    model(ids_BT, ids_BT, torch.ones(2, 8)).total.backward()
+    model(CausalBatch(ids_BT, ids_BT, torch.ones(2, 8))).total.backward()
     assert all(p.grad is not None for p in model.parameters())

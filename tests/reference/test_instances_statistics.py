@@ -94,14 +94,14 @@ def english(real_data: Path) -> Fixture:
 
 def our_pairs(fixture: Fixture, seed: int) -> list[Pair]:
     config = pairs.MaskedPairsConfig(sequence_length=fixture.sequence_length, short_rate=SHORT_RATE)
-    return _pairs_of(pairs.build(fixture.text, config, SPECIAL, _rng(seed)).shard, "is_next")
+    return _pairs_of(config.build(fixture.text, SPECIAL, _rng(seed)).shard, "is_next")
 
 
 def our_ordered_pairs(fixture: Fixture, seed: int) -> list[Pair]:
     config = sentence_order.SentenceOrderConfig(
         sequence_length=fixture.sequence_length, short_rate=SHORT_RATE
     )
-    built = sentence_order.build(fixture.text, config, SPECIAL, _rng(seed))
+    built = config.build(fixture.text, SPECIAL, _rng(seed))
     return _pairs_of(built.shard, "in_order")
 
 
@@ -370,7 +370,7 @@ def our_masks(unit: str, epoch: int = 0) -> list[Masked]:
         ids[number, : len(row)] = row
         for word in words:
             starts[number, word[1:]] = False
-    vocabulary = Vocabulary(size=VOCAB_SIZE, special=SPECIAL.ids, mask=4, pad=0)
+    vocabulary = Vocabulary(VOCAB_SIZE, SPECIAL)
     epochs = np.full(ROWS, epoch)
     masked = mask(ids, lengths, starts, np.arange(ROWS), epochs, 11, vocabulary, CONFIGS[unit])
     found = []

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models
 from torch.nn import functional
 
 from rungwise.core.errors import DataError
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.transformer.block import parameter_count
@@ -84,7 +85,7 @@ def logits_of(model, ids_BT, lengths_B):
     if hasattr(model, "llama"):
         return model.logits(ids_BT)
     positions_BT = torch.arange(ids_BT.shape[1]).expand_as(ids_BT)
-    return model(ids_BT, None, lengths_B, positions_BT).mlm
+    return model(MaskedBatch.to_predict(ids_BT, None, lengths_B, positions_BT)).mlm
 
 
 @pytest.mark.parametrize("padded", [False, True])

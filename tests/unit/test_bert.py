@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining
 from rungwise.models.losses.objectives import MLM_NSP
 from rungwise.models.transformer.block import (
@@ -107,7 +108,7 @@ def test_flops_are_what_pytorch_counts():
         model = BertForPretraining(BertConfig(), 30_522)
         ids_BT, positions_BM = torch.zeros(B, T).long(), torch.zeros(B, M).long()
     with FlopCounterMode(display=False) as counter:
-        logits = model(ids_BT, None, None, positions_BM)
+        logits = model(MaskedBatch.to_predict(ids_BT, None, None, positions_BM))
         (logits.mlm.sum() + logits.nsp.sum()).backward()
     unread = 1 - (M + 1) / T  # [CLS] and the masked are read of the last layer
     last_mlp = 6 * 2 * 768 * 3072 * unread
@@ -233,10 +234,13 @@ def test_the_output_shares_the_embedding_and_has_its_own_bias():
     assert not model.mlm.bias.any()
     # The bias is of the output alone: it moves logits and leaves the hidden states.
     ids_BT, positions_BM = torch.randint(VOCAB_SIZE, (2, 6)), torch.tensor([[1], [2]])
-    hidden, logits = model.bert.encode(ids_BT), model(ids_BT, None, None, positions_BM).mlm
+    hidden, logits = (
+        model.bert.encode(ids_BT),
+        model(MaskedBatch.to_predict(ids_BT, None, None, positions_BM)).mlm,
+    )
     with torch.no_grad():
         model.mlm.bias[3] = 1.0
-    moved = model(ids_BT, None, None, positions_BM).mlm - logits
+    moved = model(MaskedBatch.to_predict(ids_BT, None, None, positions_BM)).mlm - logits
     torch.testing.assert_close(
         moved, functional.one_hot(torch.tensor(3), VOCAB_SIZE).expand(2, 1, -1) * 1.0
     )
@@ -253,8 +257,10 @@ def test_a_padded_vocabulary_changes_no_prediction():
     state["bert.token_embedding.weight"] = functional.pad(rows, (0, 0, 0, 24))
     padded.load_state_dict(state)
 
-    inputs = (torch.randint(VOCAB_SIZE, (3, 8)), None, None, torch.tensor([[1, 2]] * 3))
-    expected, logits = plain(*inputs).mlm, padded(*inputs).mlm
+    rows = MaskedBatch.to_predict(
+        torch.randint(VOCAB_SIZE, (3, 8)), None, None, torch.tensor([[1, 2]] * 3)
+    )
+    expected, logits = plain(rows).mlm, padded(rows).mlm
     torch.testing.assert_close(logits[..., :VOCAB_SIZE], expected)
     torch.testing.assert_close(logits.log_softmax(-1)[..., :VOCAB_SIZE], expected.log_softmax(-1))
     logits.log_softmax(-1)[..., 0].sum().backward()
@@ -284,14 +290,14 @@ def test_padding_changes_nothing(lengths, extra, seed):
     positions_BM = torch.zeros(len(lengths), 1, dtype=torch.int64)
     lengths_B = torch.tensor(lengths)
     layers = model.bert.encode_layers(ids_BT, segments_BT, lengths_B)
-    logits = model(ids_BT, segments_BT, lengths_B, positions_BM)
+    logits = model(MaskedBatch.to_predict(ids_BT, segments_BT, lengths_B, positions_BM))
     for row, length in enumerate(lengths):
         alone_ids, alone_segments = ids_BT[[row], :length], segments_BT[[row], :length]
         for layer, alone in zip(
             layers, model.bert.encode_layers(alone_ids, alone_segments), strict=True
         ):
             torch.testing.assert_close(layer[row, :length], alone[0], atol=1e-5, rtol=1e-5)
-        alone = model(alone_ids, alone_segments, None, positions_BM[[row]])
+        alone = model(MaskedBatch.to_predict(alone_ids, alone_segments, None, positions_BM[[row]]))
         torch.testing.assert_close(logits.mlm[row], alone.mlm[0], atol=1e-4, rtol=1e-5)
         torch.testing.assert_close(logits.nsp[row], alone.nsp[0], atol=1e-5, rtol=1e-5)
 
@@ -378,7 +384,7 @@ def test_both_norms_train(norm):
     targets_BM = torch.randint(VOCAB_SIZE, (8, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(60):
-        logits = model(ids_BT, None, None, positions_BM).mlm
+        logits = model(MaskedBatch.to_predict(ids_BT, None, None, positions_BM)).mlm
         loss = functional.cross_entropy(logits.flatten(0, 1), targets_BM.flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -431,5 +437,5 @@ def test_the_model_compiles_to_one_graph():
     positions_BM = torch.tensor([[1, 2], [3, 0]])
     for lengths_B in (None, torch.tensor([8, 5])):
         compiled = torch.compile(model, fullgraph=True, backend="eager")
-        expected = model(*inputs, lengths_B, positions_BM)
-        torch.testing.assert_close(compiled(*inputs, lengths_B, positions_BM), expected)
+        rows = MaskedBatch.to_predict(*inputs, lengths_B, positions_BM)
+        torch.testing.assert_close(compiled(rows), model(rows))

@@ -3,6 +3,8 @@
 Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.families.bidirectional import BidirectionalConfig, BidirectionalForPretraining
-from rungwise.models.losses.objectives import BIDIRECTIONAL, CausalBatch
+from rungwise.models.losses.objectives import BIDIRECTIONAL
 from rungwise.models.transformer.block import parameter_count
 from tests.small_models import (
     VOCAB_SIZE,
@@ -37,7 +39,7 @@ def changed_at(batch, place):
         targets_BT[:, place - 1] = other_B % VOCAB_SIZE
     if place < ids_BT.shape[1]:
         ids_BT[:, place] = other_B % VOCAB_SIZE
-    return CausalBatch(**(vars(batch) | {"ids": ids_BT, "targets": targets_BT}))
+    return replace(batch, ids=ids_BT, targets=targets_BT)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

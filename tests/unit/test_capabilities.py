@@ -17,9 +17,10 @@ from scipy.spatial import distance
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.page.neighbours import Neighbourhood
-from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
-from rungwise.models.losses.objectives import CAUSAL, CausalBatch
+from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.trained.capabilities import (
     BlankLogits,
     Encoder,
@@ -134,7 +135,9 @@ def test_a_masked_model_scores_each_token_behind_a_mask(positions: str) -> None:
             row = [2, *text[begin : begin + size], 3]
             at = place - begin + 1
             row[at] = MASK
-            logits = model.module(torch.tensor([row]), None, None, torch.tensor([[at]])).mlm
+            logits = model.module(
+                MaskedBatch.to_predict(torch.tensor([row]), None, None, torch.tensor([[at]]))
+            ).mlm
             log_V = torch.log_softmax(logits[0, 0], dim=-1)
             assert score == pytest.approx(log_V[text[place]].item(), abs=1e-5)
 
@@ -180,11 +183,10 @@ def test_perplexity_is_the_validation_loss_of_rows_of_one_document() -> None:
         starts, first = np.array([0, len(ids)]), np.array([0, 1])
         text = TokenisedText(ids, starts, first, np.zeros(1, np.uint64))
         rng = np.random.default_rng(0)
-        shard = causal.build(text, CausalConfig(sequence_length=LENGTH), SPECIAL, rng).shard
+        shard = CausalConfig(sequence_length=LENGTH).build(text, SPECIAL, rng).shard
         row_BT = torch.from_numpy(shard.ids.astype(np.int64))[None]
-        batch = CausalBatch(
-            row_BT[:, :-1], row_BT[:, 1:], torch.ones(1, row_BT.shape[1] - 1), None, None
-        )
+        weights_BT = torch.ones(1, row_BT.shape[1] - 1)
+        batch = CausalBatch(row_BT[:, :-1], row_BT[:, 1:], weights_BT)
         sums = CAUSAL(model.module, batch)
         nats, tokens = nats + sums.total.item(), tokens + sums.count.item()
     measured = perplexity(model, [[*document, END] for document in documents], text_bytes=100)

@@ -17,15 +17,16 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.instances import causal, shards
+from rungwise.instances import shards
 from rungwise.instances.causal import CausalConfig
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.recurrent import (
     LstmConfig,
     RecurrentForPretraining,
     RnnConfig,
 )
-from rungwise.models.losses.objectives import CAUSAL, CausalBatch
+from rungwise.models.losses.objectives import CAUSAL
 from rungwise.pretraining.config import FitConfig
 from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import check_fit
@@ -33,7 +34,6 @@ from rungwise.pretraining.resume_proof import kill_steps
 from rungwise.tokens.text import TokenisedText
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import epochs_read
-from rungwise.training.lanes import LaneStates
 from rungwise.training.optimizer import (
     build_optimizers,
     clip_gradients,
@@ -41,6 +41,7 @@ from rungwise.training.optimizer import (
     set_learning_rate,
 )
 from rungwise.training.progress import Progress
+from rungwise.training.streams import StreamStates
 from rungwise.training.tensor_files import load_tensors
 from tests.conftest import SPECIAL_IDS, write_shards
 from tests.summaries import standing
@@ -56,7 +57,7 @@ from tests.training_runs import (
     together,
     weights,
 )
-from tests.unit.test_lanes import line_of
+from tests.unit.test_streams import line_of
 
 LANES = 10
 TINY = LstmConfig(num_layers=2, hidden_size=16, initializer_range=0.2)
@@ -259,7 +260,7 @@ def penn_treebank(real_data: Path, folder: Path) -> Artifact:
             documents=np.array([begin], np.uint64),
         )
         generator = np.random.Generator(np.random.Philox(begin))
-        built[f"{name}.arrow"] = causal.build(tokens, settings, SPECIAL_IDS, generator).shard
+        built[f"{name}.arrow"] = settings.build(tokens, SPECIAL_IDS, generator).shard
     summary = write_shards(folder, built, 5 + len(words), kind="causal", sequence_length=32)
     return standing(
         "instances", folder, summary, settings.model_dump(mode="json"), fingerprint="p" * 12
@@ -291,7 +292,7 @@ def test_without_the_state_of_its_checkpoint_a_run_would_go_another_way(
 ) -> None:
     with pytest.raises(Killed):
         run(recurrent(model), instances, tmp_path, report=KilledAt(14))
-    monkeypatch.setattr(LaneStates, "restore", lambda *_: None)
+    monkeypatch.setattr(StreamStates, "restore", lambda *_: None)
     resumed = run(recurrent(model), instances, tmp_path)
     assert resumed.data == alone[1].data
     losses, before = ([row["loss"] for row in run.history] for run in (resumed, alone[1]))
@@ -324,15 +325,13 @@ def test_a_skipped_step_leaves_the_states_as_they_were(
 
 
 def test_text_that_ends_within_a_block_hands_nothing_over() -> None:
-    states = LaneStates((3,), range(4, 6), 8, CPU)
+    states = StreamStates((3,), range(4, 6), 8, CPU)
     ones = torch.ones(2, 3)
     batch = CausalBatch(
         ids=torch.zeros(2, 2, dtype=torch.int64),
         targets=torch.zeros(2, 2, dtype=torch.int64),
         weights=torch.tensor([[1.0, 1.0], [1.0, 0.0]]),
-        document=None,
-        positions=None,
-        lanes=torch.tensor([1, 0]),
+        streams=torch.tensor([1, 0]),
         continues=torch.tensor([True, True]),
     )
     states.leave(batch, ones)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
-from rungwise.instances import causal
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contract import Facts
+from rungwise.instances.masking import Vocabulary
 from rungwise.instances.rows import padded
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
@@ -34,11 +35,12 @@ def text_of(lengths: list[int]) -> TokenisedText:
     )
 
 
-def batch_of(lengths: list[int], size: int) -> causal.CausalBlocks:
+def batch_of(lengths: list[int], size: int) -> Any:
     config = CausalConfig(sequence_length=size)
-    shard = causal.build(text_of(lengths), config, SPECIAL, np.random.default_rng(0)).shard
+    shard = config.build(text_of(lengths), SPECIAL, np.random.default_rng(0)).shard
     everything = np.arange(len(shard))
-    return causal.batch(padded(shard, everything, everything, size + 1, 0), END)
+    rows = padded(shard, everything, everything, config.width, 0)
+    return config.batch(rows, everything, 0, Vocabulary(1000, SPECIAL))
 
 
 def test_two_documents_worked_by_hand() -> None:
@@ -84,27 +86,27 @@ def test_every_token_is_predicted_once_from_its_own_document(lengths: list[int],
 @settings(max_examples=50)
 def test_the_contract_holds(lengths: list[int], size: int) -> None:
     config = CausalConfig(sequence_length=size)
-    built = causal.build(text_of(lengths), config, SPECIAL, np.random.default_rng(0))
-    counts = causal.check(built.shard, FACTS, config)
+    built = config.build(text_of(lengths), SPECIAL, np.random.default_rng(0))
+    counts = config.check(built.shard, FACTS)
     assert counts["predicted"] == sum(lengths) + len(lengths)
     assert counts["ends"] == len(lengths) + 1
-    assert causal.statistics(counts | built.counts, config)["fill"] <= 1
+    assert config.statistics(counts | built.counts)["fill"] <= 1
 
 
 def test_a_broken_stream_is_caught() -> None:
     config = CausalConfig(sequence_length=4)
-    shard = causal.build(text_of([9, 9]), config, SPECIAL, np.random.default_rng(0)).shard
+    shard = config.build(text_of([9, 9]), SPECIAL, np.random.default_rng(0)).shard
     ids = shard.ids.copy()
     ids[5] = 77
     with pytest.raises(DataError, match="begin with the last token of the one before"):
-        causal.check(dataclasses.replace(shard, ids=ids), FACTS, config)
+        config.check(dataclasses.replace(shard, ids=ids), FACTS)
     ids = shard.ids.copy()
     ids[0] = 77
     with pytest.raises(DataError, match="framed by end symbols"):
-        causal.check(dataclasses.replace(shard, ids=ids), FACTS, config)
+        config.check(dataclasses.replace(shard, ids=ids), FACTS)
 
 
 def test_a_tokenizer_without_an_end_symbol_is_refused() -> None:
     without = dataclasses.replace(SPECIAL, end=None)
     with pytest.raises(DataError, match="end"):
-        causal.build(text_of([3]), CausalConfig(), without, np.random.default_rng(0))
+        CausalConfig().build(text_of([3]), without, np.random.default_rng(0))

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import ConfigError
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.losses.contrastive import (
     SENTENCE_PAIRS,
     SIMCSE,
@@ -20,7 +22,6 @@ from rungwise.models.losses.contrastive import (
     SentenceModel,
 )
 from rungwise.models.losses.denoising import TSDAE, without_masked
-from rungwise.models.losses.objectives import PretrainingBatch
 from rungwise.pretraining.config import check_rows
 from rungwise.serving.hugging_face import export
 from rungwise.tokenizer import WordPieceConfig, special_ids, train
@@ -41,7 +42,7 @@ def _one_thread_and_a_seed() -> None:
     torch.manual_seed(31)
 
 
-def pairs(B: int, T: int = 16) -> PretrainingBatch:
+def pairs(B: int, T: int = 16) -> MaskedBatch[Tensor]:
     """Rows [1] A [2] B [2] with some tokens masked, of any lengths."""
     batch = random_masked_batch(B, T, 3)
     first, second = torch.randint(1, 6, (B,)), torch.randint(1, 6, (B,))

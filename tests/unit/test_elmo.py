@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, TaskData, TaskModel, describe, restore
 from rungwise.finetune.heads import Rows
 from rungwise.finetune.loop import build as build_task_model
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.families.elmo import Elmo, ElmoConfig, ElmoForPretraining
 from rungwise.models.families.projected_lstm import ProjectedLstm
-from rungwise.models.losses.objectives import BILM, CausalBatch
+from rungwise.models.losses.objectives import BILM
 from rungwise.models.trained.capabilities import (
     Encoder,
     LanguageModel,
@@ -83,7 +85,7 @@ def batch_of(lengths: list[int]) -> CausalBatch:
     torch.manual_seed(1)
     stream_BU = torch.randint(V, (len(lengths), max(lengths) + 1))
     weights_BT = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).float()
-    return CausalBatch(stream_BU[:, :-1], stream_BU[:, 1:], weights_BT, None, None)
+    return CausalBatch(stream_BU[:, :-1], stream_BU[:, 1:], weights_BT)
 
 
 # How tokens are written.
@@ -241,17 +243,18 @@ def test_from_the_left_a_block_goes_on_and_from_the_right_it_begins_anew() -> No
     total, state = 0.0, zero
     for part in (slice(0, 3), slice(3, T)):
         ids, targets = batch.ids[:, part], batch.targets[:, part]
-        one, _, state = model(ids, targets, batch.weights[:, part], state)
+        rows = CausalBatch(ids, targets, batch.weights[:, part], state=state)
+        one, _, state = model(rows)
         anew = functional.cross_entropy(
             model.logits(ids).flatten(0, 1), targets.flatten(), reduction="sum"
         )
-        right, _, _ = model(ids, targets, batch.weights[:, part], zero)
+        right, _, _ = model(replace(rows, state=zero))
         total += one.item() - (right.item() - anew.item())  # what is left is from the left
     whole = functional.cross_entropy(
         model.logits(batch.ids).flatten(0, 1), batch.targets.flatten(), reduction="sum"
     )
     assert total == pytest.approx(whole.item(), rel=1e-5)
-    _, _, end = model(batch.ids, batch.targets, batch.weights, zero)
+    _, _, end = model(replace(batch, state=zero))
     torch.testing.assert_close(state, end)
 
 

@@ -19,6 +19,7 @@ from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families import arpa
 from rungwise.models.families.bert import BertForPretraining
 from rungwise.models.families.ngram import NgramConfig
@@ -83,7 +84,8 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
     inputs = {key: value[:, :LENGTH] for key, value in tokenizer(text, return_tensors="pt").items()}
     if isinstance(model, BertForPretraining):
         every = torch.arange(inputs["input_ids"].shape[1])[None]
-        ours = model(inputs["input_ids"], inputs["token_type_ids"], None, every).mlm
+        rows = MaskedBatch.to_predict(inputs["input_ids"], inputs["token_type_ids"], None, every)
+        ours = model(rows).mlm
     else:
         ours = model.logits(inputs["input_ids"])
     outputs = theirs(**inputs)

@@ -14,7 +14,6 @@ import pytest
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
-from rungwise.instances.kinds import KINDS as INSTANCES
 from rungwise.models.config import ModelConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.family import Family
@@ -22,6 +21,7 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pretraining.config import PretrainStageConfig, fitting_kind, require_gradient
 from rungwise.training.config import GradientConfig
 from tests.conftest import small_recipe
+from tests.small_models import INSTANCES
 
 PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "rungwise"
 FAMILIES: tuple[type[Family], ...] = typing.get_args(typing.get_args(ModelConfig)[0])

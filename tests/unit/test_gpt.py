@@ -5,6 +5,7 @@ right as well. Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError
+from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.config import ModelConfig
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.gpt import Gpt, GptConfig, GptForPretraining
@@ -82,7 +85,7 @@ def test_flops_are_what_pytorch_counts_but_for_the_future(kind):
         model = small_model(kind, V)
         ids_BT, weights_BT = torch.zeros(B, T, dtype=torch.int64), torch.ones(B, T)
     with FlopCounterMode(display=False) as counter:
-        model(ids_BT, ids_BT, weights_BT).total.backward()
+        model(CausalBatch(ids_BT, ids_BT, weights_BT)).total.backward()
     config = small_config(kind)
     stacks = 2 if kind == "bidirectional" else 1
     future = stacks * 6 * config.num_layers * config.hidden_size * T
@@ -97,7 +100,7 @@ def test_flops_of_modern_bert_are_what_pytorch_counts_but_for_far_keys():
         model = small_model("modern_bert", V)
         ids_BT, masked_BM = (torch.zeros(B, n, dtype=torch.int64) for n in (T, M))
     with FlopCounterMode(display=False) as counter:
-        model(ids_BT, None, None, masked_BM).mlm.sum().backward()
+        model(MaskedBatch.to_predict(ids_BT, None, None, masked_BM)).mlm.sum().backward()
     far = 12 * 16 * (T - 7)  # of the second of two layers, which sees three on either side
     last_mlp = 6 * 3 * 16 * 32 * (1 - M / T)  # which is asked for the masked alone
     counted = counter.get_total_flops() / (B * T) - far + last_mlp
@@ -259,10 +262,8 @@ def test_what_stands_at_padding_changes_nothing(kind):
             name: torch.where(padding_BT, torch.randint_like(batch.ids, VOCAB_SIZE), value)
             for name, value in (("ids", batch.ids), ("targets", batch.targets))
         }
-        sums = model(batch.ids, batch.targets, batch.weights, batch.document, batch.positions)
-        changed = model(
-            other["ids"], other["targets"], batch.weights, batch.document, batch.positions
-        )
+        sums = model(batch)
+        changed = model(replace(batch, **other))
         torch.testing.assert_close(changed, sums, atol=0, rtol=0)
 
 

@@ -20,9 +20,9 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rungwise.instances.batch import Batch
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family, StatefulFamily
-from rungwise.models.losses.objectives import Batch
 from rungwise.pretraining.config import fitting_kind
 from rungwise.training import parallel
 from rungwise.training.optimizer import MuonConfig, OptimizerConfig, build_optimizers
@@ -107,7 +107,7 @@ def made(family: Family, kind: str, world_size: int, optimizer: str = "adamw") -
     return Step(model, objective, alone, optimizers, config, group, bfloat16=True, compile=True)
 
 
-def taken(step: Any, batches: list[Batch], watch: Watch) -> list[int]:
+def taken(step: Any, batches: list[Batch[Tensor]], watch: Watch) -> list[int]:
     """So many steps; the number of graphs after each."""
     frames = []
     for batch in batches:

@@ -22,9 +22,8 @@ from rungwise.corpus.document import RawDocument
 from rungwise.instances import stage
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.inspection import find, inspect
-from rungwise.instances.kinds import KINDS
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.instances.reader import MaskedReader
+from rungwise.instances.reader import InstanceReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
@@ -32,6 +31,7 @@ from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer, t
 from rungwise.tokens.summary import TokensSummary
 from tests.conftest import made_up_sentences
 from tests.report_pages import tokenizer_summary
+from tests.small_models import INSTANCES
 from tests.summaries import made_of, tokens_of
 
 CONFIGS = {
@@ -102,7 +102,7 @@ def test_an_instance_of_every_kind_is_printed(tmp_path: Path, kind: str) -> None
     assert "instance 3" in text
     expected = {
         "masked_pairs": r"B (follows|is from) .* document; \d+ tokens; \d+ to predict",
-        "sentence_order": r"A and B are (in order|turned round); \d+ tokens",
+        "sentence_order": r"A and B are (in order|swapped); \d+ tokens",
         "causal": r"24 tokens to predict, the last is .*; parts of \d documents",
     }
     assert re.search(expected[kind], text)
@@ -110,19 +110,17 @@ def test_an_instance_of_every_kind_is_printed(tmp_path: Path, kind: str) -> None
 
 def test_masked_tokens_stand_beside_what_they_were(tmp_path: Path) -> None:
     found = build(tmp_path, "masked_pairs")
-    reader = MaskedReader(found, "validation")
-    batch = reader.batch(np.array([5]), np.array([2]), seed=7)
+    batch: Any = InstanceReader(found, "validation").batch(np.array([5]), np.array([2]), seed=7)
     tokenizer = load_tokenizer(Folder.at(tmp_path / "tokenizer" / "small-abc"))
     text = printed(found, split="validation", index=5, epoch=2, seed=7)
-    masked = batch.masked
     for position, target, weight in zip(
-        masked.positions[0], masked.targets[0], masked.weights[0], strict=True
+        batch.masked_positions[0], batch.masked_ids[0], batch.masked_weights[0], strict=True
     ):
-        now = int(masked.ids[0, position])
+        now = int(batch.ids[0, position])
         if weight and now != target:
             pair = f"{tokenizer.id_to_token(now)}({tokenizer.id_to_token(int(target))})"
             assert pair in text
-    assert text.count("[MASK](") == int((masked.ids[0] == 4).sum())
+    assert text.count("[MASK](") == int((batch.ids[0] == 4).sum())
 
 
 def test_the_command_finds_the_newest_and_refuses_what_is_not_there(
@@ -144,4 +142,4 @@ def test_the_command_finds_the_newest_and_refuses_what_is_not_there(
 
 
 def test_every_kind_has_a_sample_here() -> None:
-    assert set(CONFIGS) | {"masked_blocks"} == set(KINDS)
+    assert set(CONFIGS) | {"masked_blocks"} == set(INSTANCES)

@@ -21,16 +21,16 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
-from rungwise.instances import blocks, pairs, sentence_order, shards
+from rungwise.instances import shards
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.contract import Facts, Share, check_shares
 from rungwise.instances.frame import ranges
+from rungwise.instances.kind import Built
 from rungwise.instances.masked_contract import check_totals
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.rows import joined, padded
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.stage import build_instances
-from rungwise.instances.text import Built
 from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
 from rungwise.tokens.stage import entropy
 from rungwise.tokens.summary import TokensSummary
@@ -81,7 +81,7 @@ def make_pairs(
     planned: int | None = None,
 ) -> Built:
     config = MaskedPairsConfig.model_construct(sequence_length=length, short_rate=short_rate)
-    return pairs.build(text, config, SPECIAL, rng(seed), planned)
+    return config.build(text, SPECIAL, rng(seed), planned)
 
 
 def make_blocks(
@@ -92,7 +92,7 @@ def make_blocks(
     planned: int | None = None,
 ) -> Built:
     config = MaskedBlocksConfig.model_construct(sequence_length=length, short_rate=short_rate)
-    return blocks.build(text, config, SPECIAL, rng(seed), planned)
+    return config.build(text, SPECIAL, rng(seed), planned)
 
 
 def make_packed(
@@ -103,7 +103,7 @@ def make_packed(
     planned: int | None = None,
 ) -> Built:
     config = MaskedBlocksConfig.model_construct(sequence_length=length, packed=True)
-    return blocks.build(text, config, SPECIAL, rng(seed), planned)
+    return config.build(text, SPECIAL, rng(seed), planned)
 
 
 def make_ordered(
@@ -114,7 +114,7 @@ def make_ordered(
     planned: int | None = None,
 ) -> Built:
     config = SentenceOrderConfig.model_construct(sequence_length=length, short_rate=short_rate)
-    return sentence_order.build(text, config, SPECIAL, rng(seed), planned)
+    return config.build(text, SPECIAL, rng(seed), planned)
 
 
 def row_of(shard: shards.Shard, row: int) -> np.ndarray:
@@ -244,14 +244,14 @@ def test_no_text_of_any_make_is_lost_and_the_contract_holds(kind: str, make: Mak
     text = text_of(lengths)
     built = make(text, 64)
     assert built.counts["tokens_unused"] == 0
-    module, config = {
-        make_pairs: (pairs, MaskedPairsConfig(sequence_length=64)),
-        make_blocks: (blocks, MaskedBlocksConfig(sequence_length=64)),
-        make_packed: (blocks, MaskedBlocksConfig(sequence_length=64, packed=True)),
-        make_ordered: (sentence_order, SentenceOrderConfig(sequence_length=64)),
+    config = {
+        make_pairs: MaskedPairsConfig(sequence_length=64),
+        make_blocks: MaskedBlocksConfig(sequence_length=64),
+        make_packed: MaskedBlocksConfig(sequence_length=64, packed=True),
+        make_ordered: SentenceOrderConfig(sequence_length=64),
     }[make]
-    counts = module.check(built.shard, Facts("s", VOCAB, SPECIAL, 0), config)
-    assert module.statistics(counts | built.counts, config)["unused_share"] == 0
+    counts = config.check(built.shard, Facts("s", VOCAB, SPECIAL, 0))
+    assert config.statistics(counts | built.counts)["unused_share"] == 0
 
 
 def test_pieces_of_one_long_sentence_fill_rows() -> None:
@@ -299,7 +299,7 @@ def good_shard() -> shards.Shard:
 
 def examine(shard: shards.Shard) -> dict:
     config = MaskedPairsConfig(sequence_length=64)
-    return pairs.check(shard, Facts("s", VOCAB, SPECIAL, 0), config)
+    return config.check(shard, Facts("s", VOCAB, SPECIAL, 0))
 
 
 def test_the_contract_accepts_what_the_builder_makes() -> None:
@@ -365,7 +365,7 @@ def test_all_shards_together_are_checked_where_one_is_too_small() -> None:
     shard = make_pairs(text_of([[9, 12, 7, 15]] * 12), 64).shard
     counts = examine(shard)
     assert counts["too_small_to_say"] == 1
-    assert "share of IsNext pairs" in check_totals(counts, config)
+    assert "share of IsNext pairs" in check_totals(counts, config.masking)
     thousand = {name: 1000 * n for name, n in counts.items() if isinstance(n, int)}
     balanced = thousand | {
         "is_next": thousand["instances"] // 2,
@@ -373,9 +373,9 @@ def test_all_shards_together_are_checked_where_one_is_too_small() -> None:
         "to_mask": thousand["expected"] * 8 // 10,
         "to_random": thousand["expected"] // 10,
     }
-    assert check_totals(balanced, config) == []
+    assert check_totals(balanced, config.masking) == []
     with pytest.raises(DataError, match=r"^all shards: share of IsNext pairs must be within"):
-        check_totals(balanced | {"is_next": thousand["instances"] * 45 // 100}, config)
+        check_totals(balanced | {"is_next": thousand["instances"] * 45 // 100}, config.masking)
 
 
 def test_a_shard_file_gives_back_its_rows_and_the_same_bytes(tmp_path: Path) -> None:
@@ -426,9 +426,9 @@ def test_special_ids_of_another_vocabulary_frame_the_rows() -> None:
     text = numbered(text_of([[9, 12, 7, 15] * 10 for _ in range(400)]))
     text = dataclasses.replace(text, ids=(200 + text.ids % 700).astype(np.uint16))
     config = MaskedPairsConfig(sequence_length=64)
-    shard = pairs.build(text, config, special, rng()).shard
+    shard = config.build(text, special, rng()).shard
     assert (shard.ids[shard.offsets[:-1]] == 101).all()
-    counts = pairs.check(shard, Facts("s", VOCAB, special, 0), config)
+    counts = config.check(shard, Facts("s", VOCAB, special, 0))
     assert counts["candidates"] == (shard.ids >= 200).sum()
 
 

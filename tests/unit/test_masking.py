@@ -17,11 +17,12 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.randomness import bits, extend, uniform
 from rungwise.instances.mask_selection import span_lengths
 from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, _span_shares, mask
+from rungwise.tokenizer import SpecialIds
 
 PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
 VOCAB = 1000
-OURS = Vocabulary(VOCAB, (0, 1, 2, 3, 4), mask=MASK_ID, pad=PAD_ID)
-BERT = Vocabulary(30_522, (0, 100, 101, 102, 103), mask=103, pad=0)
+OURS = Vocabulary(VOCAB, SpecialIds(mask=MASK_ID, pad=PAD_ID, ids=(0, 1, 2, 3, 4)))
+BERT = Vocabulary(30_522, SpecialIds(mask=103, pad=0, ids=(0, 100, 101, 102, 103)))
 UNITS = ("token", "whole_word", "phrase", "span")
 # Pieces of a word in English WordPiece text (Brown corpus, BERT's vocabulary): 1.07 on average.
 WORD_SIZES = (0.955, 0.03, 0.011, 0.003, 0.001)
@@ -42,7 +43,7 @@ def sample(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs framed by `frame`, their lengths, and where words begin. Padding is an odd id."""
     generator = rng(seed)
-    ordinary = np.setdiff1d(np.arange(vocab.size), vocab.special)
+    ordinary = np.setdiff1d(np.arange(vocab.size), vocab.special.ids)
     ids = generator.choice(ordinary, size=(rows, length))
     lengths = np.full(rows, length)
     if not full and generator.random() < 0.8:
@@ -82,7 +83,7 @@ def candidates_of(
     rows: tuple[np.ndarray, np.ndarray, np.ndarray], vocab: Vocabulary = OURS
 ) -> np.ndarray:
     ids, lengths, _ = rows
-    return ~np.isin(ids, vocab.special) & (np.arange(ids.shape[1]) < lengths[:, None])
+    return ~np.isin(ids, vocab.special.ids) & (np.arange(ids.shape[1]) < lengths[:, None])
 
 
 def units_of(candidates: np.ndarray, starts: np.ndarray) -> list[list[tuple[int, int]]]:
@@ -204,11 +205,11 @@ def test_the_share_stays_where_units_are_as_long_as_chinese_words_and_phrases(un
 
 
 def test_random_replacements_are_uniform_over_ordinary_ids_whatever_ids_are_special() -> None:
-    vocab = Vocabulary(300, (0, 100, 101, 102, 103, 299), mask=103, pad=0)
+    vocab = Vocabulary(300, SpecialIds(mask=103, pad=0, ids=(0, 100, 101, 102, 103, 299)))
     rows = sample(4000, 64, vocab=vocab, frame=(101, 102))
     config = MaskingConfig(mask_share=0, random_share=1, max_predictions=12)
     now, _ = fates(masked(rows, config, vocab=vocab))
-    ordinary = np.setdiff1d(np.arange(300), vocab.special)
+    ordinary = np.setdiff1d(np.arange(300), vocab.special.ids)
     assert set(np.unique(now)) == set(ordinary)
     expected = len(now) / len(ordinary)
     chi_square = ((np.bincount(now, minlength=300)[ordinary] - expected) ** 2 / expected).sum()
@@ -243,8 +244,8 @@ def test_special_ids_in_any_order_of_the_vocabulary_are_neither_selected_nor_dra
         config = MaskingConfig(unit=unit, max_predictions=12, mask_share=0, random_share=1)
         out = masked(rows, config, vocab=BERT)
         now, before = fates(out)
-        assert not np.isin(now, BERT.special).any()
-        assert not np.isin(before, BERT.special).any()
+        assert not np.isin(now, BERT.special.ids).any()
+        assert not np.isin(before, BERT.special.ids).any()
 
 
 def test_a_token_with_the_id_of_padding_is_padding_only_behind_the_length() -> None:

@@ -16,9 +16,9 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.lanes import LaneOrder
 from rungwise.instances.mixture import MixedOrder, quotas_of
 from rungwise.instances.order import Order, OrderConfig, ReadOrder, evenly
+from rungwise.instances.streams import StreamOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.sources_read import sources_read
@@ -144,7 +144,7 @@ def test_a_rank_keeps_its_lanes_but_for_a_few() -> None:
 def order_of_kind(kind: str, rows: Sequence[int], order: OrderConfig) -> Order:
     array, sources = np.array(rows), ["a", "b", "c"][: len(rows)] * len(rows)
     if kind == "lanes":
-        return LaneOrder(array, 1, min(order.lanes, sum(rows)))
+        return StreamOrder(array, 1, min(order.lanes, sum(rows)))
     if kind == "mixed":
         quotas = {
             name: quota
@@ -164,8 +164,8 @@ def test_rows_read_are_counted_as_if_each_position_were_looked_at(
     kind: str, rows: list[int], order: OrderConfig, position: int
 ) -> None:
     reading = order_of_kind(kind, rows, order)
-    if isinstance(reading, LaneOrder):
-        position -= position % reading.lanes
+    if isinstance(reading, StreamOrder):
+        position -= position % reading.streams
     groups = np.arange(len(rows)) % 3
     shards = reading.locate(np.arange(position)).shards
     expected = np.bincount(groups[shards], minlength=int(groups.max()) + 1)

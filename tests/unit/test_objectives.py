@@ -5,19 +5,20 @@ test_gradients.py has their gradients, and any split of a batch.
 Shapes: B batch, T sequence, V vocabulary, M masked positions.
 """
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 
+from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.losses.cross_entropy import weighted_sums
-from rungwise.models.losses.objectives import (
-    CausalBatch,
-    LossSum,
-    PretrainingBatch,
-)
+from rungwise.models.losses.objectives import LossSum
 from tests.small_models import (
     CAUSAL_KINDS,
     KINDS,
@@ -50,7 +51,7 @@ def test_sums_by_hand():
         mlm=torch.log(torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]] * 2)),
         nsp=torch.log(torch.tensor([[0.25, 0.75], [0.6, 0.4]])),
     )
-    batch = PretrainingBatch(
+    batch = MaskedBatch(
         ids=torch.zeros(2, 4, dtype=torch.int64),
         segments=torch.zeros(2, 4, dtype=torch.int64),
         lengths=None,
@@ -90,12 +91,10 @@ def test_sums_of_next_tokens_by_hand():
         ids=torch.zeros(2, 2, dtype=torch.int64),
         targets=torch.tensor([[0, 2], [1, 0]]),
         weights=torch.tensor([[1.0, 1.0], [1.0, 0.0]]),
-        document=None,
-        positions=None,
     )
 
-    def model(ids_BT, targets_BT, weights_BT, *where):
-        return weighted_sums(logits_XV, targets_BT.flatten(), weights_BT.flatten())
+    def model(rows):
+        return weighted_sums(logits_XV, rows.targets.flatten(), rows.weights.flatten())
 
     for kind, part in (
         ("causal", "lm"),
@@ -125,7 +124,7 @@ def test_the_loss_starts_at_the_logarithm_of_the_number_of_classes(kind):
         assert metrics[f"{part}_loss"] == pytest.approx(expected[part], abs=0.1), part
 
 
-def test_an_objective_says_what_it_reads_and_makes_a_batch_of_it():
+def test_an_objective_says_what_it_reads_and_counts_the_losses_of_a_batch_of_it():
     objectives = {kind: objective_of(kind) for kind in KINDS}
     assert {kind for kind, each in objectives.items() if each.pair} == {"mlm_nsp", "sentence_order"}
     assert {kind for kind, each in objectives.items() if each.is_code_length} == {
@@ -134,8 +133,9 @@ def test_an_objective_says_what_it_reads_and_makes_a_batch_of_it():
         "llama",
     }
     for objective in objectives.values():
-        batch = objective.random_batch(2, 8, VOCAB_SIZE, 1.2)
-        assert type(batch) is (PretrainingBatch if objective.masks else CausalBatch)
+        keys = {"kind": objective.reads[0], "sequence_length": 8}
+        batch = TypeAdapter(InstancesConfig).validate_python(keys).random_batch(2, VOCAB_SIZE)
+        assert type(batch) is (MaskedBatch if objective.masks else CausalBatch)
         assert batch.ids.shape == (2, 8)
         assert objective.counts(batch).tolist() == (
             [2.0] * 2 if objective.pair else [2.0 if objective.masks else 16.0]
@@ -183,7 +183,7 @@ def test_the_filling_of_masked_positions_changes_nothing():
     model = BertForPretraining(SMALL, VOCAB_SIZE)
     batch = random_masked_batch(4, 9, 4)
     filling = batch.masked_weights == 0
-    other = PretrainingBatch(
+    other = MaskedBatch(
         **{
             **vars(batch),
             "masked_positions": batch.masked_positions + 5 * filling,
@@ -213,7 +213,7 @@ def test_a_batch_without_padding_stays_without_lengths():
 def test_blocks_of_padding_alone_add_exactly_nothing(kind):
     objective, model = objective_of(kind), small_model(kind)
     batch = random_causal_batch(2, 9)
-    empty = CausalBatch(**(vars(batch) | {"weights": torch.zeros(2, 9)}))
+    empty = dataclasses.replace(batch, weights=torch.zeros(2, 9))
     sums = objective(model, empty)
     sums.loss().backward()
     assert sums.metrics()["loss"] == 0.0

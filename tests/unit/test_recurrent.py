@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.families.recurrent import (
     LstmConfig,
     RecurrentFamily,
@@ -49,19 +51,21 @@ def built(kind: str, **changes: Any) -> RecurrentForPretraining:
     return model
 
 
-def batch() -> tuple[Tensor, Tensor, Tensor]:
+def batch(part: slice = slice(T), **state: Tensor) -> CausalBatch[Tensor]:
     torch.manual_seed(1)
     stream_BT = torch.randint(V, (B, T + 1))
-    return stream_BT[:, :-1], stream_BT[:, 1:], torch.ones(B, T)
+    return CausalBatch(
+        stream_BT[:, :-1][:, part], stream_BT[:, 1:][:, part], torch.ones(B, T)[:, part], **state
+    )
 
 
 def test_two_halves_with_the_state_handed_over_are_the_whole(kind: str) -> None:
-    model, (ids_BT, targets_BT, weights_BT) = built(kind), batch()
+    model = built(kind)
     zero = torch.zeros(B, *model.state_shape)
-    whole, right, end = model(ids_BT, targets_BT, weights_BT, zero)
+    whole, right, end = model(batch(state=zero))
     total, count, state = 0.0, 0.0, zero
     for part in (slice(0, 3), slice(3, T)):
-        one, hits, state = model(ids_BT[:, part], targets_BT[:, part], weights_BT[:, part], state)
+        one, hits, state = model(batch(part, state=state))
         total, count = total + one, count + hits
     torch.testing.assert_close(total, whole)
     assert count == right
@@ -72,7 +76,8 @@ def test_two_halves_with_the_state_handed_over_are_the_whole(kind: str) -> None:
 def test_the_cell_is_the_one_of_the_paper(kind: str, tied: bool) -> None:
     """One layer, token by token: h = tanh(W [x; h] + b) of Elman, or the gates of Hochreiter &
     Schmidhuber as PyTorch orders them: input, forget, cell, output."""
-    model, (ids_BT, _, _) = built(kind, num_layers=1, initializer_range=0.8, tied=tied), batch()
+    model = built(kind, num_layers=1, initializer_range=0.8, tied=tied)
+    ids_BT = batch().ids
     body: Any = model.body
     cell = body.layers[0]
     weight_GE = torch.cat((cell.weight_ih_l0, cell.weight_hh_l0), dim=1)
@@ -100,12 +105,12 @@ def test_gradients_agree_with_finite_differences(kind: str, tied: bool) -> None:
     every parameter on its own."""
     rates = {"dropout": 0.3, "word_dropout": 0.2, "recurrent_dropout": 0.4}
     model = built(kind, initializer_range=0.5, tied=tied, **rates).double().train()
-    ids_BT, targets_BT, weights_BT = batch()
     state = torch.randn(B, *model.state_shape, dtype=torch.float64) * 0.3
+    rows = replace(batch(state=state), weights=batch().weights.double())
 
     def loss() -> Tensor:
         torch.manual_seed(7)
-        return model(ids_BT, targets_BT, weights_BT.double(), state)[0]
+        return model(rows)[0]
 
     loss().backward()
     torch.manual_seed(2)
@@ -125,7 +130,8 @@ def test_gradients_agree_with_finite_differences(kind: str, tied: bool) -> None:
 def test_a_dropout_holds_for_all_of_a_block(kind: str) -> None:
     """Units of a row, a word in all rows, weights on the way from token to token; and nothing of
     it after training."""
-    model, (ids_BT, _, _) = built(kind, initializer_range=0.5, dropout=0.5).train(), batch()
+    model = built(kind, initializer_range=0.5, dropout=0.5).train()
+    ids_BT = batch().ids
     dropped_BTD = model.states(ids_BT, None, None) == 0
     assert 0 < dropped_BTD[:, 0].sum() < B * D
     assert torch.equal(dropped_BTD, dropped_BTD[:, :1].expand_as(dropped_BTD))

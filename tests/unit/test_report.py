@@ -18,7 +18,7 @@ from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.page import fill_in, held_out, spelling
 from rungwise.instances import shards
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.instances.reader import MaskedReader
+from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.trained.language_models import MaskedModel
@@ -198,9 +198,9 @@ def written(
 
 
 @pytest.fixture(scope="module")
-def opened(inputs: dict[str, Artifact]) -> tuple[MaskedReader, Tokenizer]:
+def opened(inputs: dict[str, Artifact]) -> tuple[InstanceReader, Tokenizer]:
     """All held-out instances, and the tokenizer."""
-    return MaskedReader(inputs["instances"], "validation"), load_tokenizer(
+    return InstanceReader(inputs["instances"], "validation"), load_tokenizer(
         inputs["tokenizer"].folder
     )
 
@@ -368,7 +368,7 @@ def test_the_same_inputs_give_the_same_bytes(
         assert (tmp_path / name).read_bytes() == (written[2] / name).read_bytes(), name
 
 
-def test_blanks_follow_a_rule_and_hide_the_answer(opened: tuple[MaskedReader, Tokenizer]) -> None:
+def test_blanks_follow_a_rule_and_hide_the_answer(opened: tuple[InstanceReader, Tokenizer]) -> None:
     reader, tokenizer = opened
     blanks = fill_in.choose_blanks(reader, tokenizer, 8, seed=0)
     assert blanks == fill_in.choose_blanks(reader, tokenizer, 8, seed=0)
@@ -397,7 +397,7 @@ def _letters(text: str) -> str:
 
 
 def test_guesses_are_the_models_own_and_sorted(
-    inputs: dict[str, Artifact], opened: tuple[MaskedReader, Tokenizer]
+    inputs: dict[str, Artifact], opened: tuple[InstanceReader, Tokenizer]
 ) -> None:
     tokenizer = opened[1]
     blanks = fill_in.choose_blanks(*opened, 4, seed=0)
@@ -422,13 +422,13 @@ def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Art
     tokenizer = load_tokenizer(folder)
     summary = write_shards(tmp_path, {"validation-00000.arrow": _shard(tokenizer, 8)}, 400)
     instances = summary.replacing_that_of(dataclasses.replace(inputs["instances"], folder=folder))
-    blanks = fill_in.choose_blanks(MaskedReader(instances, "validation"), tokenizer, 8, 0)
+    blanks = fill_in.choose_blanks(InstanceReader(instances, "validation"), tokenizer, 8, 0)
     words = {word.strip(".,").lower() for text in SENTENCES for word in text.split()}
     assert blanks
     assert {blank.answer for blank in blanks} <= words
 
 
-def test_the_specimen_tells_what_masking_did(opened: tuple[MaskedReader, Tokenizer]) -> None:
+def test_the_specimen_tells_what_masking_did(opened: tuple[InstanceReader, Tokenizer]) -> None:
     reader, tokenizer = opened
     shown = choose_specimen(reader, tokenizer, 0)
     kinds = {kind: shown.count(kind) for kind in ("special", "masked", "random", "kept")}
@@ -447,12 +447,14 @@ def test_the_specimen_tells_what_masking_did(opened: tuple[MaskedReader, Tokeniz
 
 
 def test_the_share_of_the_most_frequent_token_by_hand(
-    opened: tuple[MaskedReader, Tokenizer],
+    opened: tuple[InstanceReader, Tokenizer],
 ) -> None:
     reader = opened[0]
-    batch = held_out.read_masked(reader, np.arange(40) * 60 // 40, 0)
-    targets = batch.masked.targets[batch.masked.weights > 0].tolist()
-    token, share = held_out.most_frequent_share(reader, 40, 0)
+    batch = held_out.read_as_validated(reader, np.arange(40) * 60 // 40)
+    targets = batch.masked_ids[batch.masked_weights > 0].tolist()
+    frequent = held_out.most_frequent_share(reader, 40, 0)
+    assert frequent is not None
+    token, share = frequent
     assert share == max(targets.count(other) for other in set(targets)) / len(targets)
     assert targets.count(token) / len(targets) == share
 

@@ -218,7 +218,7 @@ def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_pat
 def test_surprise_is_that_of_each_document_read_alone(causal: dict[str, Artifact]) -> None:
     model, reader, tokenizer = opened(causal)
     passage = surprise.choose_passage(model, reader, tokenizer, seed=5)
-    block = held_out.read_blocks(reader, np.array([passage.instance]))
+    block = held_out.read_as_validated(reader, np.array([passage.instance]))
     assert len(passage.tokens) == int(block.weights.sum())
     for place, seen in enumerate(passage.tokens):
         begin = place - int(block.positions[0, place])
@@ -237,12 +237,8 @@ def test_surprise_by_context_adds_up_to_the_validation_loss(causal: dict[str, Ar
     model, reader, _ = opened(causal)
     assert isinstance(model, CausalModel)
     reach = surprise.surprise_by_context(model, reader)
-    batch = held_out.read_blocks(reader, np.arange(len(reader)))
-    tensors = (
-        torch.from_numpy(np.ascontiguousarray(array))
-        for array in (batch.ids, batch.targets, batch.weights, batch.document, batch.positions)
-    )
-    total = float(model.module(*tensors).total)
+    batch = held_out.read_as_validated(reader, np.arange(len(reader)))
+    total = float(model.module(batch.tensors()).total)
     assert sum(row.tokens for row in reach) == int(batch.weights.sum())
     assert sum(row.tokens * row.nats for row in reach) == pytest.approx(total, rel=1e-5)
     assert [(row.low, row.high) for row in reach][:3] == [(1, 1), (2, 3), (4, 7)]

@@ -14,12 +14,12 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.order import ReadOrder
+from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.losses.objectives import CausalBatch, PretrainingBatch
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import relative_difference
 from rungwise.training.checkpoint import RECORD, Checkpoints
-from rungwise.training.feed import open_source, step_batch
+from rungwise.training.feed import Source, step_batch
 from tests.training_runs import VOCAB, Killed, KilledAt, Notes, config, make_instances, run, weights
 
 
@@ -181,7 +181,7 @@ def test_a_split_without_rows_to_measure_a_loss_on_is_refused(tmp_path: Path) ->
 def test_every_instance_is_read_once_an_epoch(tmp_path: Path, kind: str) -> None:
     """What the loop is fed, over two epochs and for any number of workers."""
     made = make_instances(tmp_path, kind)
-    source = open_source(made, "train", 1 << 20)
+    source = Source(InstanceReader(made, "train", 1 << 20))
     count, size = len(source.reader), 10
     order = ReadOrder(source.reader.rows_per_shard, 0)
     read: list[int] = []
@@ -189,11 +189,7 @@ def test_every_instance_is_read_once_an_epoch(tmp_path: Path, kind: str) -> None
         parts = [step_batch(source, order, step, size, rank, 3, 2, 0) for rank in range(3)]
         assert len({len(part.micro_batches) for part in parts}) == 1
         read += [row for part in parts for row in part.instances.tolist()]
-        tokens = sum(
-            int((b.weights if isinstance(b, CausalBatch) else real_tokens(b)).sum())
-            for part in parts
-            for b in part.micro_batches
-        )
+        tokens = sum(batch.tokens for part in parts for batch in part.micro_batches)
         assert sum(part.tokens for part in parts) == tokens
     seen = np.bincount(read, minlength=count)
     assert seen.min() >= 2 - (2 * count % size > 0)
@@ -205,9 +201,3 @@ def test_the_proof_of_a_resume_compares_losses_of_exactly_zero() -> None:
     assert relative_difference(0.0, 0.0) == 0.0
     assert relative_difference(0.0, 0.5) == relative_difference(0.5, 0.0) == 1.0
     assert relative_difference(2.0, 1.0) == 0.5
-
-
-def real_tokens(batch: PretrainingBatch) -> torch.Tensor:
-    if batch.lengths is None:
-        return torch.tensor(batch.ids.numel())
-    return batch.lengths

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.models.losses.objectives import CausalBatch
+from rungwise.instances.batch import document_starts
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.transformer.attention import Documents, visible_keys
-from rungwise.training import feed
 from tests.small_models import (
     KINDS,
     gradient,
@@ -71,7 +71,7 @@ def with_starts(batch: Any) -> Any:
     if not isinstance(batch, CausalBatch):
         return batch
     assert batch.document is not None
-    starts = feed._starts(batch.document.numpy(), lengths_of(batch).numpy())
+    starts = document_starts(batch.document.numpy(), lengths_of(batch).numpy())
     return replace(batch, starts=torch.from_numpy(starts))
 
 
@@ -110,7 +110,7 @@ def test_no_mask_is_built_where_documents_can_be_told() -> None:
 
 def test_documents_begin_where_the_number_changes_a_row_begins_or_padding_does() -> None:
     document = np.array([[0, 0, 1, 1], [0, 0, 0, 0], [2, 2, 2, 2]])
-    starts = feed._starts(document, np.array([4, 3, 4]))
+    starts = document_starts(document, np.array([4, 3, 4]))
     assert starts.tolist() == [0, 2, 4, 7, 8, 12]
 
 

@@ -12,118 +12,137 @@ B batch, T sequence
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.core.configuration.config import Config
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.instances.contract import Facts, check_rows, must
+from rungwise.instances.kind import Built, Kind, Piece, ShownRow, WholeRow
+from rungwise.instances.masking import Vocabulary
 from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
-from rungwise.instances.text import Built
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 
+if TYPE_CHECKING:  # building shards needs no PyTorch
+    from torch import Tensor
 
-class CausalConfig(Config):
+
+class CausalConfig(Kind):
     """Blocks of text in which each token is predicted from those before."""
 
     kind: Literal["causal"] = "causal"
     sequence_length: int = Field(default=1024, ge=2, le=1 << 20)  # tokens predicted per block
-    seed: int = Field(default=0, ge=0)
 
+    @property
+    def length(self) -> int:
+        return self.sequence_length
 
-@dataclass(frozen=True)
-class CausalBlocks:
-    """Inputs and targets. `weights` is 0 in padding, which only a section's last block has.
-    Position i may attend to j <= i with `document[i] == document[j]`."""
+    @property
+    def width(self) -> int:
+        return self.sequence_length + 1
 
-    instances: NDArray[np.int64]  # (B,)
-    ids: NDArray[np.int64]  # (B, T)
-    targets: NDArray[np.int64]  # (B, T)
-    weights: NDArray[np.float32]  # (B, T)
-    document: NDArray[np.int64]  # (B, T) counts documents within a block, from 0 or 1
-    positions: NDArray[np.int64]  # (B, T) from the beginning of the document, or of the block
+    def build(
+        self,
+        text: TokenisedText,
+        special: SpecialIds,
+        rng: np.random.Generator,
+        planned: int | None = None,
+    ) -> Built:
+        (end_id,) = special.require("end")
+        begins = text.starts[text.first_sentence]  # documents + 1
+        documents = len(begins) - 1 if planned is None else planned
+        begins = begins[: documents + 1]
+        tokens = int(begins[-1])
+        stream = np.empty(tokens + documents + 1, dtype=text.ids.dtype)
+        is_end = np.zeros(len(stream), dtype=bool)
+        is_end[begins + np.arange(documents + 1)] = True
+        stream[is_end] = end_id
+        stream[~is_end] = text.ids[:tokens]
+        block = self.sequence_length
+        count = -(-(len(stream) - 1) // block)
+        first = np.arange(count) * block
+        lengths = np.minimum(first + block + 1, len(stream)) - first
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        # Each block but the first repeats the last token of the one before it.
+        ids = np.insert(stream, first[1:], stream[first[1:]])
+        counts = {"documents_joined": documents, "text_tokens": tokens}
+        return Built(Shard(ids, offsets), counts)
 
+    def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
+        (end_id,) = facts.special.require("end")
+        ends = int((shard.ids == end_id).sum())
+        counts = check_rows(shard, facts, self.sequence_length + 1, {end_id: ends})
+        lengths = shard.lengths
+        short = int((lengths != self.sequence_length + 1).sum())
+        most = facts.sections
+        must(facts.name, "blocks that are not full", short, "at most", most, short <= most)
+        last, first = shard.ids[shard.offsets[1:-1] - 1], shard.ids[shard.offsets[1:-1]]
+        broken = int((last != first).sum())
+        what = "blocks that do not begin with the last token of the one before"
+        must(facts.name, what, broken, "exactly", 0, broken == 0)
+        framed = len(shard.ids) > 0 and shard.ids[0] == end_id and shard.ids[-1] == end_id
+        must(facts.name, "stream framed by end symbols", int(framed), "exactly", 1, bool(framed))
+        return {
+            **counts,
+            "predicted": int((lengths - 1).sum()),
+            "ends": ends - len(first[first == end_id]),
+        }
 
-def build(
-    text: TokenisedText,
-    config: CausalConfig,
-    special: SpecialIds,
-    rng: np.random.Generator,
-    planned: int | None = None,
-) -> Built:
-    """Build the blocks of the first `planned` documents, or of all. Nothing is random."""
-    (end_id,) = special.require("end")
-    begins = text.starts[text.first_sentence]  # documents + 1
-    documents = len(begins) - 1 if planned is None else planned
-    begins = begins[: documents + 1]
-    tokens = int(begins[-1])
-    stream = np.empty(tokens + documents + 1, dtype=text.ids.dtype)
-    is_end = np.zeros(len(stream), dtype=bool)
-    is_end[begins + np.arange(documents + 1)] = True
-    stream[is_end] = end_id
-    stream[~is_end] = text.ids[:tokens]
-    block = config.sequence_length
-    count = -(-(len(stream) - 1) // block)
-    first = np.arange(count) * block
-    lengths = np.minimum(first + block + 1, len(stream)) - first
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    # Each block but the first repeats the last token of the one before it.
-    ids = np.insert(stream, first[1:], stream[first[1:]])
-    counts = {"documents_joined": documents, "text_tokens": tokens}
-    return Built(Shard(ids, offsets), counts)
+    def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
+        # Every token and end symbol is predicted once, except the symbol that opens a section.
+        unused = totals["text_tokens"] + totals["documents_joined"] - totals["predicted"]
+        return {
+            "fill": totals["predicted"] / (totals["instances"] * self.sequence_length),
+            "tokens_predicted": totals["predicted"],
+            "tokens_a_document": totals["predicted"] / totals["documents_joined"],
+            "tokens_unused": unused,
+            "unused_share": unused / max(1, totals["text_tokens"] + totals["documents_joined"]),
+        }
 
+    def batch(
+        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+    ) -> CausalBatch[NDArray[Any]]:
+        """Split rows into inputs and targets, and derive documents and positions."""
+        ids = rows.ids.astype(np.int64)
+        inputs = ids[:, :-1]
+        column = np.arange(inputs.shape[1])[None, :]
+        opens = inputs == vocabulary.end
+        begin = np.maximum.accumulate(np.where(opens, column, 0), axis=1)
+        return CausalBatch(
+            inputs,
+            ids[:, 1:],
+            (column < rows.lengths[:, None] - 1).astype(np.float32),
+            np.cumsum(opens, axis=1),
+            column - begin,
+        )
 
-def batch(rows: PaddedRows, end_id: int) -> CausalBlocks:
-    """Split rows into inputs and targets, and derive documents and positions."""
-    ids = rows.ids.astype(np.int64)
-    inputs = ids[:, :-1]
-    column = np.arange(inputs.shape[1])[None, :]
-    opens = inputs == end_id
-    begin = np.maximum.accumulate(np.where(opens, column, 0), axis=1)
-    return CausalBlocks(
-        rows.instances,
-        inputs,
-        ids[:, 1:],
-        (column < rows.lengths[:, None] - 1).astype(np.float32),
-        np.cumsum(opens, axis=1),
-        column - begin,
-    )
+    def random_batch(self, B: int, vocab_size: int) -> CausalBatch[Tensor]:
+        import torch
 
+        ids_BT = torch.randint(vocab_size, (B, self.length))
+        return CausalBatch(ids_BT, ids_BT.roll(-1, 1), torch.ones(B, self.length))
 
-def check(shard: Shard, facts: Facts, config: CausalConfig) -> dict[str, Any]:
-    """Check one shard and return its counts. Raises DataError if it breaks the contract."""
-    (end_id,) = facts.special.require("end")
-    ends = int((shard.ids == end_id).sum())
-    counts = check_rows(shard, facts, config.sequence_length + 1, {end_id: ends})
-    lengths = shard.lengths
-    short = int((lengths != config.sequence_length + 1).sum())
-    most = facts.sections
-    must(facts.name, "blocks that are not full", short, "at most", most, short <= most)
-    last, first = shard.ids[shard.offsets[1:-1] - 1], shard.ids[shard.offsets[1:-1]]
-    broken = int((last != first).sum())
-    what = "blocks that do not begin with the last token of the one before"
-    must(facts.name, what, broken, "exactly", 0, broken == 0)
-    framed = len(shard.ids) > 0 and shard.ids[0] == end_id and shard.ids[-1] == end_id
-    must(facts.name, "stream framed by end symbols", int(framed), "exactly", 1, bool(framed))
-    return {
-        **counts,
-        "predicted": int((lengths - 1).sum()),
-        "ends": ends - len(first[first == end_id]),
-    }
+    def show(
+        self, batch: Any, row: int, vocabulary: Vocabulary, spell: Callable[[int], str]
+    ) -> ShownRow:
+        length = int(batch.weights[row].sum())
+        ids, documents = batch.ids[row, :length].tolist(), batch.document[row, :length].tolist()
+        pieces = [
+            Piece(
+                token, "opens" if place and document != documents[place - 1] else "plain", document
+            )
+            for place, (token, document) in enumerate(zip(ids, documents, strict=True))
+        ]
+        last = spell(int(batch.targets[row, length - 1]))
+        note = f"{length} tokens to predict, the last is {last}; "
+        return ShownRow(pieces, f"{note}parts of {len(set(documents))} documents")
 
-
-def statistics(totals: dict[str, Any], config: CausalConfig) -> dict[str, Any]:
-    # Every token and end symbol is predicted once, except the symbol that opens a section.
-    unused = totals["text_tokens"] + totals["documents_joined"] - totals["predicted"]
-    return {
-        "fill": totals["predicted"] / (totals["instances"] * config.sequence_length),
-        "tokens_predicted": totals["predicted"],
-        "tokens_a_document": totals["predicted"] / totals["documents_joined"],
-        "tokens_unused": unused,
-        "unused_share": unused / max(1, totals["text_tokens"] + totals["documents_joined"]),
-    }
+    def whole_row(self, batch: Any, row: int) -> WholeRow:
+        ids = [*batch.ids[row].tolist(), int(batch.targets[row, -1])]
+        length = int(batch.weights[row].sum()) + 1
+        return WholeRow(ids, [0] * len(ids), length, end=length, hides=False)

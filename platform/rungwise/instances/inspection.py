@@ -6,6 +6,9 @@ documents meet. A note under each instance says the same without colours.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from rich.console import Console
 from rich.text import Text
@@ -18,10 +21,8 @@ from rungwise.core.randomness import bits
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.instances import causal
-from rungwise.instances.kinds import config_of
-from rungwise.instances.masked_batch import MaskedBatch, MaskedConfig
-from rungwise.instances.reader import InstanceReader, MaskedReader
+from rungwise.instances.kind import Piece
+from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 
 _SHOWN = 3
@@ -31,10 +32,9 @@ _STYLES = {
     "masked": "bold red",
     "random": "bold magenta",
     "kept": "bold green",
-    "start": "bold yellow",
-    "a": "",
-    "b": "cyan",
+    "opens": "bold yellow",
 }
+_SEGMENT_STYLES = ("", "cyan")
 
 
 def find(path: str) -> Artifact:
@@ -77,17 +77,20 @@ def inspect(
         if index is not None
         else (bits(seed, _DRAW, np.arange(_SHOWN)) % np.uint64(len(reader))).astype(np.int64)
     )
-    config = config_of(instances)
     console.print(f"{instances.folder.uri}", style="dim", highlight=False, soft_wrap=True)
     console.print(
-        f"{config.kind}, {split}: {counted(len(reader), 'instance')}, epoch {epoch}, seed {seed}",
+        f"{reader.config.kind}, {split}: {counted(len(reader), 'instance')}, epoch {epoch}, "
+        f"seed {seed}",
         highlight=False,
     )
-    for instance in chosen.tolist():
+    spell = functools.partial(_spell, tokenizer)
+    batch = reader.batch(chosen, np.full_like(chosen, epoch), seed)
+    for row, instance in enumerate(chosen.tolist()):
         console.print()
         console.print(f"instance {instance}", style="bold", highlight=False)
-        for text in _shown(instances, reader, tokenizer, split, instance, epoch, seed):
-            console.print(text, soft_wrap=False)
+        shown = reader.config.show(batch, row, reader.vocabulary, spell)
+        console.print(_coloured(shown.pieces, spell), soft_wrap=False)
+        console.print(Text(shown.note, style="dim"), soft_wrap=False)
 
 
 def _tokenizer_of(instances: Artifact) -> Tokenizer:
@@ -100,81 +103,18 @@ def _tokenizer_of(instances: Artifact) -> Tokenizer:
     return tokenizers.load_tokenizer(folder)
 
 
-def _shown(
-    instances: Artifact,
-    reader: InstanceReader,
-    tokenizer: Tokenizer,
-    split: str,
-    instance: int,
-    epoch: int,
-    seed: int,
-) -> list[Text]:
-    at, epochs = np.array([instance]), np.array([epoch])
-    config = reader.config
-    if isinstance(config, MaskedConfig):
-        batch = MaskedReader(instances, split).batch(at, epochs, seed)
-        return _masked(batch, reader, tokenizer, config.kind)
-    blocks = causal.batch(reader.rows(at), reader.special.require("end")[0])
-    return _causal(blocks, tokenizer)
-
-
-def _masked(
-    batch: MaskedBatch, reader: InstanceReader, tokenizer: Tokenizer, kind: str
-) -> list[Text]:
-    masked = batch.masked
-    targets = {
-        int(position): int(target)
-        for position, target, weight in zip(
-            masked.positions[0], masked.targets[0], masked.weights[0], strict=True
-        )
-        if weight
-    }
+def _coloured(pieces: Sequence[Piece], spell: Callable[[int], str]) -> Text:
     text = Text()
-    (mask_id,) = reader.special.require("mask")
-    fates = dict.fromkeys(("masked", "random", "kept"), 0)
-    for position in range(int(batch.lengths[0])):
-        now = int(masked.ids[0, position])
-        style = "b" if batch.segments[0, position] else "a"
-        if position in targets:
-            was = targets[position]
-            fate = "masked" if now == mask_id else "kept" if now == was else "random"
-            fates[fate] += 1
-            text.append(_spelled(tokenizer, now), style=_STYLES[fate])
-            if fate != "kept":
-                text.append(f"({_spelled(tokenizer, was)})", style="italic " + _STYLES[fate])
-            text.append(" ")
-            continue
-        if now in reader.special.ids:
-            style = "special"
-        text.append(_spelled(tokenizer, now) + " ", style=_STYLES[style])
-    labels = {
-        "masked_pairs": ("B is from another document", "B follows A in its document"),
-        "sentence_order": ("A and B are turned round", "A and B are in order"),
-    }
-    note = [f"{int(batch.lengths[0])} tokens", f"{len(targets)} to predict"]
-    note.append(", ".join(f"{count} {fate}" for fate, count in fates.items()))
-    if kind in labels:
-        note.insert(0, labels[kind][int(batch.label[0])])
-    return [text, Text("; ".join(note), style="dim")]
+    for piece in pieces:
+        style = _STYLES.get(piece.kind, _SEGMENT_STYLES[piece.segment % 2])
+        text.append(("\n" if piece.kind == "opens" else "") + spell(piece.token), style=style)
+        if piece.original not in (None, piece.token):
+            text.append(f"({spell(piece.original)})", style=f"italic {style}")
+        text.append(" ", style=style if piece.original is None else "")
+    return text
 
 
-def _causal(batch: causal.CausalBlocks, tokenizer: Tokenizer) -> list[Text]:
-    text = Text()
-    length = int(batch.weights[0].sum())
-    for position in range(length):
-        style = ("a", "b")[int(batch.document[0, position]) % 2]
-        opens = position > 0 and batch.document[0, position] != batch.document[0, position - 1]
-        text.append(
-            ("\n" if opens else "") + _spelled(tokenizer, int(batch.ids[0, position])) + " ",
-            style=_STYLES["start" if opens else style],
-        )
-    documents = len(np.unique(batch.document[0, :length]))
-    last = _spelled(tokenizer, int(batch.targets[0, length - 1]))
-    note = f"{length} tokens to predict, the last is {last}; parts of {documents} documents"
-    return [text, Text(note, style="dim")]
-
-
-def _spelled(tokenizer: Tokenizer, token: int) -> str:
+def _spell(tokenizer: Tokenizer, token: int) -> str:
     """A token as the vocabulary spells it, with byte-level letters decoded."""
     if isinstance(tokenizer.decoder, decoders.ByteLevel):
         return tokenizer.decode([token], skip_special_tokens=False)

@@ -1,6 +1,4 @@
-"""The config and batches shared by masked pairs, masked blocks and sentence-order pairs.
-
-Shards hold unmasked ids; a batch is masked when it is read (masking.py).
+"""Batches of masked pairs, masked blocks and sentence-order pairs.
 
 B batch, T sequence, M masked positions
 """
@@ -8,96 +6,96 @@ B batch, T sequence, M masked positions
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
-from rungwise.core.configuration.config import Config
-from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, mask
-from rungwise.instances.rows import PaddedRows
-from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.mask_units import MaskUnitsConfig
+from rungwise.instances.batch import ArrayT, Batch, document_starts
 
-
-class MaskedConfig(Config):
-    """The keys of every masked kind."""
-
-    # tokens per row, special tokens included
-    sequence_length: int = Field(default=128, ge=8, le=65_535)
-    # share of the rows with a shorter, random target length
-    short_rate: float = Field(default=0.1, ge=0, le=1)
-    masking: MaskingConfig = MaskingConfig()  # which tokens to mask, and how
-    mask_units: MaskUnitsConfig = MaskUnitsConfig()  # what counts as a word or phrase in masking
-    seed: int = Field(default=0, ge=0)
-
-    @model_validator(mode="after")
-    def _room_for_predictions(self) -> MaskedConfig:
-        wanted = math.floor(self.masking.rate * (self.sequence_length - 3))
-        if wanted > self.masking.max_predictions:
-            raise ValueError(
-                f"masking.rate {self.masking.rate} of sequence_length {self.sequence_length} is "
-                f"{wanted} predictions, more than masking.max_predictions "
-                f"{self.masking.max_predictions}; raise max_predictions to {wanted + 1}"
-            )
-        return self
+_LENGTH_MULTIPLE = 8
 
 
 @dataclass(frozen=True)
-class MaskedBatch:
-    """Masked rows. Positions from `lengths` on are padding."""
+class MaskedBatch(Batch[ArrayT]):
+    """Masked rows. Micro-batches whose rows are all full have no `lengths`, which the host knows;
+    reading it from a tensor on an accelerator would stall each step."""
 
-    instances: NDArray[np.int64]  # (B,) index of each row in its split
-    segments: NDArray[np.int64]  # (B, T) 0 for A, 1 for B, 0 for padding
-    lengths: NDArray[np.int64]  # (B,)
-    masked: Masked  # ids (B, T), positions, targets, weights (B, M)
-    label: NDArray[np.int64]  # (B,) 1 if B follows A, or A and B are in order; 1 without pairs
-    # Only for packed rows. Padding is a text of its own.
-    document: NDArray[np.int64] | None = None  # (B, T) which text of the row, from 1; padding is 0
-    positions: NDArray[np.int64] | None = None  # (B, T) from the beginning of the text
+    # ids: (B, T) int64, masked already
+    segments: ArrayT  # (B, T) int64, 0 or 1; 0 at padding
+    lengths: ArrayT | None  # (B,) int64, later positions are padding
+    masked_positions: ArrayT  # (B, M) int64, filled up with 0
+    masked_ids: ArrayT  # (B, M) int64, the original tokens, filled up with 0
+    masked_weights: ArrayT  # (B, M) float32, 1 for a masked position, 0 for the filling
+    label: ArrayT  # (B,) int64, 1 IsNext or in order, 0 NotNext or swapped; 1 without pairs
+    # For packed rows; None if each row holds one text. Padding counts as a text.
+    document: ArrayT | None = None  # (B, T) int64, which text of the row, from 1; 0 at padding
+    positions: ArrayT | None = None  # (B, T) int64, from the beginning of the text
+    starts: ArrayT | None = None  # (S + 1,) int32, see `document_starts`
+    # For losses that compare all rows of the global batch (contrastive.py).
+    vectors: ArrayT | None = None  # (2, N, D) of all its rows, without a graph
+    place: ArrayT | None = None  # (B,) int64, indices of these rows among them
 
+    @classmethod
+    def to_predict(
+        cls, ids_BT: Any, segments_BT: Any, lengths_B: Any, positions_BM: Any
+    ) -> MaskedBatch[Any]:
+        """Rows whose masked tokens a model predicts, and nobody knows; no segments: all are 0."""
+        return MaskedBatch(
+            ids=ids_BT,
+            segments=ids_BT * 0 if segments_BT is None else segments_BT,
+            lengths=lengths_B,
+            masked_positions=positions_BM,
+            masked_ids=positions_BM * 0,
+            masked_weights=positions_BM * 0.0,
+            label=ids_BT[:, 0] * 0,
+        )
 
-def masked_batch(
-    rows: PaddedRows,
-    epochs: NDArray[np.int64],
-    seed: int,
-    vocabulary: Vocabulary,
-    config: MaskingConfig,
-    opens_text: int | None = None,
-) -> MaskedBatch:
-    """Mask these rows for their epochs, or for epoch 0 if masking is static. In packed rows,
-    `opens_text` is the token that begins each text."""
-    ids = rows.ids.astype(np.int64)
-    masked = mask(
-        ids, rows.lengths, rows.unit_starts, rows.instances, epochs, seed, vocabulary, config
-    )
-    column = np.arange(rows.ids.shape[1])[None, :]
-    if "a_length" in rows.columns:
-        in_b = column >= rows.columns["a_length"].astype(np.int64)[:, None]
-        segments = (in_b & (column < rows.lengths[:, None])).astype(np.int64)
-    else:
-        segments = np.zeros(rows.ids.shape, dtype=np.int64)
-    label = rows.columns.get("is_next", rows.columns.get("in_order"))
-    document = positions = None
-    if opens_text is not None:
-        real = column < rows.lengths[:, None]
-        opens = (rows.ids == opens_text) & real
-        document = np.cumsum(opens, axis=1) * real
-        begins = np.where(opens | (column == rows.lengths[:, None]), column, 0)
-        positions = column - np.maximum.accumulate(begins, axis=1)
-    return MaskedBatch(
-        rows.instances,
-        segments,
-        rows.lengths,
-        masked,
-        np.ones(len(rows.ids), np.int64) if label is None else label.astype(np.int64),
-        document,
-        positions,
-    )
+    @property
+    def tokens(self) -> int:
+        return math.prod(self.ids.shape) if self.lengths is None else int(self.lengths.sum())
 
+    def predicted_ids(self) -> NDArray[np.int64]:
+        return self.masked_ids[self.masked_weights > 0]
 
-def vocabulary_of(vocab_size: int, special: SpecialIds) -> Vocabulary:
-    """The vocabulary as masking needs it. Raises DataError if it has no [MASK] or [PAD]."""
-    pad_id, mask_id = special.require("pad", "mask")
-    return Vocabulary(size=vocab_size, special=special.ids, mask=mask_id, pad=pad_id)
+    def of_varying_size(self) -> tuple[ArrayT, ...]:
+        return () if self.starts is None else (self.starts,)
+
+    def originals(self) -> NDArray[np.int64]:
+        """The ids (B, T) before masking, of NumPy arrays."""
+        ids = self.ids.copy()
+        row, column = np.nonzero(self.masked_weights)
+        ids[row, self.masked_positions[row, column]] = self.masked_ids[row, column]
+        return ids
+
+    def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[MaskedBatch[ArrayT]]:
+        """Yield parts of rows of similar length, as long as the longest of them."""
+        assert self.lengths is not None
+        by_length = np.argsort(self.lengths, kind="stable")
+        for rows in np.array_split(by_length, bins):
+            lengths, weights = self.lengths[rows], self.masked_weights[rows]
+            width, used = self.segments.shape[1], weights.shape[1]
+            if not fixed_shapes:
+                longest = int(lengths.max())
+                width = min(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, width)
+                used = int(weights.sum(axis=1).max())
+            document = positions = starts = None
+            if self.document is not None and self.positions is not None:
+                document, positions = self.document[rows, :width], self.positions[rows, :width]
+                starts = document_starts(document, lengths)
+            padded = fixed_shapes or bool((lengths < width).any())
+            part: MaskedBatch[Any] = MaskedBatch(
+                ids=self.ids[rows, :width],
+                segments=self.segments[rows, :width],
+                lengths=lengths if padded and document is None else None,
+                masked_positions=self.masked_positions[rows, :used],
+                masked_ids=self.masked_ids[rows, :used],
+                masked_weights=weights[:, :used],
+                label=self.label[rows],
+                document=document,
+                positions=positions,
+                starts=starts,
+            )
+            yield part

@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 
 from rungwise.instances.contract import Facts, Share, check_rows, check_shares, must
-from rungwise.instances.masked_batch import MaskedConfig, vocabulary_of
-from rungwise.instances.masking import expected_predictions, mask
+from rungwise.instances.masking import (
+    MaskingConfig,
+    Vocabulary,
+    expected_predictions,
+    mask,
+)
 from rungwise.instances.rows import padded
 from rungwise.instances.shards import Shard
 
@@ -23,10 +27,10 @@ _LABELS = {"is_next": "share of IsNext pairs", "in_order": "share of pairs in or
 
 
 def check_masked(
-    shard: Shard, facts: Facts, config: MaskedConfig, segments: int | None
+    shard: Shard, facts: Facts, length: int, masking: MaskingConfig, segments: int | None
 ) -> dict[str, Any]:
-    """Check frame, masks and labels of a shard with `segments` per row; None allows any number of
-    `[CLS] A [SEP]`.
+    """Check frame, masks and labels of a shard with rows of at most `length` tokens and `segments`
+    segments; None allows any number of `[CLS] A [SEP]`.
 
     Returns the counts of `check_rows`, the sums of labels, `too_small_to_say` (0 or 1), and of the
     masks drawn `candidates`, `expected`, `selected`, `to_mask`, `to_random`, `kept` and
@@ -42,9 +46,7 @@ def check_masked(
         apart = int((opens != closes).sum())
         must(facts.name, "[SEP] and [CLS] that are not neighbours", apart, "exactly", 0, apart == 0)
         texts = 1 + int(opens.sum())
-    counts = check_rows(
-        shard, facts, config.sequence_length, {cls_id: texts, sep_id: (segments or 1) * texts}
-    )
+    counts = check_rows(shard, facts, length, {cls_id: texts, sep_id: (segments or 1) * texts})
     begin = int((shard.ids[first] == cls_id).sum())
     must(facts.name, "instances that begin with [CLS]", begin, "exactly", rows, begin == rows)
     ends = shard.ids[last] == sep_id
@@ -54,22 +56,21 @@ def check_masked(
     end = int(ends.sum())
     what = "instances whose A and last segment end with [SEP]"
     must(facts.name, what, end, "exactly", rows, end == rows)
-    counts |= _masking_counts(shard, facts, config)
+    counts |= _masking_counts(shard, facts, length, masking)
     counts |= {name: int(shard.columns[name].sum()) for name in _LABELS if name in shard.columns}
-    most, allowed = counts["most_predictions"], config.masking.max_predictions
+    most, allowed = counts["most_predictions"], masking.max_predictions
     must(facts.name, "predictions of an instance", most, "at most", allowed, most <= allowed)
-    counts["too_small_to_say"] = int(bool(check_shares(facts.name, _shares(counts, config))))
+    counts["too_small_to_say"] = int(bool(check_shares(facts.name, _shares(counts, masking))))
     return counts
 
 
-def check_totals(totals: dict[str, Any], config: MaskedConfig) -> list[str]:
+def check_totals(totals: dict[str, Any], masking: MaskingConfig) -> list[str]:
     """Check the shares over all shards, whose counts add up to `totals`. Returns the figures that
     even all instances are too few to judge. Raises DataError naming the figure and the bound."""
-    return check_shares("all shards", _shares(totals, config))
+    return check_shares("all shards", _shares(totals, masking))
 
 
-def _shares(counts: dict[str, Any], config: MaskedConfig) -> list[Share]:
-    masking = config.masking
+def _shares(counts: dict[str, Any], masking: MaskingConfig) -> list[Share]:
     per_draw = _TOKENS_A_SPAN if masking.unit in ("phrase", "span") else 1.0
     candidates = counts["candidates"]
     shares = [
@@ -94,7 +95,7 @@ def _shares(counts: dict[str, Any], config: MaskedConfig) -> list[Share]:
     return shares
 
 
-def masked_statistics(totals: dict[str, Any], config: MaskedConfig) -> dict[str, Any]:
+def masked_statistics(totals: dict[str, Any], length: int) -> dict[str, Any]:
     """Return the shares reported for an artifact, from the summed counts of its shards."""
     selected, instances = max(totals["selected"], 1), max(totals["instances"], 1)
     labels = {f"{name}_share": totals[name] / instances for name in _LABELS if name in totals}
@@ -104,7 +105,7 @@ def masked_statistics(totals: dict[str, Any], config: MaskedConfig) -> dict[str,
         "random_share": totals["to_random"] / selected,
         "kept_share": totals["kept"] / selected,
         "most_predictions": totals["most_predictions"],
-        "fill": totals["tokens"] / (instances * config.sequence_length),
+        "fill": totals["tokens"] / (instances * length),
         "tokens_unused": totals["tokens_unused"],
         "unused_share": totals["tokens_unused"] / max(totals["text_tokens"], 1),
         "shards_too_small_to_say": totals["too_small_to_say"],
@@ -127,17 +128,19 @@ def masked_headline(statistics: dict[str, Any], too_small: list[str]) -> str:
     return text
 
 
-def _masking_counts(shard: Shard, facts: Facts, config: MaskedConfig) -> dict[str, int]:
+def _masking_counts(
+    shard: Shard, facts: Facts, length: int, masking: MaskingConfig
+) -> dict[str, int]:
     names = ("candidates", "selected", "to_mask", "to_random", "kept", "most_predictions")
     counts: dict[str, int] = dict.fromkeys(names, 0)
     expected = 0.0
-    vocabulary = vocabulary_of(facts.vocab_size, facts.special)
+    vocabulary = Vocabulary(facts.vocab_size, facts.special)
     ordinary = np.ones(facts.vocab_size, dtype=bool)
     ordinary[list(facts.special.ids)] = False
     drawn = np.arange(0, len(shard), max(1, len(shard.ids) // _TOKENS_MASKED))
     for begin in range(0, len(drawn), _ROWS_AT_ONCE):
         local = drawn[begin : begin + _ROWS_AT_ONCE]
-        rows = padded(shard, local, local, config.sequence_length, vocabulary.pad)
+        rows = padded(shard, local, local, length, vocabulary.pad)
         masked = mask(
             rows.ids.astype(np.int64),
             rows.lengths,
@@ -146,13 +149,13 @@ def _masking_counts(shard: Shard, facts: Facts, config: MaskedConfig) -> dict[st
             np.zeros_like(local),
             facts.seed,
             vocabulary,
-            config.masking,
+            masking,
         )
         used = masked.weights > 0
         now = np.take_along_axis(masked.ids, masked.positions, axis=1)[used]
         before = masked.targets[used]
         candidates = ordinary[rows.ids].sum(axis=1)  # padding is special
-        expected += float(expected_predictions(candidates, config.masking).sum())
+        expected += float(expected_predictions(candidates, masking).sum())
         counts["candidates"] += int(candidates.sum())
         counts["selected"] += int(used.sum())
         counts["to_mask"] += int((now == vocabulary.mask).sum())

@@ -38,6 +38,7 @@ from rungwise.instances.mask_selection import (
     select_tokens,
     select_units,
 )
+from rungwise.tokenizer import SpecialIds
 
 
 class MaskingConfig(Config):
@@ -70,15 +71,28 @@ class Vocabulary:
     """The size and the special ids of a vocabulary."""
 
     size: int
-    special: tuple[int, ...]  # ids of all special tokens, ascending
-    mask: int
-    pad: int
+    special: SpecialIds
 
     def __post_init__(self) -> None:
-        assert list(self.special) == sorted(set(self.special)), "special ids must ascend"
-        assert {self.mask, self.pad} <= set(self.special), "[MASK] and [PAD] are special tokens"
-        assert self.special[-1] < self.size, "special ids must lie in the vocabulary"
-        assert len(self.special) < self.size, "a vocabulary needs ordinary tokens"
+        ids = self.special.ids
+        assert list(ids) == sorted(set(ids)), "special ids must ascend"
+        assert not ids or ids[-1] < self.size, "special ids must lie in the vocabulary"
+        assert len(ids) < self.size, "a vocabulary needs ordinary tokens"
+
+    @property
+    def mask(self) -> int:
+        """The id of [MASK]. Raises DataError if there is none."""
+        return self.special.require("mask")[0]
+
+    @property
+    def pad(self) -> int:
+        """The id of [PAD]. Raises DataError if there is none."""
+        return self.special.require("pad")[0]
+
+    @property
+    def end(self) -> int:
+        """The id of the symbol between documents. Raises DataError if there is none."""
+        return self.special.require("end")[0]
 
 
 @dataclass(frozen=True)
@@ -130,7 +144,7 @@ def mask(
 
 def _ordinary(ids: NDArray[np.integer], vocab: Vocabulary) -> NDArray[np.bool_]:
     """Which ids are not special; special ids form few runs, so comparisons beat a table."""
-    special = np.array(vocab.special)
+    special = np.array(vocab.special.ids)
     breaks = np.flatnonzero(np.diff(special) > 1)
     ordinary = ids > special[-1]
     for last, first in zip(special[breaks], special[breaks + 1], strict=True):
@@ -208,7 +222,7 @@ def _corrupt(
 
 def _random_ids(draw: NDArray[np.uint64], vocab: Vocabulary) -> NDArray[np.int64]:
     """A uniformly distributed ordinary id for each 64 random bits."""
-    number = (draw % np.uint64(vocab.size - len(vocab.special))).astype(np.int64)
+    number = (draw % np.uint64(vocab.size - len(vocab.special.ids))).astype(np.int64)
     # The n-th ordinary id is n plus the number of special ids s_i with s_i - i <= n.
-    special = np.array(vocab.special)
+    special = np.array(vocab.special.ids)
     return number + np.searchsorted(special - np.arange(len(special)), number, side="right")

@@ -69,7 +69,7 @@ class Located:
     shards: NDArray[np.int64]  # number of the shard in the manifest
     rows: NDArray[np.int64]  # in the shard
     epochs: NDArray[np.int64]  # passes over the instances before this one
-    # For lanes (lanes.py): whether the row continues the text of the previous one in its lane.
+    # For streams (streams.py): whether the row continues the text of the row before in its stream.
     continues: NDArray[np.bool_] | None = None
 
 

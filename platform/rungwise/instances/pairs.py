@@ -20,20 +20,21 @@ Differences from google-research/bert:
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
+from rungwise.core.stages.summary import PerSplit
 from rungwise.instances import frame, plan
 from rungwise.instances.contract import Facts, must
-from rungwise.instances.masked_batch import MaskedConfig
-from rungwise.instances.masked_contract import check_masked, masked_statistics
+from rungwise.instances.kind import Built, Figure
+from rungwise.instances.masked_contract import check_masked
+from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.plan import Pieces
 from rungwise.instances.shards import Shard
-from rungwise.instances.text import Built
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 
@@ -42,85 +43,94 @@ _PAIRS_A_DEBT = 32  # the surplus allowed grows by one per so many pairs
 _TIMES_DRAWN = 8  # draws of a B whose first sentence is too long, before it is cut
 
 
-class MaskedPairsConfig(MaskedConfig):
+class MaskedPairsConfig(MaskedKind):
     """Pairs of texts, masked, for next-sentence prediction, as in BERT."""
+
+    needs_other_documents: ClassVar = True
+    answers: ClassVar = ("B is from another document", "B follows A in its document")
 
     kind: Literal["masked_pairs"] = "masked_pairs"
     dupe_factor: int = Field(default=1, ge=1)  # passes over the text, each with different pairs
 
+    @property
+    def passes(self) -> int:
+        return self.dupe_factor
 
-def build(
-    text: TokenisedText,
-    config: MaskedPairsConfig,
-    special: SpecialIds,
-    rng: np.random.Generator,
-    planned: int | None = None,
-) -> Built:
-    """Build the pairs of the first `planned` documents, or of all. A random B is from the other
-    documents, if any. Raises DataError if `text` has only one."""
-    documents = len(text.first_sentence) - 1
-    if documents < 2:
-        raise DataError(
-            "a next-sentence pair needs a B from another document, but a shard holds "
-            f"{documents} document; set instances.kind=masked_blocks, add documents, or "
-            "raise corpus.shard_megabytes"
-        )
-    room = config.sequence_length - 3
-    pieces = plan.in_half_rows(text, room, rng, planned)
-    target = plan.targets(pieces, room, config.short_rate, rng)
-    first = np.arange(len(target))
-    last = pieces.gathered(first, pieces.end, target)
-    last = np.minimum(np.maximum(last, first + 2), pieces.end)
-    middle = first + rng.integers(1, np.maximum(last - first, 2))
-    lengths = np.diff(pieces.starts[: len(first) + 1])
-    first, is_next = _chain(last, middle, lengths, rng.random(len(first)) < 0.5)
+    def check_documents(self, documents: PerSplit) -> None:
+        if min(documents.train, documents.validation) < 2:
+            raise DataError(
+                f"next-sentence pairs need documents to draw B from, but the corpus holds "
+                f"{documents.train} for training and {documents.validation} held out; set "
+                "instances.kind=masked_blocks (and pretrain.objective=mlm), or add documents"
+            )
 
-    lone = last[first] - first == 1
-    begin, cut, end = (pieces.starts[at] for at in (first, middle[first], last[first]))
-    split = lone & is_next
-    cut[split] = rng.integers(begin[split] + 1, end[split])
-    a, b = np.stack([begin, cut], axis=1), np.stack([cut, end], axis=1)
-    counts = plan.tokens_unused(pieces, [a, b[is_next]], allowed=0)
+    def build(
+        self,
+        text: TokenisedText,
+        special: SpecialIds,
+        rng: np.random.Generator,
+        planned: int | None = None,
+    ) -> Built:
+        documents = len(text.first_sentence) - 1
+        if documents < 2:
+            raise DataError(
+                "a next-sentence pair needs a B from another document, but a shard holds "
+                f"{documents} document; set instances.kind=masked_blocks, add documents, or "
+                "raise corpus.shard_megabytes"
+            )
+        room = self.sequence_length - 3
+        pieces = plan.in_half_rows(text, room, rng, planned)
+        target = plan.targets(pieces, room, self.short_rate, rng)
+        first = np.arange(len(target))
+        last = pieces.gathered(first, pieces.end, target)
+        last = np.minimum(np.maximum(last, first + 2), pieces.end)
+        middle = first + rng.integers(1, np.maximum(last - first, 2))
+        lengths = np.diff(pieces.starts[: len(first) + 1])
+        first, is_next = _chain(last, middle, lengths, rng.random(len(first)) < 0.5)
 
-    document = pieces.document[first]
-    other = document.copy()
-    free = room - (cut - begin)
-    wanted = np.maximum(target[first] - (cut - begin), end - cut)
-    elsewhere = np.flatnonzero(~is_next)
-    limit = np.where(lone, free, wanted)[elsewhere]
-    other[elsewhere], at = _other_places(pieces, document[elsewhere], limit, rng)
-    to = pieces.gathered(at, pieces.first[other[elsewhere] + 1], wanted[elsewhere])
-    spans = pieces.span(at, to)
-    too_long = spans[:, 1] - spans[:, 0] > free[elsewhere]
-    spans[:, 1] = np.minimum(spans[:, 1], spans[:, 0] + free[elsewhere])
-    b[elsewhere] = spans
-    columns = {
-        "is_next": is_next.astype(np.uint8),
-        "document_a": text.documents[document],
-        "document_b": text.documents[other],
-    }
-    shard = frame.rows(text, [a, b], special, columns)
-    return Built(shard, counts | {"b_cut": int(too_long.sum())})
+        lone = last[first] - first == 1
+        begin, cut, end = (pieces.starts[at] for at in (first, middle[first], last[first]))
+        split = lone & is_next
+        cut[split] = rng.integers(begin[split] + 1, end[split])
+        a, b = np.stack([begin, cut], axis=1), np.stack([cut, end], axis=1)
+        counts = plan.tokens_unused(pieces, [a, b[is_next]], allowed=0)
 
+        document = pieces.document[first]
+        other = document.copy()
+        free = room - (cut - begin)
+        wanted = np.maximum(target[first] - (cut - begin), end - cut)
+        elsewhere = np.flatnonzero(~is_next)
+        limit = np.where(lone, free, wanted)[elsewhere]
+        other[elsewhere], at = _other_places(pieces, document[elsewhere], limit, rng)
+        to = pieces.gathered(at, pieces.first[other[elsewhere] + 1], wanted[elsewhere])
+        spans = pieces.span(at, to)
+        too_long = spans[:, 1] - spans[:, 0] > free[elsewhere]
+        spans[:, 1] = np.minimum(spans[:, 1], spans[:, 0] + free[elsewhere])
+        b[elsewhere] = spans
+        columns = {
+            "is_next": is_next.astype(np.uint8),
+            "document_a": text.documents[document],
+            "document_b": text.documents[other],
+        }
+        shard = frame.rows(text, [a, b], special, columns)
+        return Built(shard, counts | {"b_cut": int(too_long.sum())})
 
-def check(shard: Shard, facts: Facts, config: MaskedPairsConfig) -> dict[str, Any]:
-    """Check one shard and return its counts. Raises DataError if it breaks the contract."""
-    same = shard.columns["document_a"] == shard.columns["document_b"]
-    is_next = shard.columns["is_next"].astype(bool)
-    for figure, count in (
-        ("NotNext pairs with B from the document of A", int((same & ~is_next).sum())),
-        ("IsNext pairs with B from another document", int((~same & is_next).sum())),
-    ):
-        must(facts.name, figure, count, "exactly", 0, count == 0)
-    return check_masked(shard, facts, config, segments=2)
+    def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
+        same = shard.columns["document_a"] == shard.columns["document_b"]
+        is_next = shard.columns["is_next"].astype(bool)
+        for figure, count in (
+            ("NotNext pairs with B from the document of A", int((same & ~is_next).sum())),
+            ("IsNext pairs with B from another document", int((~same & is_next).sum())),
+        ):
+            must(facts.name, figure, count, "exactly", 0, count == 0)
+        return check_masked(shard, facts, self.length, self.masking, segments=2)
 
+    def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
+        b_cut_share = totals["b_cut"] / totals["instances"]
+        return {**super().statistics(totals), "b_cut_share": b_cut_share}
 
-def statistics(totals: dict[str, Any], config: MaskedPairsConfig) -> dict[str, Any]:
-    return {
-        **masked_statistics(totals, config),
-        "is_next_share": totals["is_next"] / totals["instances"],
-        "b_cut_share": totals["b_cut"] / totals["instances"],
-    }
+    def label_figures(self, statistics: dict[str, Any]) -> list[Figure]:
+        return [Figure("pairs where B follows A", statistics["is_next_share"], 0.5, "50%")]
 
 
 def _chain(

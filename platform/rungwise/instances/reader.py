@@ -1,25 +1,24 @@
 """Read instances by index: the same rows on any worker, at any step, for any world size.
 
 Step s takes positions [s B, (s + 1) B) of the order (order.py), and each rank its part of them. So
-one integer, the step, resumes the data. Each kind turns rows into batches in its own file; the
-masked kinds share masked_batch.py.
+one integer, the step, resumes the data. Each kind turns rows into batches in its own file.
 
-B batch, T sequence
+B batch
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.blocks import MaskedBlocksConfig
+from rungwise.instances.batch import Batch
 from rungwise.instances.cache import ShardStore
-from rungwise.instances.causal import CausalConfig
-from rungwise.instances.kinds import config_of, masked_config_of
-from rungwise.instances.masked_batch import MaskedBatch, masked_batch, vocabulary_of
+from rungwise.instances.kinds import config_of
+from rungwise.instances.masking import Vocabulary
 from rungwise.instances.rows import PaddedRows, joined, padded
 from rungwise.instances.summary import InstancesSummary
 
@@ -40,8 +39,7 @@ class InstanceReader:
         summary = InstancesSummary.of(artifact)
         files = summary.files_of(split)
         self.config = config_of(artifact)
-        self.vocab_size = summary.vocab_size
-        self.special = summary.special
+        self.vocabulary = Vocabulary(summary.vocab_size, summary.special)
         self.rows_per_shard = np.array([row.instances for row in files], dtype=np.int64)
         self._begin = np.concatenate([[0], np.cumsum(self.rows_per_shard)])
         self.store = ShardStore(
@@ -56,18 +54,21 @@ class InstanceReader:
     def __len__(self) -> int:
         return int(self._begin[-1])
 
-    @property
-    def width(self) -> int:
-        """T: the tokens of the longest row."""
-        return self.config.sequence_length + isinstance(self.config, CausalConfig)
+    def batch(
+        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int
+    ) -> Batch[NDArray[Any]]:
+        """The rows with these indices (B,), as read in these epochs (B,)."""
+        return self.config.batch(self.rows(instances), epochs, seed, self.vocabulary)
 
     def rows(self, instances: NDArray[np.int64]) -> PaddedRows:
-        """The rows with these indices (B,), padded to T. Raises DataError if a shard is damaged."""
+        """The rows with these indices (B,), padded to the width of the kind. Raises DataError if a
+        shard is damaged."""
         parts, places = [], []
+        pad_id = self.vocabulary.special.pad or 0
         for number, here in self._by_shard(instances):
             local = instances[here] - self._begin[number]
             shard = self.store.get(number)
-            parts.append(padded(shard, local, instances[here], self.width, self.special.pad or 0))
+            parts.append(padded(shard, local, instances[here], self.config.width, pad_id))
             places.append(here)
         return joined(parts, places)
 
@@ -80,24 +81,3 @@ class InstanceReader:
         by_shard = np.argsort(shard_of, kind="stable")
         ends = np.searchsorted(shard_of[by_shard], numbers, side="right")
         return list(zip(numbers.tolist(), np.split(by_shard, ends[:-1]), strict=True))
-
-
-class MaskedReader:
-    """Reads one split of masked pairs, masked blocks or sentence-order pairs."""
-
-    def __init__(self, artifact: Artifact, split: str, cache_bytes: int = CACHE_BYTES) -> None:
-        self.reader = InstanceReader(artifact, split, cache_bytes)
-        self.config = masked_config_of(artifact)
-        self.vocabulary = vocabulary_of(self.reader.vocab_size, self.reader.special)
-
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def batch(
-        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int
-    ) -> MaskedBatch:
-        """The rows with these indices (B,), masked for these epochs (B,)."""
-        rows = self.reader.rows(instances)
-        packed = isinstance(self.config, MaskedBlocksConfig) and self.config.packed
-        opens_text = self.reader.special.cls if packed else None
-        return masked_batch(rows, epochs, seed, self.vocabulary, self.config.masking, opens_text)

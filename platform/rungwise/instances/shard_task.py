@@ -16,8 +16,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.instances import shards
 from rungwise.instances.contract import Facts
-from rungwise.instances.kinds import KINDS, AnyInstancesConfig
-from rungwise.instances.masked_batch import MaskedConfig
+from rungwise.instances.kind import Kind
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText, TokensFile, document_hash, join_texts
 
@@ -52,7 +51,7 @@ class ShardOrder:
 class ShardTask:
     """Builds the shards of an artifact; holds what they share."""
 
-    config: AnyInstancesConfig
+    config: Kind
     tokens: Folder
     output: Folder
     vocab_size: int
@@ -61,14 +60,14 @@ class ShardTask:
     def __call__(self, order: ShardOrder) -> dict[str, Any]:
         """Build one shard and return its manifest row as plain data. Raises DataError naming the
         shard if it breaks the contract."""
-        config, kind = self.config, KINDS[self.config.kind]
+        config = self.config
         key = np.array([config.seed, order.stream], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
         parts: list[shards.Shard] = []
         totals: Counter[str] = Counter()
         for text, planned in self._sections(order, rng):
             try:
-                built = kind.build(text, config, self.special, rng, planned)
+                built = config.build(text, self.special, rng, planned)
             except DataError as error:
                 raise DataError(f"{order.read}: {error}") from error
             parts.append(built.shard)
@@ -76,7 +75,7 @@ class ShardTask:
             totals.update(documents=planned)
         shard = shards.joined(parts)
         facts = Facts(order.file, self.vocab_size, self.special, config.seed, len(parts))
-        counts = kind.check(shard, facts, config)
+        counts = config.check(shard, facts)
         with self.output.staged(order.file) as path:
             shards.write(shard, path)
             written = path.stat().st_size
@@ -97,8 +96,7 @@ class ShardTask:
         """Yield sections of the shard's documents, each followed by the lent ones, and how many
         are the shard's own. Sections of some millions of tokens bound the memory of a task; each
         has at least two documents if the shard has."""
-        config = self.config
-        units = isinstance(config, MaskedConfig) and config.masking.unit != "token"
+        units = self.config.tokens.units
         lent = [self._lent(name, units, rng) for name in order.lenders]
         tokens = TokensFile(self.tokens.local(order.read))
         count = max(1, min(round(tokens.num_tokens / _SECTION_TOKENS), len(tokens) // 2))

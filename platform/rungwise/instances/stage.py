@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from rungwise.cluster.build_files import MARKERS, FileRow, build_files
-from rungwise.core.errors import DataError
 from rungwise.core.plural import counted
 from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
@@ -22,10 +21,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.kinds import KINDS, AnyInstancesConfig, identity
-from rungwise.instances.masked_batch import MaskedConfig
-from rungwise.instances.masked_contract import check_totals, masked_headline
-from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.kind import Kind
 from rungwise.instances.shard_task import ShardOrder, ShardTask
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokens.summary import TokensRow, TokensSummary
@@ -37,7 +33,7 @@ _MOST_LENDERS = 8
 
 
 def build_instances(
-    config: AnyInstancesConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: Kind, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> InstancesSummary:
     """Build every shard of both splits. Raises DataError if a shard breaks the contract, if a split
     has only one document for NSP, or if the tokenizer lacks a special token that the kind needs."""
@@ -51,20 +47,25 @@ def build_instances(
 
 
 INSTANCES = StageType(
-    "instances", 5, build_instances, InstancesSummary, identity=identity, resumes=True
+    "instances",
+    5,
+    build_instances,
+    InstancesSummary,
+    identity=lambda config: config.identity,
+    resumes=True,
 )
 LONGER_INSTANCES = dataclasses.replace(INSTANCES, name="longer_instances")
 
 
 def _build_all(
-    config: AnyInstancesConfig, artifact: Artifact, output: Folder, context: Context
+    config: Kind, artifact: Artifact, output: Folder, context: Context
 ) -> InstancesSummary:
-    tokens, kind = TokensSummary.of(artifact), KINDS[config.kind]
-    _enough_documents(config, tokens.documents)
+    tokens = TokensSummary.of(artifact)
+    config.check_documents(tokens.documents)
     task = ShardTask(config, artifact.folder, output, tokens.vocab_size, tokens.special)
 
     def tell(row: FileRow, done: int) -> None:
-        shares = kind.statistics(row, config)
+        shares = config.statistics(row)
         context.report.metrics(
             {f"contract/{name}": float(value) for name, value in shares.items()}, step=done
         )
@@ -73,16 +74,20 @@ def _build_all(
     return _summary(task, tokens, build_files(orders, task, output, context.report, tell))
 
 
-def orders_of(config: AnyInstancesConfig, files: Sequence[TokensRow]) -> list[ShardOrder]:
+def orders_of(config: Kind, files: Sequence[TokensRow]) -> list[ShardOrder]:
+    """An order for each file with text and each pass over it."""
     rows = [row for row in files if row.documents]
-    if not isinstance(config, MaskedPairsConfig):
-        return [ShardOrder(row.file, row.split, row.source, row.text_bytes) for row in rows]
+    orders = [
+        ShardOrder(row.file, row.split, row.source, row.text_bytes, number)
+        for row in rows
+        for number in range(config.passes)
+    ]
+    if not config.needs_other_documents:
+        return orders
     files_of = {split: [row.file for row in rows if row.split == split] for split in _SPLITS}
     return [
-        dataclasses.replace(order, lenders=_lenders(order, files_of[row.split], config.seed))
-        for row in rows
-        for dupe in range(config.dupe_factor)
-        for order in [ShardOrder(row.file, row.split, row.source, row.text_bytes, dupe)]
+        dataclasses.replace(order, lenders=_lenders(order, files_of[order.split], config.seed))
+        for order in orders
     ]
 
 
@@ -94,28 +99,18 @@ def _lenders(order: ShardOrder, files: Sequence[str], seed: int) -> tuple[str, .
     return tuple(sorted(drawn or set(files[:2]) - {order.read}))
 
 
-def _enough_documents(config: AnyInstancesConfig, documents: PerSplit) -> None:
-    fewest = min(documents.train, documents.validation)
-    if isinstance(config, MaskedPairsConfig) and fewest < 2:
-        raise DataError(
-            f"next-sentence pairs need documents to draw B from, but the corpus holds "
-            f"{documents.train} for training and {documents.validation} held out; set "
-            "instances.kind=masked_blocks (and pretrain.objective=mlm), or add documents"
-        )
-
-
 def _summary(task: ShardTask, tokens: TokensSummary, rows: list[FileRow]) -> InstancesSummary:
     config = task.config
     totals = _totals(rows)
-    statistics = KINDS[config.kind].statistics(totals, config)
+    statistics = config.statistics(totals)
     headline = f"{counted(totals['instances'], 'instance')}  {totals['tokens'] / 1e6:.1f} M tokens"
-    if isinstance(config, MaskedConfig):
-        headline += f"  {masked_headline(statistics, check_totals(totals, config))}"
+    if more := config.headline(totals, statistics):
+        headline += f"  {more}"
     files = tuple(ShardFile(**{key: row[key] for key in ShardFile.model_fields}) for row in rows)
     instances = {s: sum(row.instances for row in files if row.split == s) for s in _SPLITS}
     return InstancesSummary(
         kind=config.kind,
-        sequence_length=config.sequence_length,
+        sequence_length=config.length,
         files=files,
         vocab_size=tokens.vocab_size,
         special=tokens.special,

@@ -26,7 +26,7 @@ from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.stage import CORPUS
-from rungwise.instances.kinds import InstancesConfig, tokens_config
+from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.stage import INSTANCES
 from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
 from rungwise.pretraining.initial import INITIAL
@@ -85,7 +85,7 @@ def continued_stages(
     """
     corpus = _text(config, name, task)
     read = {"corpus": corpus, "tokenizer": before["tokenizer"]}
-    tokens = TOKENS.stage(tokens_config(config.instances), read, Title("tokens", step=name))
+    tokens = TOKENS.stage(config.instances.tokens, read, Title("tokens", step=name))
     instances = INSTANCES.stage(config.instances, {"tokens": tokens}, Title("instances", step=name))
     begun = before["pretrain"].config
     assert isinstance(begun, PretrainStageConfig), "pretrain is the stage of pretraining"

@@ -29,7 +29,7 @@ from rungwise.evaluation.comparison.config import EvaluateConfig
 from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.finetune import FinetuneConfig
-from rungwise.instances.kinds import InstancesConfig, tokens_config
+from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
@@ -217,7 +217,7 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
     """Corpus, tokenizer, tokens, instances and longer ones if any; inputs come first."""
     need(recipe, "builds instances", "instances")
     assert recipe.instances
-    stages = tokens_stages(recipe, tokens_config(recipe.instances))
+    stages = tokens_stages(recipe, recipe.instances.tokens)
     inputs = {"tokens": stages["tokens"]}
     stages["instances"] = INSTANCES.stage(recipe.instances, inputs)
     if recipe.longer_instances is not None:
@@ -269,7 +269,7 @@ def training(recipe: Recipe) -> PretrainStageConfig:
     assert recipe.model
     assert recipe.pretrain
     both = [each for each in (recipe.instances, recipe.longer_instances) if each is not None]
-    if any(tokens_config(each) != tokens_config(both[0]) for each in both):
+    if any(each.tokens != both[0].tokens for each in both):
         raise ConfigError(
             "longer_instances are of the tokens that instances are of, but their masking.unit or "
             "mask_units differ; give both the same"
@@ -305,7 +305,7 @@ def _check_together(
     config = PretrainStageConfig(model=model, pretrain=pretrain)
     for block, instances in read.items():
         if instances is not None and not pretrain.reads_tokens:
-            check_rows(config, instances.kind, getattr(instances, "sequence_length", None), block)
+            check_rows(config, instances.kind, instances.length, block)
 
 
 def planned_vocab_size(recipe: Recipe) -> int:

@@ -26,7 +26,8 @@ import torch
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.kinds import AnyInstancesConfig, config_of
+from rungwise.instances.kind import Kind
+from rungwise.instances.kinds import config_of
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
@@ -34,7 +35,7 @@ from rungwise.models.losses.objectives import CarriesState
 from rungwise.models.transformer.block import parameter_count, recompute_activations
 from rungwise.pretraining.config import FitConfig
 from rungwise.training.config import GradientConfig, first_longer_step
-from rungwise.training.curriculum import masked_a_row, rows_for_length, rows_per_epoch
+from rungwise.training.curriculum import rows_for_length, rows_per_epoch
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
 
@@ -49,31 +50,30 @@ _WIDE_STREAM_BYTES, _RECOMPUTED_WIDE_BYTES = 4, 2  # more of each
 class Measures:
     """Sizes of a run that follow from its instances. `instances` is None before they are built."""
 
+    kind: Kind
     vocab_size: int
-    sequence_length: int
-    masked_per_row: float
     tokens_per_row: float
     instances: int | None = None
+
+    @property
+    def sequence_length(self) -> int:
+        return self.kind.length
+
+    @property
+    def masked_per_row(self) -> float:
+        return self.kind.masked_per_row
 
     @classmethod
     def of(cls, artifact: Artifact) -> Measures:
         """The measures of instances that are built."""
-        summary = InstancesSummary.of(artifact)
-        planned = cls.planned(config_of(artifact), summary.vocab_size)
+        kind, summary = config_of(artifact), InstancesSummary.of(artifact)
         tokens = sum(row.tokens for row in summary.files) / summary.instances.total
-        return cls(
-            planned.vocab_size,
-            planned.sequence_length,
-            planned.masked_per_row,
-            min(tokens, planned.sequence_length),
-            summary.instances.train,
-        )
+        return cls(kind, summary.vocab_size, min(tokens, kind.length), summary.instances.train)
 
     @classmethod
-    def planned(cls, config: AnyInstancesConfig, vocab_size: int) -> Measures:
+    def planned(cls, kind: Kind, vocab_size: int) -> Measures:
         """The measures of instances still to be built, assuming full rows."""
-        length = getattr(config, "sequence_length", 0)
-        return cls(vocab_size, length, masked_a_row(config), length)
+        return cls(kind, vocab_size, kind.length)
 
 
 def dry_run(
@@ -237,12 +237,11 @@ def _batches(
         objective = config.objective
         bfloat16 = uses_bfloat16(settings.precision, device)
         optimizers = build_optimizers(model, settings.optimizer, bfloat16)
-        batch = objective.random_batch(
-            micro, measures.sequence_length, measures.vocab_size, measures.masked_per_row
-        ).to(device)
+        batch = measures.kind.random_batch(micro, measures.vocab_size).to(device)
         if isinstance(config.model, StatefulFamily):
             state_shape = cast(CarriesState, model).state_shape
-            batch = replace(batch, state=torch.zeros(micro, *state_shape, device=device))
+            state: Any = {"state": torch.zeros(micro, *state_shape, device=device)}
+            batch = replace(batch, **state)
         for _ in range(_MEASURED_BATCHES):
             began = time.perf_counter()
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bfloat16):

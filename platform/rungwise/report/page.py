@@ -27,8 +27,8 @@ from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.page import fill_in, generation, spelling, surprise
+from rungwise.instances.kind import Figure
 from rungwise.instances.kinds import config_of
-from rungwise.instances.masked_batch import MaskedConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.objectives import Objective
 from rungwise.pretraining.initial import INITIAL
@@ -154,7 +154,6 @@ def render_page(
 ) -> str:
     """The page as HTML; `title` defaults to the label of the run."""
     inputs, instances = content.inputs, content.inputs.get("instances")
-    settings = config_of(instances) if instances else None
     last = list(inputs.values())[-1]
     # Modules whose functions the templates call.
     modules = (findings, origin, results, speed)
@@ -169,7 +168,7 @@ def render_page(
         corpus=CorpusSummary.of(inputs["corpus"]),
         sources=describe_sources(inputs["corpus"]),
         tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
-        masking=settings.masking if isinstance(settings, MaskedConfig) else None,
+        figures=_figures(instances) if instances else [],
         num_pretrained=len(select_stage(inputs, "pretrain")),
         registered=_registered_models(inputs),
         error_files=[f"{name}.csv" for name in error_tables(content.errors)],
@@ -187,6 +186,10 @@ def render_page(
         levels=surprise.LEVELS,
         temperature=generation.TEMPERATURE,
     )
+
+
+def _figures(instances: Artifact) -> list[Figure]:
+    return config_of(instances).figures(InstancesSummary.of(instances).statistics)
 
 
 def _registered_models(

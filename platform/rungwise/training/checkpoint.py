@@ -39,12 +39,12 @@ from torch import Tensor, nn
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.folder import Folder, file_digest, flush_to_disk
 from rungwise.training.average import AVERAGE, WeightAverage
-from rungwise.training.lanes import STATE, LaneStates
 from rungwise.training.optimizer import Optimizers
 from rungwise.training.parallel import Group
 from rungwise.training.part_writer import PartWriter
 from rungwise.training.progress import Progress
 from rungwise.training.state import SavedTensors, named_state, pieces_to_write, restore
+from rungwise.training.streams import STATE, StreamStates
 from rungwise.training.tensor_files import MODEL, save_tensors
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class Checkpoints:
         self,
         model: nn.Module,
         optimizers: Optimizers,
-        states: LaneStates | None = None,
+        states: StreamStates | None = None,
         average: WeightAverage | None = None,
     ) -> Progress:
         """Load the newest sound checkpoint, of this run or an earlier one, or start from step 0.
@@ -183,7 +183,7 @@ class Checkpoints:
         step: int,
         model: nn.Module,
         optimizers: Optimizers,
-        states: LaneStates | None = None,
+        states: StreamStates | None = None,
         average: WeightAverage | None = None,
     ) -> Progress:
         """Load the state of `step` into the arguments."""
@@ -224,7 +224,7 @@ class Checkpoints:
         progress: Progress,
         wait: bool = False,
         must: bool = False,
-        states: LaneStates | None = None,
+        states: StreamStates | None = None,
         average: WeightAverage | None = None,
     ) -> float:
         """Start to write the checkpoint of this step; returns the seconds that training stopped.

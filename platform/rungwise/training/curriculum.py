@@ -13,24 +13,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.kinds import AnyInstancesConfig, config_of
-from rungwise.instances.lanes import LaneOrder, lanes_of
-from rungwise.instances.masked_batch import MaskedConfig
+from rungwise.instances.batch import Batch
 from rungwise.instances.mixture import MixedOrder, quotas_of
 from rungwise.instances.order import Order, ReadOrder
+from rungwise.instances.reader import InstanceReader
+from rungwise.instances.streams import StreamOrder, streams_of
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import Family, StatefulFamily
-from rungwise.models.losses.objectives import Batch
 from rungwise.training.average import LastAverageConfig
 from rungwise.training.config import GradientConfig, first_longer_step
 from rungwise.training.feed import (
+    Source,
     StepBatch,
     held_out_batches,
-    held_out_in_lanes,
-    open_source,
+    held_out_in_streams,
     step_batch,
 )
 from rungwise.training.parallel import Group
@@ -45,10 +45,10 @@ class Phase:
     first_step: int
     sequence_length: int
     step: Callable[[int], StepBatch]  # takes the number of a step of the run
-    validation: Callable[[], list[Batch]]  # the same instances each time
+    validation: Callable[[], list[Batch[Tensor]]]  # the same instances each time
     tokens_per_byte: float | None = None  # of held-out text predicted token by token
     flops_per_token: float | None = None
-    lanes: range | None = None  # this worker's, if the model carries a state (lanes.py)
+    streams: range | None = None  # this worker's, if the model carries a state (streams.py)
 
 
 def phase_at(phases: Sequence[Phase], step: int) -> Phase:
@@ -110,7 +110,7 @@ def steps_read(turns: Sequence[tuple[int, Artifact]], steps: int) -> list[tuple[
 
 
 def rows_per_epoch(model: Family, instances: int, global_batch_size: int) -> int:
-    """Instances that an epoch reads. If the model carries a state, lanes have equal length, so up
+    """Instances that an epoch reads. If the model carries a state, streams are equally long, so up
     to `global_batch_size` - 1 instances are left out."""
     return (
         instances - instances % global_batch_size
@@ -153,13 +153,13 @@ def _phase(
     micro_batch_size = rows_for_length(compute.micro_batch_size, length_of(first), length)
     cache_bytes = compute.shard_cache_megabytes << 20
     train_source, validation_source = (
-        open_source(instances, split, cache_bytes, compute.compile)
+        Source(InstanceReader(instances, split, cache_bytes), compute.compile)
         for split in ("train", "validation")
     )
     objective = model.objective(settings.objective)
-    order, lanes = order_of(model, settings, summary), None
+    order, streams = order_of(model, settings, summary), None
     if isinstance(model, StatefulFamily):
-        lanes = lanes_of(settings.global_batch_size, group.rank, group.world_size)
+        streams = streams_of(settings.global_batch_size, group.rank, group.world_size)
 
     def step(number: int) -> StepBatch:
         return step_batch(
@@ -175,7 +175,7 @@ def _phase(
         )
 
     held_out = (
-        functools.partial(held_out_in_lanes, lanes=settings.global_batch_size)
+        functools.partial(held_out_in_streams, streams=settings.global_batch_size)
         if isinstance(model, StatefulFamily)
         else held_out_batches
     )
@@ -194,9 +194,9 @@ def _phase(
         ),
         tokens_per_byte(summary) if objective.is_code_length else None,
         model.flops_per_token(
-            summary.vocab_size, length, objective, masked_a_row(config_of(instances))
+            summary.vocab_size, length, objective, train_source.reader.config.masked_per_row
         ),
-        lanes,
+        streams,
     )
 
 
@@ -206,18 +206,11 @@ def order_of(model: Family, settings: GradientConfig, instances: InstancesSummar
     files, seed = instances.files_of("train"), settings.seed
     rows = np.array([row.instances for row in files], dtype=np.int64)
     if isinstance(model, StatefulFamily):
-        return LaneOrder(rows, seed, settings.global_batch_size)
+        return StreamOrder(rows, seed, settings.global_batch_size)
     if quotas := quotas_of(settings.order, instances.instances_by_source("train")):
         sources = [row.source for row in files]
         return MixedOrder(rows, sources, quotas, seed, settings.order)
     return ReadOrder(rows, seed, settings.order)
-
-
-def masked_a_row(config: AnyInstancesConfig) -> float:
-    """The mean number of tokens predicted in a full row; 0 without masking."""
-    if not isinstance(config, MaskedConfig):
-        return 0.0
-    return min(config.masking.rate * config.sequence_length, config.masking.max_predictions)
 
 
 def length_of(instances: Artifact) -> int:

@@ -34,7 +34,6 @@ from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig, Precision
 from rungwise.training.curriculum import Phase, phase_at, shared_steps
 from rungwise.training.feed import Prefetched, logical_ranks
-from rungwise.training.lanes import LaneStates
 from rungwise.training.optimizer import build_optimizers, learning_rate_at
 from rungwise.training.outliers import Outliers
 from rungwise.training.parallel import Group, distribute
@@ -49,6 +48,7 @@ from rungwise.training.step_metrics import (
     report_again,
     report_saves,
 )
+from rungwise.training.streams import StreamStates
 from rungwise.training.throughput import Clock, Costs, group_matmul_rate
 
 _NOTICE_SECONDS = 1.0  # between two checks for a notice that a machine will go away
@@ -82,7 +82,7 @@ def train(
     narrow = bfloat16 and (config.bfloat16_stream or group.device.type == "cuda")
     exchange = distribute(model, group, compute.parallel, compute.shard_workers, narrow)
     optimizers = build_optimizers(model, config.optimizer, bfloat16)
-    states = _lane_states(model, phases[0], config, group)
+    states = _stream_states(model, phases[0], config, group)
     average = config.average and WeightAverage(model, config.average, config.steps)
     progress = checkpoints.resume(model, optimizers, states, average)
     if not progress.attempts or progress.step < config.steps:
@@ -218,7 +218,7 @@ def validate(step: Step, phase: Phase, config: GradientConfig, group: Group) -> 
     model, objective = step.model, step.objective
     model.eval()
     total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
-    states = _lane_states(model, phase, config, group)  # separate from training's
+    states = _stream_states(model, phase, config, group)  # separate from training's
     batches = (batch.to(group.device) for batch in phase.validation())
     for part in step.together(batches):
         if states is not None:
@@ -236,13 +236,13 @@ def validate(step: Step, phase: Phase, config: GradientConfig, group: Group) -> 
     return values | {"sequence_length": float(phase.sequence_length)}
 
 
-def _lane_states(
+def _stream_states(
     model: nn.Module, phase: Phase, config: GradientConfig, group: Group
-) -> LaneStates | None:
-    if phase.lanes is None:
+) -> StreamStates | None:
+    if phase.streams is None:
         return None
     shape = cast(CarriesState, model).state_shape
-    return LaneStates(shape, phase.lanes, config.global_batch_size, group.device)
+    return StreamStates(shape, phase.streams, config.global_batch_size, group.device)
 
 
 def spent_steps(progress: Progress, config: GradientConfig) -> float:

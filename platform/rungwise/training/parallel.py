@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from rungwise.models.losses.objectives import Batch, Losses, Objective
+from rungwise.instances.batch import Batch
+from rungwise.models.losses.objectives import Losses, Objective
 from rungwise.models.transformer.block import Block
 
 Parallel = Literal["ddp", "fsdp", "hybrid"]
@@ -121,7 +122,7 @@ def distribute(
 
 def compiled(
     objective: Objective, model: nn.Module, group: Group
-) -> Callable[[Batch], tuple[Losses, Tensor]]:
+) -> Callable[[Batch[Tensor]], tuple[Losses, Tensor]]:
     """Compile the losses of a forward pass and their counts as one graph, from ids to sums.
 
     If workers exchange gradients, each function that the model's classes name in `graphs`
@@ -142,14 +143,14 @@ def compiled(
             for name in getattr(module, "graphs", ()):
                 setattr(module, name, graph(getattr(module, name)))
 
-    def run(part: Batch) -> tuple[Losses, Tensor]:
+    def run(part: Batch[Tensor]) -> tuple[Losses, Tensor]:
         return losses(objective.outputs(model, part), part), objective.counts(part)
 
     whole = graph(run) if group.world_size == 1 else run
 
-    def with_any_number_of_documents(part: Batch) -> tuple[Losses, Tensor]:
-        if part.starts is not None:
-            torch._dynamo.mark_dynamic(part.starts, 0)
+    def with_any_number_of_documents(part: Batch[Tensor]) -> tuple[Losses, Tensor]:
+        for tensor in part.of_varying_size():
+            torch._dynamo.mark_dynamic(tensor, 0)
         return whole(part)
 
     return with_any_number_of_documents

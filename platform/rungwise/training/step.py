@@ -15,12 +15,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from rungwise.models.losses.objectives import Batch, LossSum, Objective, PretrainingBatch
+from rungwise.instances.batch import Batch
+from rungwise.models.losses.objectives import LossSum, Objective
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,
@@ -32,7 +33,7 @@ from rungwise.training.optimizer import (
 from rungwise.training.parallel import Exchange, Group, compiled
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no safetensors
-    from rungwise.training.lanes import LaneStates
+    from rungwise.training.streams import StreamStates
 
 # Takes the sums (3, P) of this worker and the norm (); returns the loss over all workers and
 # whether to skip the step, both ().
@@ -67,7 +68,7 @@ class Step:
         self._judge = judge or _never
         self._compiled = compiled(objective, model, group) if compile else None
 
-    def losses(self, part: Batch) -> LossSum:
+    def losses(self, part: Batch[Tensor]) -> LossSum:
         """The sums over a micro-batch, from one forward pass."""
         with self._autocast():
             if self._compiled is None:
@@ -79,12 +80,14 @@ class Step:
         kind = self._group.device.type
         return torch.autocast(kind, dtype=torch.bfloat16, enabled=self._bfloat16)
 
-    def together(self, parts: Iterable[Batch], seeds: Sequence[int] = ()) -> Iterable[Batch]:
+    def together(
+        self, parts: Iterable[Batch[Tensor]], seeds: Sequence[int] = ()
+    ) -> Iterable[Batch[Tensor]]:
         """The micro-batches of a global batch, with its vectors if losses compare them. Forward
         passes over them draw the dropout of `seeds` again."""
         if not self.objective.compares:
             return parts
-        parts, group = cast(list[PretrainingBatch], list(parts)), self._group
+        parts, group = list(parts), self._group
         if group.world_size == len(parts) == 1:
             return parts
         device = group.device
@@ -94,19 +97,20 @@ class Step:
         everyone = group.gathered(mine)
         whole_2ND = torch.cat([each for one in everyone for each in one], dim=1).to(device)
         begin = sum(each.shape[1] for one in everyone[: group.rank] for each in one)
-        told: list[Batch] = []
+        told: list[Batch[Tensor]] = []
         for part in parts:
             place_B = torch.arange(begin, begin + len(part.ids), device=device)
-            told.append(replace(part, vectors=whole_2ND, place=place_B))
+            whole: Any = {"vectors": whole_2ND, "place": place_B}
+            told.append(replace(part, **whole))
             begin += len(part.ids)
         return told
 
     def __call__(
         self,
-        parts: Sequence[Batch],
+        parts: Sequence[Batch[Tensor]],
         counts_P: Tensor,
         learning_rate: float,
-        states: LaneStates | None = None,
+        states: StreamStates | None = None,
         seeds: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Take one step over micro-batches that are on the device.
@@ -139,7 +143,7 @@ class Step:
         return sums_3P, norm, (loss, outlier)
 
 
-def _drawn(parts: Sequence[Batch], seeds: Sequence[int]) -> Iterator[Batch]:
+def _drawn(parts: Sequence[Batch[Tensor]], seeds: Sequence[int]) -> Iterator[Batch[Tensor]]:
     """Yield `parts`, and begin the draw of dropout anew for each logical worker's."""
     each = len(parts) // max(1, len(seeds))
     for number, part in enumerate(parts):

@@ -18,9 +18,9 @@ import torch
 from tokenizers import Tokenizer
 
 from rungwise.core.randomness import bits
-from rungwise.evaluation.page.held_out import draw_instances, original_ids, read_masked
+from rungwise.evaluation.page.held_out import draw_instances, read_as_validated
 from rungwise.evaluation.page.spelling import Spelling, token_text
-from rungwise.instances.reader import InstanceReader, MaskedReader
+from rungwise.instances.reader import InstanceReader
 from rungwise.models.trained.capabilities import BlankLogits
 
 TOP = 5
@@ -61,27 +61,19 @@ class BlankResult:
 
 
 def choose_blanks(
-    reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, number: int, seed: int
+    reader: InstanceReader, tokenizer: Tokenizer, number: int, seed: int
 ) -> list[Blank]:
     """Choose up to `number` blanks; fewer if the text lacks whole words."""
     spelling = Spelling.of(tokenizer)
-    special = (reader.reader if isinstance(reader, MaskedReader) else reader).special
+    special = reader.vocabulary.special
     borders = (special.cls, special.sep, special.end)
     blanks: list[Blank] = []
     for instance in draw_instances(seed, _INSTANCE, len(reader)):
         if len(blanks) == number:
             break
-        if isinstance(reader, MaskedReader):
-            batch = read_masked(reader, np.array([instance]), seed)
-            ids, segments = original_ids(batch)[0].tolist(), batch.segments[0].tolist()
-            length = int(batch.lengths[0])
-            if batch.document is not None:
-                length = int((batch.document[0] == batch.document[0, 0]).sum())
-            last = length - sum(segments[:length]) - 1  # the [SEP] behind A
-        else:
-            row = reader.rows(np.array([instance]))
-            ids, length = row.ids[0].tolist(), int(row.lengths[0])
-            segments, last = [0] * len(ids), length
+        batch = read_as_validated(reader, np.array([instance]), seed)
+        row = reader.config.whole_row(batch, 0)
+        ids, last = row.ids, row.end
         words = [
             position
             for position in range(1, last)
@@ -98,15 +90,15 @@ def choose_blanks(
             for part in (ids[first:position], ids[position + 1 : stop])
         )
         answer_id = ids[position]
-        if isinstance(reader, MaskedReader):
+        if row.hides:
             ids[position] = reader.vocabulary.mask
         blanks.append(
             Blank(
                 instance=instance,
                 position=position,
                 ids=tuple(ids),
-                segments=tuple(segments),
-                length=length,
+                segments=tuple(row.segments),
+                length=row.length,
                 answer_id=answer_id,
                 answer=tokenizer.decode([answer_id]).strip(),
                 before=before if ids[first - 1] in borders else f"… {before}",

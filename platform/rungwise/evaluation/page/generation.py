@@ -53,8 +53,8 @@ def choose_prompts(
     reader: InstanceReader, tokenizer: Tokenizer, number: int, seed: int
 ) -> list[Prompt]:
     """Choose up to `number` prompts; fewer if the text lacks long stretches."""
-    spelling, end = Spelling.of(tokenizer), held_out.end_id(reader)
-    window = reader.width - 1
+    spelling, end = Spelling.of(tokenizer), reader.vocabulary.end
+    window = reader.config.length
     prompts: list[Prompt] = []
     for instance in held_out.draw_instances(seed, _BLOCK, len(reader)):
         if len(prompts) == number:

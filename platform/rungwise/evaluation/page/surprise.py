@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from rungwise.evaluation.page import held_out
 from rungwise.evaluation.page.spelling import token_text
-from rungwise.instances.causal import CausalBlocks
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.instances.order import evenly
 from rungwise.instances.reader import InstanceReader
-from rungwise.models.losses.objectives import CausalBatch
 from rungwise.models.trained.capabilities import TargetLogits
 
 MOST_TOKENS = 1 << 14  # read per page
@@ -75,25 +74,20 @@ class ContextRange:
     nats: float
 
 
-def logits(model: TargetLogits, batch: CausalBlocks) -> Tensor:
-    """Logits (B, T, V) of the targets."""
-    arrays = (batch.ids, batch.targets, batch.weights, batch.document, batch.positions)
-    tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
-    return model.target_logits(CausalBatch(*tensors))
-
-
 def choose_passage(
     model: TargetLogits, reader: InstanceReader, tokenizer: Tokenizer, seed: int
 ) -> Passage:
     """The beginning of a block, chosen by the seed alone."""
     instance = held_out.draw_instances(seed, _PASSAGE, len(reader))[0]
-    batch = held_out.read_blocks(reader, np.array([instance]))
+    batch = held_out.read_as_validated(reader, np.array([instance]))
     count = min(int(batch.weights[0].sum()), _SHOWN_TOKENS)
     with torch.no_grad():
-        probability_TV = torch.softmax(logits(model, batch)[0, :count].float(), dim=-1)
+        probability_TV = torch.softmax(
+            model.target_logits(batch.tensors())[0, :count].float(), dim=-1
+        )
     targets = batch.targets[0, :count]
     right = probability_TV[torch.arange(count), torch.from_numpy(targets)].tolist()
-    end = held_out.end_id(reader)
+    end = reader.vocabulary.end
     columns = zip(targets.tolist(), right, probability_TV.argmax(dim=-1).tolist(), strict=True)
     return Passage(
         instance,
@@ -112,11 +106,12 @@ def surprise_by_context(model: TargetLogits, reader: InstanceReader) -> list[Con
     total: NDArray[np.float64] = np.zeros(64)
     count = np.zeros(64, dtype=np.int64)
     for batch, nats in _block_nats(model, reader):
+        assert batch.positions is not None
         used = batch.weights > 0
         place = np.frexp(batch.positions[used] + 1)[1] - 1  # 0 of 1, 1 of 2 and 3, 2 of 4 to 7
         total += np.bincount(place, nats[used], minlength=64)
         count += np.bincount(place, minlength=64)
-    longest = reader.width - 1
+    longest = reader.config.length
     return [
         ContextRange(
             1 << place,
@@ -132,14 +127,14 @@ def surprise_by_context(model: TargetLogits, reader: InstanceReader) -> list[Con
 @torch.no_grad()
 def _block_nats(
     model: TargetLogits, reader: InstanceReader
-) -> Iterator[tuple[CausalBlocks, NDArray[np.float32]]]:
+) -> Iterator[tuple[CausalBatch[NDArray[Any]], NDArray[np.float32]]]:
     """Blocks evenly spread over the split, and the surprisal (B, T) of each token."""
-    length = reader.width - 1
+    length = reader.config.length
     most = min(max(1, MOST_TOKENS // length), held_out.MOST_INSTANCES)
     instances = evenly(len(reader), most)
-    at_once = max(1, _MOST_LOGITS // (length * reader.vocab_size))
+    at_once = max(1, _MOST_LOGITS // (length * reader.vocabulary.size))
     for begin in range(0, len(instances), at_once):
-        batch = held_out.read_blocks(reader, instances[begin : begin + at_once])
-        log_BTV = torch.log_softmax(logits(model, batch).float(), dim=-1)
+        batch = held_out.read_as_validated(reader, instances[begin : begin + at_once])
+        log_BTV = torch.log_softmax(model.target_logits(batch.tensors()).float(), dim=-1)
         targets_BT1 = torch.from_numpy(batch.targets)[:, :, None]
         yield batch, -log_BTV.gather(2, targets_BT1)[:, :, 0].numpy()

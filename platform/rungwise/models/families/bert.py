@@ -27,6 +27,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.contrastive import SentenceModel
 from rungwise.models.losses.cross_entropy import output_logits
@@ -248,23 +249,14 @@ class MaskedOutput(OnBody):
     mlm: MlmHead
     nsp: nn.Linear | None
 
-    def forward(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None,
-        lengths_B: Tensor | None,
-        masked_positions_BM: Tensor,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
-        starts_S: Tensor | None = None,
-    ) -> PretrainingLogits:
+    def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
         """Return the logits of the masked tokens and of the pair; see `TransformerBody.encode`."""
         body: Any = self.body
-        where = (document_BT, positions_BT, starts_S)
-        read_BM = masked_positions_BM
+        where = (rows.document, rows.positions, rows.starts)
+        read_BM = rows.masked_positions
         if self.nsp is not None:
             read_BM = functional.pad(read_BM, (1, 0))  # [CLS] in front, at position 0
-        return self.heads(body.encode(ids_BT, segments_BT, lengths_B, *where, read_BM))
+        return self.heads(body.encode(rows.ids, rows.segments, rows.lengths, *where, read_BM))
 
     def heads(self, hidden_BMD: Tensor) -> PretrainingLogits:
         body: Any = self.body

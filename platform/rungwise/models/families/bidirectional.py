@@ -24,6 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.families.bert import MlmHead
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.cross_entropy import TokenSums
@@ -220,22 +221,13 @@ class BidirectionalForPretraining(TokenOutput):
         self.head = MlmHead(config.hidden_size, vocab_size, input_size=2 * config.hidden_size)
         initialise(self.head, config.initializer_range, truncated=False)
 
-    def forward(
-        self,
-        ids_BT: Tensor,
-        targets_BT: Tensor,
-        weights_BT: Tensor,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
-        starts_S: Tensor | None = None,
-    ) -> TokenSums:
+    def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
         """Sum the cross entropy of the targets. A row ends at its last weight above 0."""
-        place_T = torch.arange(1, ids_BT.shape[1] + 1, device=ids_BT.device)
-        lengths_B = (place_T * (weights_BT > 0)).amax(dim=1)
-        states_BTE = self.bidirectional.encode(
-            ids_BT, targets_BT, lengths_B, document_BT, positions_BT, starts_S
-        )
-        return self.sums(self.head.transform(states_BTE), targets_BT, weights_BT)
+        place_T = torch.arange(1, rows.ids.shape[1] + 1, device=rows.ids.device)
+        lengths_B = (place_T * (rows.weights > 0)).amax(dim=1)
+        where = (rows.document, rows.positions, rows.starts)
+        states_BTE = self.bidirectional.encode(rows.ids, rows.targets, lengths_B, *where)
+        return self.sums(self.head.transform(states_BTE), rows.targets, rows.weights)
 
     def logits(
         self,

@@ -33,6 +33,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from rungwise.core.plural import counted
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.families.bidirectional import turned
 from rungwise.models.families.characters import Activation, CharacterEncoder, products
 from rungwise.models.families.projected_lstm import ProjectedLstm
@@ -223,21 +224,21 @@ class ElmoForPretraining(NextTokenModel):
         self.state_shape = (config.num_layers, D + config.cell_size)
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BLS: Tensor
+        self, rows: CausalBatch[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the summed loss and correct predictions, of the targets from the left and the ids
         from the right, and the next state. A row ends at its last weight above 0."""
         # T + 1 tokens: ids are all but the last, targets all but the first.
-        tokens_BUD = self.elmo.token_embedding(torch.cat((ids_BT[:, :1], targets_BT), dim=1))
-        left, after_BLS = self.elmo.read_left(tokens_BUD[:, :-1], state_BLS)
-        place_T = torch.arange(1, ids_BT.shape[1] + 1, device=ids_BT.device)
-        lengths_B = (place_T * (weights_BT > 0)).amax(dim=1)
+        tokens_BUD = self.elmo.token_embedding(torch.cat((rows.ids[:, :1], rows.targets), dim=1))
+        left, after_BLS = self.elmo.read_left(tokens_BUD[:, :-1], rows.state)
+        place_T = torch.arange(1, rows.ids.shape[1] + 1, device=rows.ids.device)
+        lengths_B = (place_T * (rows.weights > 0)).amax(dim=1)
         right = self.elmo.read_right(tokens_BUD[:, 1:], lengths_B)
         states = torch.cat((left[-1], right[-1]))  # two of (B, T, D) -> (2·B, T, D)
         total, correct = self.sums(
             self.elmo.dropout(states),
-            torch.cat((targets_BT, ids_BT)),
-            torch.cat((weights_BT, weights_BT)),
+            torch.cat((rows.targets, rows.ids)),
+            torch.cat((rows.weights, rows.weights)),
         )
         return total, correct, after_BLS
 

@@ -35,6 +35,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from rungwise.core.plural import counted
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.trained.language_models import CarryingModel
@@ -235,11 +236,11 @@ class RecurrentForPretraining(NextTokenModel):
         self.state_shape = (config.num_layers, body.parts, config.hidden_size)  # of one row
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BLSD: Tensor
+        self, rows: CausalBatch[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the summed loss and correct predictions, and the next state."""
-        states_BTD, after_BLSD = self.read_on(ids_BT, state_BLSD)
-        total, correct = self.sums(states_BTD, targets_BT, weights_BT)
+        states_BTD, after_BLSD = self.read_on(rows.ids, rows.state)
+        total, correct = self.sums(states_BTD, rows.targets, rows.weights)
         return total, correct, after_BLSD
 
     def read_on(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.losses.objectives import MLM, Losses, Objective, Part, PretrainingBatch
+from rungwise.models.losses.objectives import MLM, Losses, Objective, Part
 from rungwise.models.transformer.body import OnBody
 
 _TEMPERATURE = 0.05
@@ -68,12 +69,12 @@ class SentenceModel:
         return torch.cat(vectors).float().numpy()
 
 
-def _same_row_twice(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+def _same_row_twice(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
     ids_BT, lengths_B = unmasked(batch)
     return ids_BT.repeat(2, 1), lengths_B.repeat(2)
 
 
-def _both_halves(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+def _both_halves(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
     """Split [CLS] A [SEP] B [SEP] into [CLS] A [SEP] and [CLS] B [SEP]."""
     ids_BT, lengths_B = unmasked(batch)
     T = ids_BT.shape[1]
@@ -85,7 +86,7 @@ def _both_halves(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
     return torch.cat((ids_BT, second_BT)), torch.cat((first_B, lengths_B - first_B + 1))
 
 
-def unmasked(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+def unmasked(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the original ids (B, T) and the lengths (B,)."""
     B, T = batch.ids.shape
     there_BM = batch.ids.gather(1, batch.masked_positions)
@@ -96,7 +97,7 @@ def unmasked(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
 
 
 def _outputs_of(views: Any) -> Any:
-    def outputs(model: nn.Module, batch: PretrainingBatch) -> Tensor:
+    def outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> Tensor:
         """Return unit vectors (2, B, D)."""
         vectors = functional.normalize(at_least_float32(model(*views(batch))), dim=-1)
         return vectors.unflatten(0, (2, -1))
@@ -104,11 +105,11 @@ def _outputs_of(views: Any) -> Any:
     return outputs
 
 
-def _counts(batch: PretrainingBatch) -> Tensor:
+def _counts(batch: MaskedBatch[Tensor]) -> Tensor:
     return batch.masked_weights.new_full((1,), len(batch.ids))
 
 
-def _losses(own_2BD: Tensor, batch: PretrainingBatch) -> Losses:
+def _losses(own_2BD: Tensor, batch: MaskedBatch[Tensor]) -> Losses:
     place_B = torch.arange(own_2BD.shape[1], device=own_2BD.device)
     whole_2ND = own_2BD
     if batch.vectors is not None and batch.place is not None:

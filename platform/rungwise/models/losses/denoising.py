@@ -21,10 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.contrastive import CONTRASTIVE, SentenceEncoder, unmasked
 from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_sums
-from rungwise.models.losses.objectives import MLM, Losses, Objective, Part, PretrainingBatch
+from rungwise.models.losses.objectives import MLM, Losses, Objective, Part
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import Body
 
@@ -68,7 +69,7 @@ class SentenceAutoencoder(SentenceEncoder):
         )
 
 
-def without_masked(batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+def without_masked(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
     """Delete the tokens chosen for masking: the ids (B, T), closed up, and their number (B,)."""
     B, T = batch.ids.shape
     place_BT = torch.arange(T, device=batch.ids.device).expand(B, T)
@@ -87,16 +88,16 @@ def _predicted(whole_BT: Tensor, lengths_B: Tensor) -> Tensor:
     return place_T < lengths_B[:, None]
 
 
-def _outputs(model: nn.Module, batch: PretrainingBatch) -> Losses:
+def _outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> Losses:
     total, correct = model(*without_masked(batch), *unmasked(batch))
     return Losses(total[None], correct[None])
 
 
-def _losses(sums: Losses, batch: PretrainingBatch) -> Losses:
+def _losses(sums: Losses, batch: MaskedBatch[Tensor]) -> Losses:
     return sums
 
 
-def _counts(batch: PretrainingBatch) -> Tensor:
+def _counts(batch: MaskedBatch[Tensor]) -> Tensor:
     return _predicted(*unmasked(batch)).sum()[None].to(batch.masked_weights.dtype)
 
 

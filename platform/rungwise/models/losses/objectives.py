@@ -14,17 +14,17 @@ google-research/bert divides by `sum(weights) + 1e-5` to allow batches without m
 makes the loss slightly too small, by an amount that depends on the split. Here the divisor is the
 exact global count, and an empty part adds exactly 0.
 
-    name            parts          model          batch             predicts
-    mlm_nsp         mlm, nsp       bert           PretrainingBatch  masked tokens; is B next
-    mlm             mlm            bert           PretrainingBatch  masked tokens ("No NSP")
-    sentence_order  mlm, sop       bert           PretrainingBatch  masked tokens; A and B in order
-    causal          lm             gpt            CausalBatch       the next token, from the left
-    left_to_right   lm             bert           CausalBatch       the same ("LTR & No NSP")
-    bidirectional   bidirectional  bidirectional  CausalBatch       each token, from both sides
-    bilm            bilm           elmo           CausalBatch       each token, from either side
-    simcse          contrastive    bert           PretrainingBatch  the other view of a text
-    sentence_pairs  contrastive    bert           PretrainingBatch  the other half of a text
-    tsdae           reconstruction bert           PretrainingBatch  the text, from its vector
+    name            parts          model          batch        predicts
+    mlm_nsp         mlm, nsp       bert           MaskedBatch  masked tokens; is B next
+    mlm             mlm            bert           MaskedBatch  masked tokens ("No NSP")
+    sentence_order  mlm, sop       bert           MaskedBatch  masked tokens; A and B in order
+    causal          lm             gpt            CausalBatch  the next token, from the left
+    left_to_right   lm             bert           CausalBatch  the same ("LTR & No NSP")
+    bidirectional   bidirectional  bidirectional  CausalBatch  each token, from both sides
+    bilm            bilm           elmo           CausalBatch  each token, from either side
+    simcse          contrastive    bert           MaskedBatch  the other view of a text
+    sentence_pairs  contrastive    bert           MaskedBatch  the other half of a text
+    tsdae           reconstruction bert           MaskedBatch  the text, from its vector
 
 ModernBERT also takes `mlm` and the last three (contrastive.py, denoising.py); Llama and the
 recurrent families also take `causal`. Each family lists its objectives (family.py). Sentence order
@@ -45,65 +45,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32, weighted_sums
-
-
-@dataclass(frozen=True)
-class _Tensors:
-    """Tensors of one batch on one device; None stays None."""
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """Copy the batch to `device`."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> Self:
-        """Copy the batch to page-locked memory, for asynchronous copies to a GPU."""
-        return self._map(torch.Tensor.pin_memory)
-
-    def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        tensors = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return dataclasses.replace(
-            self,
-            **{name: function(value) for name, value in tensors.items() if value is not None},
-        )
-
-
-@dataclass(frozen=True)
-class PretrainingBatch(_Tensors):
-    """Rows for one forward pass of BERT. `lengths` is None if every row is full. The reader knows
-    this on the host; reading it from a tensor on an accelerator would stall each step."""
-
-    ids: Tensor  # (B, T) int64, masked already
-    segments: Tensor  # (B, T) int64, 0 or 1
-    lengths: Tensor | None  # (B,) int64, later positions are padding; None: no padding
-    masked_positions: Tensor  # (B, M) int64, filled up with 0
-    masked_ids: Tensor  # (B, M) int64, the original tokens, filled up with 0
-    masked_weights: Tensor  # (B, M) float32, 1 for a masked position, 0 for the filling
-    label: Tensor  # (B,) int64, 1 IsNext and 0 NotNext; or 1 in order and 0 swapped
-    # For packed rows; None if each row holds one text. Padding counts as a text.
-    document: Tensor | None = None  # (B, T) int64, tokens of one text share a number in their row
-    positions: Tensor | None = None  # (B, T) int64, from the beginning of the text
-    starts: Tensor | None = None  # (S + 1,) int32, where texts begin: `Documents` of attention.py
-    # For losses that compare all rows of the global batch (contrastive.py).
-    vectors: Tensor | None = None  # (2, N, D) of all its rows, without a graph
-    place: Tensor | None = None  # (B,) int64, indices of these rows among them
-
-
-@dataclass(frozen=True)
-class CausalBatch(_Tensors):
-    """Packed blocks for one forward pass. `document`, `positions` and `starts` are None if no row
-    holds a boundary, which the host knows. Padding is at the end of a row."""
-
-    ids: Tensor  # (B, T) int64
-    targets: Tensor  # (B, T) int64, targets[t] is the token that follows ids[t]
-    weights: Tensor  # (B, T) float32, 1 for a real target, 0 at padding
-    document: Tensor | None  # (B, T) int64, tokens of one document share a number in their row
-    positions: Tensor | None  # (B, T) int64, from the beginning of the document, or of the block
-    starts: Tensor | None = None  # (S + 1,) int32, as above; padding counts as a document
-    # For models that carry a state from step to step (training/lanes.py).
-    lanes: Tensor | None = None  # (B,) int64, each row's lane on this worker
-    continues: Tensor | None = None  # (B,) bool, False where a lane starts over
-    state: Tensor | None = None  # (B, ...) float32, initial states
 
 
 class CarriesState(Protocol):
@@ -111,14 +55,9 @@ class CarriesState(Protocol):
 
     state_shape: tuple[int, ...]  # of one row; the state is zeros where a text begins
 
-    def __call__(
-        self, ids_BT: Tensor, targets_BT: Tensor, weights_BT: Tensor, state_BS: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, rows: CausalBatch[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the two sums of `token_sums` and the state (B, S) after the last token."""
         ...
-
-
-Batch = PretrainingBatch | CausalBatch
 
 
 @dataclass(frozen=True)
@@ -228,8 +167,6 @@ class Objective:
     counts: Callable[[Any], Tensor]
     outputs: Callable[[nn.Module, Any], Any]
     losses: Callable[[Any, Any], Losses]  # of the outputs and the batch
-    # (rows, length, vocabulary, masked tokens a row) -> full rows of random tokens, for timing
-    random_batch: Callable[[int, int, int, float], Batch]
     pair: Part | None = None
     is_code_length: bool = False  # whether the loss is minus the log of the text's probability
     predicts_text: bool = True  # whether the loss in nats compares with the unigram entropy
@@ -248,33 +185,25 @@ class Objective:
         return LossSum(losses.total, self.counts(batch), losses.correct, self.parts, losses.state)
 
 
-def _masked_counts(batch: PretrainingBatch) -> Tensor:
+def _masked_counts(batch: MaskedBatch[Tensor]) -> Tensor:
     return batch.masked_weights.sum()[None]  # () -> (1,)
 
 
-def _masked_outputs(model: nn.Module, batch: PretrainingBatch) -> PretrainingLogits:
-    return model(
-        batch.ids,
-        batch.segments,
-        batch.lengths,
-        batch.masked_positions,
-        batch.document,
-        batch.positions,
-        batch.starts,
-    )
+def _masked_outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> PretrainingLogits:
+    return model(batch)
 
 
-def _masked_losses(logits: PretrainingLogits, batch: PretrainingBatch) -> Losses:
+def _masked_losses(logits: PretrainingLogits, batch: MaskedBatch[Tensor]) -> Losses:
     total, correct = _mlm_sums(logits.mlm, batch)
     return Losses(total[None], correct[None])
 
 
-def _masked_and_pair_counts(batch: PretrainingBatch) -> Tensor:
+def _masked_and_pair_counts(batch: MaskedBatch[Tensor]) -> Tensor:
     masked = batch.masked_weights.sum()
     return torch.stack((masked, masked.new_full((), len(batch.label))))
 
 
-def _masked_and_pair_losses(logits: PretrainingLogits, batch: PretrainingBatch) -> Losses:
+def _masked_and_pair_losses(logits: PretrainingLogits, batch: MaskedBatch[Tensor]) -> Losses:
     assert logits.nsp is not None, "the objective says that the model is built with this head"
     mlm_total, mlm_correct = _mlm_sums(logits.mlm, batch)
     pair_B2 = at_least_float32(logits.nsp)
@@ -286,7 +215,7 @@ def _masked_and_pair_losses(logits: PretrainingLogits, batch: PretrainingBatch) 
     )
 
 
-def _mlm_sums(logits_BMV: Tensor, batch: PretrainingBatch) -> tuple[Tensor, Tensor]:
+def _mlm_sums(logits_BMV: Tensor, batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
     return weighted_sums(
         logits_BMV.flatten(0, 1),  # (B, M, V) -> (B·M, V)
         batch.masked_ids.flatten(),
@@ -294,45 +223,22 @@ def _mlm_sums(logits_BMV: Tensor, batch: PretrainingBatch) -> tuple[Tensor, Tens
     )
 
 
-def _random_masked(B: int, T: int, vocab_size: int, masked_per_row: float) -> PretrainingBatch:
-    ids_BT = torch.randint(vocab_size, (B, T))
-    M = max(1, round(masked_per_row))
-    return PretrainingBatch(
-        ids=ids_BT,
-        segments=torch.zeros(B, T, dtype=torch.int64),
-        lengths=None,
-        masked_positions=torch.arange(M).expand(B, M),
-        masked_ids=ids_BT[:, :M],
-        masked_weights=torch.ones(B, M),
-        label=torch.ones(B, dtype=torch.int64),
-    )
-
-
-def _token_counts(batch: CausalBatch) -> Tensor:
+def _token_counts(batch: CausalBatch[Tensor]) -> Tensor:
     return batch.weights.sum()[None]  # () -> (1,)
 
 
-def _twofold_counts(batch: CausalBatch) -> Tensor:
+def _twofold_counts(batch: CausalBatch[Tensor]) -> Tensor:
     return 2 * _token_counts(batch)
 
 
-def _token_outputs(model: nn.Module, batch: CausalBatch) -> Losses:
+def _token_outputs(model: nn.Module, batch: CausalBatch[Tensor]) -> Losses:
     # The model sums its own losses: the logits of all positions are too many (cross_entropy.py).
-    if batch.state is None:
-        where = (batch.document, batch.positions, batch.starts)
-        total, correct = model(batch.ids, batch.targets, batch.weights, *where)
-        return Losses(total[None], correct[None])
-    total, correct, state = model(batch.ids, batch.targets, batch.weights, batch.state)
-    return Losses(total[None], correct[None], state)
+    total, correct, *state = model(batch)
+    return Losses(total[None], correct[None], *state)
 
 
-def _token_losses(sums: Losses, batch: CausalBatch) -> Losses:
+def _token_losses(sums: Losses, batch: CausalBatch[Tensor]) -> Losses:
     return sums
-
-
-def _random_blocks(B: int, T: int, vocab_size: int, masked_per_row: float) -> CausalBatch:
-    ids_BT = torch.randint(vocab_size, (B, T))
-    return CausalBatch(ids_BT, ids_BT.roll(-1, 1), torch.ones(B, T), None, None)
 
 
 _MLM = Part("mlm", "MLM", "Masked tokens predicted correctly", "masked token")
@@ -348,7 +254,6 @@ MLM_NSP = Objective(
     counts=_masked_and_pair_counts,
     outputs=_masked_outputs,
     losses=_masked_and_pair_losses,
-    random_batch=_random_masked,
     pair=_NSP,
 )
 MLM = Objective(
@@ -359,7 +264,6 @@ MLM = Objective(
     counts=_masked_counts,
     outputs=_masked_outputs,
     losses=_masked_losses,
-    random_batch=_random_masked,
 )
 SENTENCE_ORDER = dataclasses.replace(
     MLM_NSP, name="sentence_order", reads=("sentence_order",), pair=_SOP
@@ -372,7 +276,6 @@ CAUSAL = Objective(
     counts=_token_counts,
     outputs=_token_outputs,
     losses=_token_losses,
-    random_batch=_random_blocks,
     is_code_length=True,
 )
 LEFT_TO_RIGHT = dataclasses.replace(CAUSAL, name="left_to_right")

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rungwise.models.losses.objectives import CausalBatch
+from rungwise.instances.causal_batch import CausalBatch
 
 
 @runtime_checkable
@@ -122,7 +122,7 @@ class ReadsSpelling(Protocol):
 class TargetLogits(Protocol):
     """Predicts every target of packed blocks."""
 
-    def target_logits(self, batch: CausalBatch) -> Tensor:
+    def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
         """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
         ...
 

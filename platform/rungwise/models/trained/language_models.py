@@ -25,8 +25,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.losses.objectives import CausalBatch
 
 _MOST_LOGITS = 1 << 22  # held at a time; fits the cache of a CPU
 _MOST_TOKENS = 1 << 12  # read at a time by MaskedModel, for the same reason
@@ -89,7 +90,7 @@ class _BlockModel(_Trained, ABC):
     end: int
 
     @abstractmethod
-    def target_logits(self, batch: CausalBatch) -> Tensor:
+    def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
         """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
 
     @torch.no_grad()
@@ -117,7 +118,7 @@ class _BlockModel(_Trained, ABC):
     def _windows(self, lengths: Sequence[int]) -> Iterator[Window]:
         return windows(lengths, self.max_length)
 
-    def _batch(self, streams: Sequence[Sequence[int]]) -> CausalBatch:
+    def _batch(self, streams: Sequence[Sequence[int]]) -> CausalBatch[Tensor]:
         return _blocks(streams)
 
 
@@ -137,14 +138,14 @@ class CausalModel(_BlockModel):
         most = max(_MOST_LOGITS // self.vocab_size, 2 * self.reach + 1)
         return windows(lengths, most, self.reach)
 
-    def _batch(self, streams: Sequence[Sequence[int]]) -> CausalBatch:
+    def _batch(self, streams: Sequence[Sequence[int]]) -> CausalBatch[Tensor]:
         batch = _blocks(streams)
         if not (batch.ids[:, 1:] == self.end).any():
             return batch
         document_BT, positions_BT = _documents(batch.ids, self.end)
         return replace(batch, document=document_BT, positions=positions_BT)
 
-    def target_logits(self, batch: CausalBatch) -> Tensor:
+    def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
         return self.module.logits(batch.ids, batch.document, batch.positions)
 
     def next_logits(self, ids_BT: Tensor) -> Tensor:
@@ -186,7 +187,7 @@ class TwoDirectionModel(_BlockModel):
 
     is_exact: ClassVar[bool] = False
 
-    def target_logits(self, batch: CausalBatch) -> Tensor:
+    def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
         lengths_B = (batch.weights > 0).sum(dim=1)
         return self.module.logits(
             batch.ids, batch.targets, lengths_B, batch.document, batch.positions
@@ -212,8 +213,7 @@ class TwoDirectionModel(_BlockModel):
 
 @dataclass(frozen=True)
 class MaskedModel(_Trained):
-    """A module that predicts masked tokens; `module(ids, segments, lengths, positions).mlm` holds
-    their logits (B, M, V)."""
+    """A module that predicts masked tokens; `module(rows).mlm` holds their logits (B, M, V)."""
 
     cls: int
     sep: int
@@ -231,9 +231,8 @@ class MaskedModel(_Trained):
         """Mask one position of each row and return its logits (B, V)."""
         position_B1 = position_B[:, None]
         masked_BT = ids_BT.scatter(1, position_B1, self.mask)
-        return self.module(masked_BT, segments_BT, lengths_B, position_B1).mlm[
-            :, 0, : self.vocab_size
-        ]
+        rows = MaskedBatch.to_predict(masked_BT, segments_BT, lengths_B, position_B1)
+        return self.module(rows).mlm[:, 0, : self.vocab_size]
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         return self._scores(texts, [range(1, len(text) + 1) for text in texts])
@@ -295,7 +294,7 @@ def _log_of_targets(logits: Tensor, targets: Tensor) -> NDArray[np.floating[Any]
     return (chosen - logits.logsumexp(dim=-1)).cpu().numpy()
 
 
-def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch:
+def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch[Tensor]:
     """Build a batch with one padded row per stream: ids are all tokens but the last, targets all
     but the first."""
     longest = max(len(stream) for stream in streams) - 1
@@ -307,7 +306,7 @@ def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch:
         tokens_T = torch.tensor(stream)
         ids_BT[row, :length], targets_BT[row, :length] = tokens_T[:-1], tokens_T[1:]
         weights_BT[row, :length] = 1.0
-    return CausalBatch(ids_BT, targets_BT, weights_BT, None, None)
+    return CausalBatch(ids_BT, targets_BT, weights_BT)
 
 
 def _documents(ids_BT: Tensor, end: int) -> tuple[Tensor, Tensor]:

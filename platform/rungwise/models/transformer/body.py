@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.losses.cross_entropy import (
     MOST_LOGITS,
     TokenSums,
@@ -213,18 +214,10 @@ class NextTokenModel(TokenOutput):
         body: Any = self.body
         return body.encode(ids_BT, None, None, document_BT, positions_BT, starts_S)
 
-    def forward(
-        self,
-        ids_BT: Tensor,
-        targets_BT: Tensor,
-        weights_BT: Tensor,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
-        starts_S: Tensor | None = None,
-    ) -> TokenSums:
+    def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
         """Sum the cross entropy of the next tokens."""
-        states_BTD = self.states(ids_BT, document_BT, positions_BT, starts_S)
-        return self.sums(states_BTD, targets_BT, weights_BT)
+        states_BTD = self.states(rows.ids, rows.document, rows.positions, rows.starts)
+        return self.sums(states_BTD, rows.targets, rows.weights)
 
     def logits(
         self,

@@ -35,8 +35,6 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has neither tokenizers nor pyar
     from rungwise.tokens.text import TokenisedText
 
 
-
-
 class ParagraphVectorsConfig(WindowFamily):
     """PV-DBOW or PV-DM, by default the first, which learns no vectors of words.
 

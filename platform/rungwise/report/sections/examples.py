@@ -19,7 +19,7 @@ from rungwise.evaluation.page.generation import Continuation, choose_prompts, co
 from rungwise.evaluation.page.neighbours import Neighbours, neighbours_of_text
 from rungwise.evaluation.page.spelling import token_text
 from rungwise.evaluation.page.surprise import ContextRange, Passage
-from rungwise.instances.reader import InstanceReader, MaskedReader
+from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.capabilities import (
     BlankLogits,
@@ -79,18 +79,17 @@ def gather_examples(
     count, mask_seed = _validation(config.pretrain)
     specimen, passage = None, None
     context, continuations, results = [], [], []
+    reader = InstanceReader(instances, "validation")
     if config.objective.masks:
-        reader = MaskedReader(instances, "validation")
         specimen = choose_specimen(reader, tokenizer, mask_seed)
     else:
-        reader = InstanceReader(instances, "validation")
         if isinstance(model, TargetLogits):
             passage = surprise.choose_passage(model, reader, tokenizer, seed)
         if isinstance(model, TargetLogits) and isinstance(model, NextTokenLogits):
             context = surprise.surprise_by_context(model, reader)
         if isinstance(model, NextTokenLogits):
             texts = choose_prompts(reader, tokenizer, prompts, seed)
-            end = held_out.end_id(reader)
+            end = reader.vocabulary.end
             continuations = continue_prompts(model, tokenizer, texts, end, seed)
     if isinstance(model, BlankLogits):
         results = fill_blanks(model, tokenizer, choose_blanks(reader, tokenizer, blanks, seed))
@@ -112,8 +111,10 @@ def _validation(settings: PretrainConfig) -> tuple[int, int]:
 
 
 def _baseline(
-    reader: MaskedReader | InstanceReader, tokenizer: Tokenizer, count: int, seed: int
-) -> Baseline:
+    reader: InstanceReader, tokenizer: Tokenizer, count: int, seed: int
+) -> Baseline | None:
     count = min(count, held_out.MOST_INSTANCES, len(reader))
-    frequent, share = held_out.most_frequent_share(reader, count, seed)
-    return Baseline(token_text(tokenizer, frequent), share, count)
+    if (frequent := held_out.most_frequent_share(reader, count, seed)) is None:
+        return None
+    token, share = frequent
+    return Baseline(token_text(tokenizer, token), share, count)

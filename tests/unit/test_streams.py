@@ -1,4 +1,4 @@
-"""The order of lanes: contiguous text, every block once an epoch, the same lanes on a rank."""
+"""The order of streams: contiguous text, every block once an epoch, the same streams on a rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.randomness import bits
-from rungwise.instances.lanes import LaneOrder, held_out_lanes, lanes_of
+from rungwise.instances.streams import StreamOrder, held_out_streams, streams_of
 
 ROWS = st.lists(st.integers(0, 40), min_size=1, max_size=10)
 
@@ -22,12 +22,12 @@ def line_of(rows: list[int], seed: int, epoch: int) -> list[int]:
 @given(ROWS, st.integers(1, 9), st.integers(0, 3), st.integers(1, 5))
 @settings(max_examples=200)
 def test_lanes_are_contiguous_text_and_every_block_is_read_once_an_epoch(
-    rows: list[int], lanes: int, seed: int, world: int
+    rows: list[int], streams: int, seed: int, world: int
 ) -> None:
-    assume(sum(rows) >= lanes)
-    order = LaneOrder(np.array(rows), seed, lanes)
+    assume(sum(rows) >= streams)
+    order = StreamOrder(np.array(rows), seed, streams)
     opens = set((np.cumsum(rows) - rows).tolist())
-    assert order.steps_per_epoch == sum(rows) // lanes
+    assert order.steps_per_epoch == sum(rows) // streams
     for epoch in range(2):
         line = line_of(rows, seed, epoch)
         before: list[int] = []
@@ -35,10 +35,11 @@ def test_lanes_are_contiguous_text_and_every_block_is_read_once_an_epoch(
         for block in range(order.steps_per_epoch):
             step = epoch * order.steps_per_epoch + block
             parts = [
-                order.locate(order.positions_of(step, lanes, rank, world)) for rank in range(world)
+                order.locate(order.positions_of(step, streams, rank, world))
+                for rank in range(world)
             ]
             for rank, part in enumerate(parts):
-                assert len(part.instances) == len(lanes_of(lanes, rank, world))
+                assert len(part.instances) == len(streams_of(streams, rank, world))
                 assert (part.epochs == epoch).all()
                 begins = np.cumsum(rows) - rows
                 assert (begins[part.shards] + part.rows == part.instances).all()
@@ -47,59 +48,59 @@ def test_lanes_are_contiguous_text_and_every_block_is_read_once_an_epoch(
                 flag for part in parts if part.continues is not None for flag in part.continues
             ]
             # Lane l is the l-th S blocks of the line.
-            assert instances == line[block :: order.steps_per_epoch][:lanes]
-            for lane, (row, goes_on) in enumerate(zip(instances, continues, strict=True)):
+            assert instances == line[block :: order.steps_per_epoch][:streams]
+            for stream, (row, goes_on) in enumerate(zip(instances, continues, strict=True)):
                 assert goes_on == (block > 0 and row not in opens)
                 if goes_on:
-                    assert row == before[lane] + 1
+                    assert row == before[stream] + 1
             before = instances
             read += instances
         assert len(read) == len(set(read))
-        assert sum(rows) - len(read) == sum(rows) % lanes < lanes
+        assert sum(rows) - len(read) == sum(rows) % streams < streams
 
 
 @given(ROWS, st.integers(1, 9), st.integers(1, 5), st.integers(0, 30), st.integers(1, 12))
 @settings(max_examples=100)
 def test_upcoming_shards_are_those_read_in_order_of_first_use(
-    rows: list[int], lanes: int, world: int, step: int, ahead: int
+    rows: list[int], streams: int, world: int, step: int, ahead: int
 ) -> None:
-    assume(sum(rows) >= lanes)
-    order = LaneOrder(np.array(rows), 1, lanes)
+    assume(sum(rows) >= streams)
+    order = StreamOrder(np.array(rows), 1, streams)
     for rank in range(world):
         read: dict[int, None] = {}
         for number in range(step, step + ahead):
-            positions = order.positions_of(number, lanes, rank, world)
+            positions = order.positions_of(number, streams, rank, world)
             read |= dict.fromkeys(order.locate(positions).shards.tolist())
-        assert order.upcoming_shards(step, ahead, lanes, rank, world).tolist() == list(read)
+        assert order.upcoming_shards(step, ahead, streams, rank, world).tolist() == list(read)
 
 
 @given(ROWS, st.integers(1, 12), st.integers(0, 100), st.integers(1, 5))
 @settings(max_examples=200)
-def test_held_out_lanes_begin_evenly_and_are_the_same_for_any_number_of_workers(
-    rows: list[int], lanes: int, most: int, world: int
+def test_held_out_streams_begin_evenly_and_are_the_same_for_any_number_of_workers(
+    rows: list[int], streams: int, most: int, world: int
 ) -> None:
     count = min(most, sum(rows))
     array = np.array(rows)
     opens = set((np.cumsum(rows) - rows).tolist())
     texts: dict[int, list[int]] = {}
     for rank in range(world):
-        mine = lanes_of(lanes, rank, world)
-        for step, (lane, instances, continues) in enumerate(
-            held_out_lanes(array, count, lanes, rank, world)
+        mine = streams_of(streams, rank, world)
+        for step, (stream, instances, continues) in enumerate(
+            held_out_streams(array, count, streams, rank, world)
         ):
-            for number, row, goes_on in zip(lane, instances, continues, strict=True):
+            for number, row, goes_on in zip(stream, instances, continues, strict=True):
                 assert number < len(mine)
                 text = texts.setdefault(mine[number], [])
                 assert len(text) == step
                 assert goes_on == (step > 0 and row not in opens)
                 text.append(int(row))
-    # Lanes one after the other are the text, and what is left out of it lies evenly between them.
-    read = [row for lane in sorted(texts) for row in texts[lane]]
+    # Streams one after the other are the text, and what is left out of it lies evenly between them.
+    read = [row for stream in sorted(texts) for row in texts[stream]]
     assert len(read) == count
     assert read == sorted(set(read))
     assert all(text == list(range(text[0], text[0] + len(text))) for text in texts.values())
     left_out = sum(rows) - count
-    for lane, text in texts.items():
-        assert text[0] == count * lane // lanes + left_out * lane // lanes
-    sizes = [len(texts.get(lane, [])) for lane in range(lanes)]
+    for stream, text in texts.items():
+        assert text[0] == count * stream // streams + left_out * stream // streams
+    sizes = [len(texts.get(stream, [])) for stream in range(streams)]
     assert max(sizes) - min(sizes) <= 1
