@@ -38,7 +38,7 @@ def perplexities(**nats: float) -> Measured:
     }
 
 
-def compare(terms: dict[str, float], measured: Measured, **keys: str) -> claims.Compared:
+def compare(terms: dict[str, float], measured: Measured, **keys: str) -> claims.ComparisonResult:
     comparison = Comparison(of="perplexity", metric="perplexity", scale="log", terms=terms)
     return claims._compare(comparison.model_copy(update=keys), measured, [])
 

@@ -22,10 +22,10 @@ from rungwise.evaluation.suites.minimal_pairs import (
     TIES,
     TIES_TO_GOOD,
     MinimalPairsSuite,
-    chosen,
-    credits,
-    published,
-    read,
+    pair_credits,
+    read_pairs,
+    read_published,
+    sample_pairs,
 )
 from rungwise.models.families import kneser_ney
 from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, UNK_ID, WordConfig
@@ -66,7 +66,7 @@ def counted(order: int) -> kneser_ney.NgramLanguageModel:
 
 
 def test_credit_by_hand() -> None:
-    parts = credits(np.array([2.0, 0.0, -1.0, -1e-9, 1e-3]))
+    parts = pair_credits(np.array([2.0, 0.0, -1.0, -1e-9, 1e-3]))
     assert parts[""].tolist() == [1, 0.5, 0, 0.5, 1]
     assert parts[TIES_TO_GOOD].tolist() == [1, 1, 0, 1, 1]
     assert parts[TIES].tolist() == [0, 1, 0, 1, 0]
@@ -91,11 +91,11 @@ def test_a_unigram_model_does_not_see_the_order_of_words_and_a_bigram_model_does
 
 def test_fewer_pairs_are_among_more_and_the_same_for_everyone(tmp_path: Path) -> None:
     rows = [row(f"p{p}", n, "a", "b") for p in range(3) for n in range(20)]
-    pairs = read((str(written(tmp_path / "pairs.jsonl", rows)),), "path")
-    few, more = chosen(pairs, 4), chosen(pairs, 9)
+    pairs = read_pairs((str(written(tmp_path / "pairs.jsonl", rows)),), "path")
+    few, more = sample_pairs(pairs, 4), sample_pairs(pairs, 9)
     assert Counter(pair.paradigm for pair in few) == {"p0": 4, "p1": 4, "p2": 4}
-    assert set(few) < set(more) < set(chosen(pairs, None))
-    assert few == chosen(pairs, 4)
+    assert set(few) < set(more) < set(sample_pairs(pairs, None))
+    assert few == sample_pairs(pairs, 4)
     numbers = [{pair.number for pair in few if pair.paradigm == f"p{p}"} for p in range(3)]
     assert numbers[0] != numbers[1], "paradigms are drawn apart"
 
@@ -110,9 +110,9 @@ def test_archives_are_read_as_they_are_downloaded(tmp_path: Path) -> None:
         entry.size = len(text)
         tar.addfile(entry, io.BytesIO(text))
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(text))
-    plain = read((str(written(tmp_path / "d.jsonl", PAIRS)),), "path")
+    plain = read_pairs((str(written(tmp_path / "d.jsonl", PAIRS)),), "path")
     for name in ("a.zip", "b.tar.gz", "c.jsonl.gz"):
-        assert read((str(tmp_path / name),), "path") == plain
+        assert read_pairs((str(tmp_path / name),), "path") == plain
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:
@@ -132,14 +132,14 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         ("d.txt", b"{}", r"expected files of JSON Lines .* found none"),
     ):
         with pytest.raises(DataError, match=message):
-            read(path(name, content), "measure.blimp.path")
+            read_pairs(path(name, content), "measure.blimp.path")
 
 
 def test_a_line_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
     good = "One\u2028line\u0085only."
     line = json.dumps(row("p", 0, good, "b"), ensure_ascii=False)
     (tmp_path / "a.jsonl").write_bytes(f"{line}\r\n".encode())
-    (pair,) = read((str(tmp_path / "a.jsonl"),), "measure.blimp.path")
+    (pair,) = read_pairs((str(tmp_path / "a.jsonl"),), "measure.blimp.path")
     assert pair.good == good
 
 
@@ -152,8 +152,8 @@ def test_published_accuracies_are_of_the_same_paradigms(real_data: Path, tmp_pat
         pairs_per_paradigm=1,
     )
     measured = suite.measure(toy_rung(tmp_path, WORDS, counted(1)), "blimp")
-    rows = json.loads(measured.files[PUBLISHED])
-    assert rows == published(suite.published or (), "published")
+    rows = measured.files[PUBLISHED]
+    assert rows == read_published(suite.published or (), "published")
     phenomena = {each["UID"]: each["linguistics_term"] for each in rows}
     items = measured.items[0]
     paradigms = [name.partition("/")[0] for name in items.names]
@@ -165,7 +165,7 @@ def test_published_accuracies_are_of_the_same_paradigms(real_data: Path, tmp_pat
 
 def test_zhoblimp_has_its_paradigms_and_phenomena(real_data: Path) -> None:
     path = real_data / "tasks" / "zh" / "ZhoBLiMP" / "ZhoBLiMP.tar.gz"
-    pairs = read((str(path),), "path")
+    pairs = read_pairs((str(path),), "path")
     assert len({pair.paradigm for pair in pairs}) == 118
     assert len({pair.phenomenon for pair in pairs}) == 15
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,7 @@ from tests.conftest import SPECIAL_IDS
 TEXTBOOK = sorted(
     {
         w
-        for each in polysemy.textbook().values()
+        for each in polysemy.read_textbook().values()
         for o in each
         for w in o.sentence.text.lower().split()
     }
@@ -101,7 +100,7 @@ def test_the_layer_that_holds_the_tag_is_found(files: dict[str, str]) -> None:
     assert scores["same word layer 1"] == 1
     assert set(measured.items[0].groups) == {"NOUN", "VERB", "DET", "PART"}
     assert len(set(measured.items[0].names)) == 60
-    mix = json.loads(measured.files[probe.MIX])
+    mix = measured.files[probe.MIX]
     assert mix["words"] == {"train": 180, "test": 60}
     assert mix["shares"][1] > 0.7
 
@@ -116,14 +115,14 @@ def test_the_layer_that_holds_the_tag_is_found(files: dict[str, str]) -> None:
 
 def test_bounds_count_words_of_whole_sentences(files: dict[str, str]) -> None:
     measured = suite(files, train_words=120, test_words=21).measure(rung(None), "pos")
-    assert json.loads(measured.files[probe.MIX])["words"] == {"train": 120, "test": 20}
+    assert measured.files[probe.MIX]["words"] == {"train": 120, "test": 20}
 
 
 def test_most_frequent_tags_by_hand() -> None:
     words, classes = ["a", "b", "b", "c", "b", "c"], np.array([0, 1, 2, 2, 2, 1])
     found = probe.most_frequent(words, classes, ["c", "b", "new", "a"])
     assert found.tolist() == [1, 2, 0, 0]  # of "c", once each, the class that is more frequent
-    ambiguous = probe.ambiguous_words(words, classes, ["c", "a", "new", "c"])
+    ambiguous = probe.find_ambiguous(words, classes, ["c", "a", "new", "c"])
     assert [(known.tolist(), asked.tolist()) for known, asked in ambiguous] == [([3, 5], [0, 3])]
 
 
@@ -153,9 +152,7 @@ def test_the_textbook_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     held_out = ["To play .", "the bank , the bank", "Banks and playing", "he robbed the bank"]
     monkeypatch.setattr(polysemy, "_sentences", lambda rung: iter(held_out))
     measured = PolysemySuite().measure(rung(Planted()), "textbook")
-    pairs, neighbours = (
-        json.loads(measured.files[name]) for name in (polysemy.PAIRS, polysemy.NEIGHBOURS)
-    )
+    pairs, neighbours = (measured.files[name] for name in (polysemy.PAIRS, polysemy.NEIGHBOURS))
     shown = pairs["bank"]["occurrences"]
     words = [each["text"][each["first"] : each["end"]] for each in shown]
     assert words == ["banks", "bank", "bank", "bank"]
@@ -177,5 +174,5 @@ def test_equally_near_occurrences_share_the_credit() -> None:
     cosines = np.array(
         [[1, 0.2, 0.9, 0.1], [0.2, 1, 0.2, 0.2], [0.9, 0.2, 1, 0.9], [0.1, 0.2, 0.9, 1]]
     )
-    credits = [polysemy.credit_of(cosines, senses, place) for place in range(4)]
+    credits = [polysemy.nearest_credit(cosines, senses, place) for place in range(4)]
     assert credits == [0, 1 / 3, 0.5, 1]

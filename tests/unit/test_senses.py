@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,7 +90,7 @@ def test_the_layer_that_holds_the_sense_is_found(folder: Path) -> None:
         assert scores[f"nearest {space}"] == scores[f"linear {space}"] == 1
         assert scores[f"neighbours {space}"] > 0.9  # of few sentences, none need be near
     assert scores["linear mix"] == 1
-    mix, bank = (json.loads(measured.files[name]) for name in (senses.MIX, senses.MAP))
+    mix, bank = (measured.files[name] for name in (senses.MIX, senses.MAP))
     assert mix["shares"][1] > 0.7
     assert bank["bank"]["layer"] == 1
     assert (right := bank["bank"]["accuracy_in_folds_of_train"])[1] > right[0]
@@ -112,14 +111,14 @@ def test_a_static_vector_gets_what_the_most_frequent_sense_gets(folder: Path) ->
 
 def test_bounds_and_damaged_folders(folder: Path) -> None:
     files = outside.matching([str(folder)], "measure.wsd.path")
-    (word,) = senses.read(files, 7)
+    (word,) = senses.read_words(files, 7)
     assert word.train.lines == [1, 9, 18, 26, 35, 43, 52]  # 60·i/7, rounded down
     (folder / "bank" / "test.gold.txt").write_text("0\n")
     with pytest.raises(DataError, match="expected a sense for each of the 30 lines"):
-        senses.read(files, None)
+        senses.read_words(files, None)
     (folder / "bank" / "test.gold.txt").unlink()
     with pytest.raises(DataError, match=r"found no test\.gold\.txt"):
-        senses.read(outside.matching([str(folder)], "measure.wsd.path"), None)
+        senses.read_words(outside.matching([str(folder)], "measure.wsd.path"), None)
 
 
 def test_neighbours_vote_as_in_scikit_learn() -> None:
@@ -144,7 +143,7 @@ def test_the_mix_finds_the_layer_with_the_classes(planted: int) -> None:
     assert mix.shares[planted] > 0.75
     assert sum(mix.shares) == pytest.approx(1)
     alone = classifiers.by_line(train[planted], classes[:400], test[planted])
-    right, by_line = (float((each == classes[400:]).mean()) for each in (mix.predicted, alone))
+    right, by_line = (float((each == classes[400:]).mean()) for each in (mix.classes, alone))
     assert right > 0.7
     assert right > by_line - 0.1
     assert mix.as_data()["centre"] == pytest.approx(np.dot(range(4), mix.shares))
@@ -152,15 +151,15 @@ def test_the_mix_finds_the_layer_with_the_classes(planted: int) -> None:
 
 def test_the_plane_is_that_of_principal_components() -> None:
     vectors = np.random.default_rng(3).normal(size=(40, 7))
-    found, expected = senses.plane(vectors), PCA(2).fit_transform(vectors)
+    found, expected = senses.project(vectors), PCA(2).fit_transform(vectors)
     np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-9)
-    np.testing.assert_allclose(senses.plane(vectors), found)
+    np.testing.assert_allclose(senses.project(vectors), found)
     assert (found[np.abs(found).argmax(axis=0), [0, 1]] > 0).all()
 
 
 def test_real_words_are_read(real_data: Path) -> None:
     path = str(real_data / "tasks" / "en" / "CoarseWSD-20")
-    words = senses.read(outside.matching([path], "measure.wsd.path"), None)
+    words = senses.read_words(outside.matching([path], "measure.wsd.path"), None)
     assert {word.word: len(word.test.lines) for word in words} == {
         "apple": 1032, "bank": 455, "bass": 1391, "chair": 130, "crane": 157,
         "java": 1929, "mole": 206, "seal": 363, "spring": 457, "trunk": 77,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rungwise.evaluation.suites.states import Sentence, WordReader, pieces_of, word_reader
+from rungwise.evaluation.suites.states import Sentence, WordReader, find_pieces, word_reader
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig
@@ -51,7 +51,7 @@ def test_pieces_of_odd_characters_by_hand() -> None:
     assert sentence.text[slice(*sentence.words[3])] == "茶叶"
     encoding = WORDPIECE.encode(sentence.text)
     assert encoding.tokens == ["ban", "##k", "##s", "naive", "naive", "茶", "叶", "[UNK]", "!"]
-    found = [list(pieces) for pieces in pieces_of(encoding.offsets, sentence.words)]
+    found = [list(pieces) for pieces in find_pieces(encoding.offsets, sentence.words)]
     assert found == [[0, 1, 2], [3], [4], [5, 6], [], [7], [8]]
 
 
@@ -67,7 +67,7 @@ def test_pieces_are_those_that_share_a_character(kind: str) -> None:
         sentence = Sentence.of_words(words)
         offsets = tokenizer.encode(sentence.text, add_special_tokens=False).offsets
         for (first, end), pieces in zip(
-            sentence.words, pieces_of(offsets, sentence.words), strict=True
+            sentence.words, find_pieces(offsets, sentence.words), strict=True
         ):
             shared = [n for n, (a, b) in enumerate(offsets) if max(a, first) < min(b, end)]
             assert list(pieces) == shared

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths, matching
 from rungwise.core.storage.store_errors import reached
-from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.words import pieces_of, share_known
+from rungwise.evaluation.suites.words import KNOWN, word_pieces
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.tasks.formats.base import read_text, split_lines
 
@@ -53,42 +53,38 @@ class AnalogiesSuite(FileSuite):
     def serves(self, rung: Rung) -> bool:
         return isinstance(rung.model, WordVectors)
 
-    def measure(self, rung: Rung, name: str) -> Measured:
-        questions = read(self.path, f"measure.{name}.path")
-        ids = _ids_of(rung, sorted({word for each in questions for word in each.words}))
-        asked = [each for each in questions if all(word in ids for word in each.words)]
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        questions = read_questions(self.path, f"measure.{name}.path")
+        ids = _word_ids(rung, sorted({word for each in questions for word in each.words}))
         known = np.array([all(word in ids for word in each.words) for each in questions])
-        items = [
-            share_known(
-                name,
-                [each.where for each in questions],
-                [each.section for each in questions],
-                known,
-            )
-        ]
-        if asked:
-            ids_Q4 = np.array([[ids[word] for word in each.words] for each in asked])
-            right = answers(_directions(rung), ids_Q4[:, :3]) == ids_Q4[:, 3]
-            numbers = np.stack([right.astype(np.float64), np.ones(len(asked))], axis=1)
-            names, groups = [each.where for each in asked], [each.section for each in asked]
-            items.insert(0, Items(name, "accuracy", names, groups, numbers))
-        return Measured(items)
+        names, groups = [each.where for each in questions], [each.section for each in questions]
+        shares = Items.of_credit(name, KNOWN, names, groups, known)
+        if not known.any():
+            return SuiteResult([shares])
+        places = np.flatnonzero(known).tolist()
+        ids_Q4 = np.array([[ids[word] for word in questions[place].words] for place in places])
+        right = np.zeros(len(questions))
+        right[places] = answer_analogies(_directions(rung), ids_Q4[:, :3]) == ids_Q4[:, 3]
+        items = Items.of_credit(name, "", names, groups, right).select(places)
+        return SuiteResult([items, shares])
 
 
-def answers(directions_VD: NDArray[np.floating], ids_Q3: NDArray[np.integer]) -> NDArray[np.intp]:
+def answer_analogies(
+    directions_VD: NDArray[np.floating], ids_Q3: NDArray[np.integer]
+) -> NDArray[np.intp]:
     """The answers (Q,) to questions of three ids, by unit vectors; rows of zeros are excluded."""
-    may_not_V = ~directions_VD.any(axis=1)
-    found = []
+    excluded_V = ~directions_VD.any(axis=1)
+    answers = []
     for part_Q3 in np.array_split(ids_Q3, -(-len(ids_Q3) * len(directions_VD) // _CELLS)):
         a_QD, b_QD, c_QD = directions_VD[part_Q3.T]
         cosines_QV = (b_QD - a_QD + c_QD) @ directions_VD.T
-        cosines_QV[:, may_not_V] = -np.inf
+        cosines_QV[:, excluded_V] = -np.inf
         np.put_along_axis(cosines_QV, part_Q3, -np.inf, axis=1)
-        found.append(cosines_QV.argmax(axis=1))
-    return np.concatenate(found)
+        answers.append(cosines_QV.argmax(axis=1))
+    return np.concatenate(answers)
 
 
-def read(paths: Paths, key: str) -> list[Question]:
+def read_questions(paths: Paths, key: str) -> list[Question]:
     """Read all files; `key` names the paths in errors. Raises DataError for a malformed line."""
     questions = []
     for file in matching(paths, key):
@@ -115,19 +111,15 @@ def read(paths: Paths, key: str) -> list[Question]:
     return questions
 
 
-def _ids_of(rung: Rung, words: Sequence[str]) -> dict[str, int]:
+def _word_ids(rung: Rung, words: Sequence[str]) -> dict[str, int]:
     """The id of each word that is a single piece with a vector."""
     single = {
         word: pieces[0]
-        for word, pieces in zip(words, pieces_of(rung, words), strict=True)
+        for word, pieces in zip(words, word_pieces(rung, words), strict=True)
         if len(pieces) == 1 and pieces[0] not in rung.special.ids
     }
-    learnt = rung.model.vectors(list(single.values())).any(axis=1) if single else []
-    return {
-        word: index
-        for (word, index), is_learnt in zip(single.items(), learnt, strict=True)
-        if is_learnt
-    }
+    has_vector = rung.model.vectors(list(single.values())).any(axis=1) if single else []
+    return {item[0]: item[1] for item, has in zip(single.items(), has_vector, strict=True) if has}
 
 
 def _directions(rung: Rung) -> NDArray[np.float32]:

@@ -19,14 +19,14 @@ def json_lines(paths: Sequence[str], key: str) -> Iterator[tuple[str, dict[str, 
 
     Raises DataError for a file or line that cannot be read, or if there is none.
     """
-    found = False
+    is_empty = True
     for name, data in members(paths, key):
         if not name.endswith((".jsonl", ".jsonl.gz")):
             continue
         for number, line in enumerate(split_lines(read_text(name, data)), start=1):
             if not line.strip():
                 continue
-            found = True
+            is_empty = False
             where = f"{name}:{number}"
             try:
                 row = json.loads(line)
@@ -37,7 +37,7 @@ def json_lines(paths: Sequence[str], key: str) -> Iterator[tuple[str, dict[str, 
             if not isinstance(row, dict):
                 raise DataError(f"{where}: expected a JSON object, found {line:.40}; change {key}")
             yield where, row
-    if not found:
+    if is_empty:
         raise DataError(
             f"{key}: expected files of JSON Lines (*.jsonl), found none in {', '.join(paths)}; "
             f"change {key}"

@@ -63,25 +63,22 @@ class Rung:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens."""
-        encoded = self._encoded(texts, words=False)
-        return _apart(encoded.ids.tolist(), encoded)
+        encoded = self._encode(texts, words=False)
+        return _split_by_text(encoded.ids.tolist(), encoded)
 
     def encode_words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[bool]]]:
         """The ids of each text, and for each id whether a word of the tokenizer begins there."""
-        encoded = self._encoded(texts, words=True)
+        encoded = self._encode(texts, words=True)
         assert encoded.word_starts is not None
-        return (
-            _apart(encoded.ids.tolist(), encoded),
-            _apart(encoded.word_starts.tolist(), encoded),
-        )
+        ids, starts = encoded.ids.tolist(), encoded.word_starts.tolist()
+        return _split_by_text(ids, encoded), _split_by_text(starts, encoded)
 
-    def _encoded(self, texts: Sequence[str], words: bool) -> Encoded:
+    def _encode(self, texts: Sequence[str], words: bool) -> Encoded:
         encoder = cached_encoder(self.tokenizer.folder)
         return encoder.encode(pa.array(texts, pa.string()), words=words)
 
 
-def _apart(values: list[Any], encoded: Encoded) -> list[list[Any]]:
-    """Split the values of all tokens by text."""
+def _split_by_text(values: list[Any], encoded: Encoded) -> list[list[Any]]:
     lengths = encoded.lengths
     return [
         values[end - length : end]
@@ -90,11 +87,12 @@ def _apart(values: list[Any], encoded: Encoded) -> list[list[Any]]:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The result of a suite: items, and named files for the page (a map, a list of neighbours)."""
+class SuiteResult:
+    """The result of a suite: items, and data of named JSON files for the page (a map, a list of
+    neighbours)."""
 
     items: list[Items]
-    files: dict[str, bytes] = field(default_factory=dict)
+    files: dict[str, Any] = field(default_factory=dict)
 
 
 class Suite(Config):
@@ -114,7 +112,7 @@ class Suite(Config):
         """Whether the rung has what the suite needs."""
 
     @abstractmethod
-    def measure(self, rung: Rung, name: str) -> Measured:
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
         """Measure the rung; `name` is the suite's key in the recipe. Raises DataError for files in
         the wrong format."""
 

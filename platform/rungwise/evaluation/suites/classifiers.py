@@ -39,6 +39,12 @@ def by_frequency(names: Sequence[str]) -> list[str]:
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
+def number_classes(order: Sequence[str], names: Sequence[str]) -> Classes:
+    """The place of each name in `order`; -1 if it has none."""
+    places = {name: place for place, name in enumerate(order)}
+    return np.array([places.get(name, -1) for name in names], np.int64)
+
+
 def by_centroid(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
     """The class (M,) of the nearest mean (Loureiro et al. 2021, arXiv:2008.11608)."""
     classes = np.unique(classes_N)
@@ -74,7 +80,7 @@ class Mix:
 
     shares: tuple[float, ...]
     gamma: float
-    predicted: Classes
+    classes: Classes
 
     def as_data(self) -> dict[str, Any]:
         """For the page; `centre` is the mean layer (Tenney et al. 2019, arXiv:1905.05950)."""

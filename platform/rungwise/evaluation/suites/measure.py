@@ -8,6 +8,7 @@ A suite whose needs the rung does not meet is skipped and listed by name.
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -95,7 +96,8 @@ def measure(
         seconds[name] = time.monotonic() - start
         items += result.items
         for file, data in result.files.items():
-            output.write_bytes(f"{name}/{file}", data)
+            encoded = json.dumps(data, ensure_ascii=False).encode("utf-8")
+            output.write_bytes(f"{name}/{file}", encoded)
     output.write_bytes(ITEMS, encode_items(items))
     scores = tuple(score for each in items for score in _scores(each))
     whole = [score for score in scores if score.group is None]

@@ -19,7 +19,6 @@ Items are named `paradigm/pairID` and grouped by phenomenon.
 
 from __future__ import annotations
 
-import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
 from rungwise.evaluation.suites.archives import json_lines
-from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
 
@@ -79,23 +78,22 @@ class MinimalPairsSuite(FileSuite):
     def serves(self, rung: Rung) -> bool:
         return isinstance(rung.model, LanguageModel)
 
-    def measure(self, rung: Rung, name: str) -> Measured:
-        pairs = chosen(read(self.path, f"measure.{name}.path"), self.pairs_per_paradigm)
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        pairs = sample_pairs(read_pairs(self.path, f"measure.{name}.path"), self.pairs_per_paradigm)
         scores = sentence_scores(rung, [text for pair in pairs for text in (pair.good, pair.bad)])
         differences = scores[0::2] - scores[1::2]
         names, groups = [pair.name for pair in pairs], [pair.phenomenon for pair in pairs]
         items = [
-            Items(name, "accuracy", names, groups, np.stack([credit, np.ones(len(pairs))], 1), part)
-            for part, credit in credits(differences).items()
+            Items.of_credit(name, part, names, groups, credit)
+            for part, credit in pair_credits(differences).items()
         ]
         files = {}
         if self.published is not None:
-            rows = published(self.published, f"measure.{name}.published")
-            files[PUBLISHED] = json.dumps(rows).encode()
-        return Measured(items, files)
+            files[PUBLISHED] = read_published(self.published, f"measure.{name}.published")
+        return SuiteResult(items, files)
 
 
-def credits(differences: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+def pair_credits(differences: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """The credit of each pair by part, from log P(good) - log P(bad)."""
     ties = np.where(np.abs(differences) < _EQUAL, 1.0, 0.0)
     right = np.where(differences >= _EQUAL, 1.0, 0.0)
@@ -128,7 +126,7 @@ def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
     return np.array([sums[key] for key in keys])
 
 
-def read(paths: Paths, key: str) -> list[Pair]:
+def read_pairs(paths: Paths, key: str) -> list[Pair]:
     """All pairs, sorted by paradigm. Raises DataError, naming `key`, for a line that is no pair."""
     pairs = []
     for where, row in json_lines(paths, key):
@@ -152,21 +150,21 @@ def read(paths: Paths, key: str) -> list[Pair]:
     return sorted(pairs, key=lambda pair: pair.paradigm)
 
 
-def chosen(pairs: Sequence[Pair], per_paradigm: int | None) -> list[Pair]:
+def sample_pairs(pairs: Sequence[Pair], per_paradigm: int | None) -> list[Pair]:
     """Draw `per_paradigm` pairs of each paradigm; the draw depends on the paradigm alone."""
     if per_paradigm is None:
         return list(pairs)
     by_paradigm: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_paradigm.setdefault(pair.paradigm, []).append(pair)
-    kept = []
+    sample = []
     for paradigm, members in by_paradigm.items():
-        drawn = np.random.default_rng(zlib.crc32(paradigm.encode())).permutation(len(members))
-        kept += [members[number] for number in sorted(drawn[:per_paradigm].tolist())]
-    return kept
+        order = np.random.default_rng(zlib.crc32(paradigm.encode())).permutation(len(members))
+        sample += [members[number] for number in sorted(order[:per_paradigm].tolist())]
+    return sample
 
 
-def published(paths: Paths, key: str) -> list[Mapping[str, str | float]]:
+def read_published(paths: Paths, key: str) -> list[Mapping[str, str | float]]:
     """Accuracies of published models, one row per paradigm: UID, linguistics_term, and a share per
     model. BLiMP's file (github.com/alexwarstadt/blimp) has a 5-gram model, an LSTM, Transformer-XL
     and GPT-2; its rows of means over paradigms are dropped."""

@@ -28,7 +28,7 @@ from rungwise.core.storage.outside import Paths, matching
 from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.suites.base import Measured, Rung, Suite
+from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import LanguageModel
@@ -62,7 +62,7 @@ class PerplexitySuite(Suite):
     contiguous: bool = False  # read the lines of `path` as one text; false: each line begins anew
 
     @model_validator(mode="after")
-    def _of_lines(self) -> Self:
+    def _check_keys(self) -> Self:
         if self.path is None and self.contiguous:
             raise ValueError("contiguous is of lines; set path, or leave contiguous out")
         if self.path is not None and self.documents is not None:
@@ -72,19 +72,19 @@ class PerplexitySuite(Suite):
     def serves(self, rung: Rung) -> bool:
         return isinstance(rung.model, LanguageModel)
 
-    def measure(self, rung: Rung, name: str) -> Measured:
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
         (end,) = rung.special.require("end")
         if self.path is not None:
-            texts = _lines(rung, self.path, f"measure.{name}.path", end)
+            texts = _read_lines(rung, self.path, f"measure.{name}.path", end)
         else:
-            texts = sorted(_held_out(rung, end), key=lambda text: text.name)
+            texts = sorted(_held_out_texts(rung, end), key=lambda text: text.name)
             if self.documents is not None:
                 texts = [texts[index] for index in evenly(len(texts), self.documents)]
         nats = -_sums(rung.model, [text.ids for text in texts], self.contiguous)
         tokens, sizes = [len(text.ids) for text in texts], [text.size for text in texts]
         names, groups = [text.name for text in texts], [""] * len(texts)
         part = "" if rung.model.is_exact else PSEUDO
-        return Measured(
+        return SuiteResult(
             [
                 Items(name, metric, names, groups, np.stack([nats, np.array(units)], axis=1), part)
                 for metric, units in (("perplexity", tokens), ("bits_per_byte", sizes))
@@ -103,7 +103,7 @@ def _sums(
     return np.array([part.sum() for part in np.split(scores, ends[:-1])])
 
 
-def _held_out(rung: Rung, end: int) -> Iterator[_Text]:
+def _held_out_texts(rung: Rung, end: int) -> Iterator[_Text]:
     sizes = {}
     for row in CorpusSummary.of(rung.corpus).files:
         if row.split != "validation":
@@ -112,16 +112,16 @@ def _held_out(rung: Rung, end: int) -> Iterator[_Text]:
             text = " ".join(document.sentences)
             sizes[document_hash(f"{row.source}\0{document.id}")] = len(text.encode("utf-8"))
     for row in TokensSummary.of(rung.tokens).files_of("validation"):
-        read = TokensFile(rung.tokens.folder.local(row.file)).text()
-        ids, starts = close_documents(read, end)
+        tokens = TokensFile(rung.tokens.folder.local(row.file)).text()
+        ids, starts = close_documents(tokens, end)
         flat = ids.tolist()
-        for number, document in enumerate(read.documents.tolist()):
+        for number, document in enumerate(tokens.documents.tolist()):
             if document in sizes:
                 text = flat[starts[number] : starts[number + 1]]
                 yield _Text(f"{document:016x}", text, sizes[document])
 
 
-def _lines(rung: Rung, paths: Paths, key: str, end: int) -> list[_Text]:
+def _read_lines(rung: Rung, paths: Paths, key: str, end: int) -> list[_Text]:
     """The non-blank lines of all files. Raises DataError if there is none."""
     names, lines = [], []
     for file in matching(paths, key):

@@ -13,7 +13,6 @@ measures. Ties, as among static vectors, share the credit.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,14 +27,14 @@ from pydantic import Field
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import Measured, Rung, Suite
+from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
 from rungwise.instances.order import evenly
 
 PAIRS = "pairs.json"
 NEIGHBOURS = "neighbours.json"
-_NEAREST = 3  # occurrences shown
+_NEAREST = 3  # occurrences to list
 
 
 class PolysemySuite(Suite):
@@ -51,8 +50,8 @@ class PolysemySuite(Suite):
     def serves(self, rung: Rung) -> bool:
         return reads_words(rung)
 
-    def measure(self, rung: Rung, name: str) -> Measured:
-        reader, texts = word_reader(rung), textbook()
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        reader, texts = word_reader(rung), read_textbook()
         held_out = _held_out(rung, list(texts), self.occurrences)
         credits: list[tuple[str, str, NDArray[np.float64]]] = []  # name, group, (K,)
         pairs: dict[str, Any] = {}
@@ -62,52 +61,44 @@ class PolysemySuite(Suite):
             states = reader.layers([occurrence.sentence for occurrence in occurrences]).layers
             cosines = [classifiers.cosines(layer, layer) for layer in states]
             pairs[word] = {
-                "occurrences": [occurrence.as_data() for occurrence in occurrences],
+                "occurrences": [
+                    _sentence_data(each.sentence) | {"sense": each.sense} for each in occurrences
+                ],
                 "cosines": [layer.round(4).tolist() for layer in cosines],
             }
-            for place in _with_partners(senses):
-                credit = np.array([credit_of(layer, senses, place) for layer in cosines])
-                credits.append((f"{word} {place}", word, credit))
-            nearest[word] = _nearest(reader, states, held_out[word])
+            for place, sense in enumerate(senses):
+                if senses.count(sense) > 1:
+                    credit = [nearest_credit(layer, senses, place) for layer in cosines]
+                    credits.append((f"{word} {place}", word, np.array(credit)))
+            nearest[word] = _nearest_occurrences(reader, states, held_out[word])
         names, groups, credit = zip(*credits, strict=True)
         items = [
-            Items(
-                name,
-                "accuracy",
-                list(names),
-                list(groups),
-                np.stack([of_layer, np.ones(len(of_layer))], axis=1),
-                f"layer {layer}",
-            )
-            for layer, of_layer in enumerate(np.stack(credit, axis=1))
+            Items.of_credit(name, f"layer {layer}", list(names), list(groups), layer_credit)
+            for layer, layer_credit in enumerate(np.stack(credit, axis=1))
         ]
         neighbours = {
             "words": _nearest_words(reader, list(texts), self.words),
             "occurrences": nearest,
         }
-        return Measured(items, {PAIRS: _json(pairs), NEIGHBOURS: _json(neighbours)})
+        return SuiteResult(items, {PAIRS: pairs, NEIGHBOURS: neighbours})
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    sentence: Sentence  # with one word asked
+    sentence: Sentence  # with one word
     sense: str
 
-    def as_data(self) -> dict[str, Any]:
-        """The text with the word's position, for the page."""
-        return _shown(self.sentence) | {"sense": self.sense}
 
-
-def textbook() -> dict[str, list[Occurrence]]:
+def read_textbook() -> dict[str, list[Occurrence]]:
     file = resources.files("rungwise.evaluation.suites") / "polysemy.yaml"
     data = yaml.safe_load(file.read_text("utf-8"))
     return {
-        word: [Occurrence(_marked(row["text"]), row["sense"]) for row in rows]
+        word: [Occurrence(_parse_marked(row["text"]), row["sense"]) for row in rows]
         for word, rows in data.items()
     }
 
 
-def credit_of(cosines: NDArray[np.float64], senses: Sequence[str], place: int) -> float:
+def nearest_credit(cosines: NDArray[np.float64], senses: Sequence[str], place: int) -> float:
     """1 if the occurrence nearest to `place` has its sense; for ties, the share that has."""
     others = [other for other in range(len(senses)) if other != place]
     most = max(cosines[place][other] for other in others)
@@ -115,27 +106,22 @@ def credit_of(cosines: NDArray[np.float64], senses: Sequence[str], place: int) -
     return sum(senses[other] == senses[place] for other in nearest) / len(nearest)
 
 
-def _with_partners(senses: Sequence[str]) -> list[int]:
-    return [place for place, sense in enumerate(senses) if senses.count(sense) > 1]
-
-
-def _nearest(
+def _nearest_occurrences(
     reader: WordReader, states_KNE: NDArray[np.float32], pool: Sequence[Sentence]
 ) -> list[list[list[dict[str, Any]]]]:
     if not pool:
         return [[[] for _ in layer] for layer in states_KNE]
-    found = reader.layers(pool).layers
-    rows = []
-    for layer, others in zip(states_KNE, found, strict=True):
+    layers = []
+    for layer, others in zip(states_KNE, reader.layers(pool).layers, strict=True):
         cosines = classifiers.cosines(layer, others)
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :_NEAREST]
-        rows.append(
+        layers.append(
             [
-                [_shown(pool[n]) | {"cosine": round(float(row[n]), 4)} for n in chosen.tolist()]
-                for row, chosen in zip(cosines, best, strict=True)
+                [_sentence_data(pool[n]) | {"cosine": round(float(row[n]), 4)} for n in order]
+                for row, order in zip(cosines, best.tolist(), strict=True)
             ]
         )
-    return rows
+    return layers
 
 
 def _nearest_words(
@@ -145,16 +131,16 @@ def _nearest_words(
     if reader.table is None:
         return None
     # After a space, as usual in text: byte-level BPE has separate tokens for this.
-    asked = [Sentence(f"a {word}", ((2, 2 + len(word)),)) for word in words]
-    vectors = dataclasses.replace(reader, encoder=None).layers(asked).layers[0]
+    sentences = [Sentence(f"a {word}", ((2, 2 + len(word)),)) for word in words]
+    vectors = dataclasses.replace(reader, encoder=None).layers(sentences).layers[0]
     ids, texts = _whole_words(reader)
     cosines = classifiers.cosines(vectors, reader.table.vectors(ids))
-    found = {}
+    nearest = {}
     for word, row in zip(words, cosines, strict=True):
         order = np.argsort(-row, kind="stable").tolist()
         best = [(texts[n], round(float(row[n]), 4)) for n in order if texts[n].lower() != word]
-        found[word] = best[:count]
-    return found
+        nearest[word] = best[:count]
+    return nearest
 
 
 def _whole_words(reader: WordReader) -> tuple[list[int], list[str]]:
@@ -168,28 +154,25 @@ def _whole_words(reader: WordReader) -> tuple[list[int], list[str]]:
     behind = splitter.encode_batch(
         [f"a {text}" for text in texts.values()], add_special_tokens=False
     )
-    kept = [
+    whole = [
         number
         for (number, text), encoding in zip(texts.items(), behind, strict=True)
         if encoding.ids[-1] == number
         and encoding.offsets[-1][1] == 2 + len(text)
         and len(encoding.ids) == 2
     ]
-    return kept, [texts[number] for number in kept]
+    return whole, [texts[number] for number in whole]
 
 
 def _held_out(rung: Rung, words: Sequence[str], most: int) -> dict[str, list[Sentence]]:
-    """Held-out sentences with each word, asked once per sentence."""
+    """Held-out sentences with each word, up to `most`, the word's first place in each."""
     patterns = {word: re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE) for word in words}
-    found: dict[str, list[Sentence]] = {word: [] for word in words}
+    matches: dict[str, list[Sentence]] = {word: [] for word in words}
     for text in _sentences(rung):
         for word, pattern in patterns.items():
             if match := pattern.search(text):
-                found[word].append(Sentence(text, (match.span(),)))
-    return {
-        word: [sentences[n] for n in evenly(len(sentences), most)]
-        for word, sentences in found.items()
-    }
+                matches[word].append(Sentence(text, (match.span(),)))
+    return {word: [each[n] for n in evenly(len(each), most)] for word, each in matches.items()}
 
 
 def _sentences(rung: Rung) -> Iterator[str]:
@@ -199,15 +182,11 @@ def _sentences(rung: Rung) -> Iterator[str]:
                 yield from document.sentences
 
 
-def _marked(text: str) -> Sentence:
+def _parse_marked(text: str) -> Sentence:
     before, word, after = text.split("*")
     return Sentence(before + word + after, ((len(before), len(before) + len(word)),))
 
 
-def _shown(sentence: Sentence) -> dict[str, Any]:
+def _sentence_data(sentence: Sentence) -> dict[str, Any]:
     ((first, end),) = sentence.words
     return {"text": sentence.text, "first": first, "end": end}
-
-
-def _json(data: Any) -> bytes:
-    return json.dumps(data, ensure_ascii=False).encode("utf-8")

@@ -20,9 +20,8 @@ Linguistics 48). The first part is a baseline that knows only the word.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -33,7 +32,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import Measured, Rung, Suite
+from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import (
@@ -69,43 +68,44 @@ class ProbeSuite(Suite):
     def serves(self, rung: Rung) -> bool:
         return reads_words(rung)
 
-    def measure(self, rung: Rung, name: str) -> Measured:
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
         reader = word_reader(rung)
         train, test = (
-            _read(self.format, getattr(self, split), f"measure.{name}.{split}", most, reader)
+            _read_split(self.format, getattr(self, split), f"measure.{name}.{split}", most, reader)
             for split, most in (("train", self.train_words), ("test", self.test_words))
         )
         order = classifiers.by_frequency(train.tags)
-        place = {tag: number for number, tag in enumerate(order)}
-        classes = np.array([place[tag] for tag in train.tags])
-        right = np.array([place.get(tag, -1) for tag in test.tags])  # -1: not in train
-        layers, asked_layers = classifiers.standardised(train.states.layers, test.states.layers)
-        mix = classifiers.by_mix(layers, classes, asked_layers)
-        predicted = {
-            "most frequent": most_frequent(train.words, classes, test.words),
-            "linear mix": mix.predicted,
-        }
-        ambiguous = ambiguous_words(train.words, classes, test.words)
-        of_ambiguous = {"same word most frequent": predicted["most frequent"]}
-        for layer, states in enumerate(zip(train.states.layers, test.states.layers, strict=True)):
-            predicted[f"linear layer {layer}"] = classifiers.by_line(states[0], classes, states[1])
-            found = by_same_word(ambiguous, states[0], classes, states[1])
-            of_ambiguous[f"same word layer {layer}"] = found
-        everywhere, asked = np.arange(len(right)), np.sort(_all(at for _, at in ambiguous))
-        groups = _groups(order, test.tags)
-        items = []
-        for places, parts in ((everywhere, predicted), (asked, of_ambiguous)):
-            for part, found in parts.items() if len(places) else ():
-                credit = (found == right).astype(np.float64)[places]
-                numbers = np.stack([credit, np.ones(len(credit))], axis=1)
-                names, of_group = ([each[at] for at in places] for each in (test.names, groups))
-                items.append(Items(name, "accuracy", names, of_group, numbers, part))
+        classes, truth = (classifiers.number_classes(order, each.tags) for each in (train, test))
+        ambiguous = find_ambiguous(train.words, classes, test.words)
+        layers = classifiers.standardised(train.states.layers, test.states.layers)
+        mix = classifiers.by_mix(layers[0], classes, layers[1])
+        frequent = most_frequent(train.words, classes, test.words)
+        predictions = {"most frequent": frequent, "linear mix": mix.classes}
+        same_word = {"same word most frequent": frequent}
+        for layer, (train_NE, test_ME) in enumerate(
+            zip(train.states.layers, test.states.layers, strict=True)
+        ):
+            predictions[f"linear layer {layer}"] = classifiers.by_line(train_NE, classes, test_ME)
+            nearest = by_same_word(ambiguous, train_NE, classes, test_ME)
+            same_word[f"same word layer {layer}"] = nearest
+        # The tag of each word, or its span type for span tags.
+        groups = [t.partition("-")[2] or t for t in test.tags] if marks_spans(order) else test.tags
+        places = sorted(place for _, places in ambiguous for place in places.tolist())
+        items = [
+            Items.of_credit(name, part, test.names, groups, tags == truth)
+            for part, tags in predictions.items()
+        ]
+        if places:
+            items += [
+                Items.of_credit(name, part, test.names, groups, tags == truth).select(places)
+                for part, tags in same_word.items()
+            ]
         report = mix.as_data() | {
             "words": {"train": len(train.words), "test": len(test.words)},
             "without_piece": train.states.without_piece + test.states.without_piece,
             "in_windows": train.states.in_windows + test.states.in_windows,
         }
-        return Measured(items, {MIX: json.dumps(report).encode("utf-8")})
+        return SuiteResult(items, {MIX: report})
 
 
 class _Split(NamedTuple):
@@ -115,27 +115,26 @@ class _Split(NamedTuple):
     states: WordStates
 
 
-def most_frequent(words: Sequence[str], classes: Classes, asked: Sequence[str]) -> Classes:
-    """The most frequent class of each word asked; the overall one (0) for unseen words."""
-    of_word: dict[str, Counter[int]] = defaultdict(Counter)
-    for word, number in zip(words, classes.tolist(), strict=True):
-        of_word[word][number] += 1
-    best = {
-        word: min(counts, key=lambda number: (-counts[number], number))
-        for word, counts in of_word.items()
-    }
-    return np.array([best.get(word, 0) for word in asked], np.int64)
+def most_frequent(
+    train_words: Sequence[str], classes: Classes, test_words: Sequence[str]
+) -> Classes:
+    """The most frequent class of each test word; the overall one (0) for unseen words."""
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    for word, number in zip(train_words, classes.tolist(), strict=True):
+        counts[word][number] += 1
+    best = {word: min(each, key=lambda n: (-each[n], n)) for word, each in counts.items()}
+    return np.array([best.get(word, 0) for word in test_words], np.int64)
 
 
-def ambiguous_words(
-    words: Sequence[str], classes: Classes, asked: Sequence[str]
+def find_ambiguous(
+    train_words: Sequence[str], classes: Classes, test_words: Sequence[str]
 ) -> list[tuple[Places, Places]]:
-    """Positions, in `words` and in `asked`, of each word asked that has several classes."""
-    at_train, at_asked = _places(words), _places(asked)
+    """Positions, in train and in test, of each test word that has several classes."""
+    train, test = _places(train_words), _places(test_words)
     return [
-        (at_train[word], at)
-        for word, at in at_asked.items()
-        if word in at_train and len(np.unique(classes[at_train[word]])) > 1
+        (train[word], places)
+        for word, places in test.items()
+        if word in train and len(np.unique(classes[train[word]])) > 1
     ]
 
 
@@ -146,15 +145,15 @@ def by_same_word(
     test_ME: NDArray[np.float32],
 ) -> Classes:
     """The class (M,) of the word's nearest occurrence in train; -1 for unambiguous words."""
-    found = np.full(len(test_ME), -1)
-    for known, asked in ambiguous:
-        found[asked] = classifiers.by_neighbours(
-            train_NE[known], classes_N[known], test_ME[asked], neighbours=1
+    nearest = np.full(len(test_ME), -1)
+    for train, test in ambiguous:
+        nearest[test] = classifiers.by_neighbours(
+            train_NE[train], classes_N[train], test_ME[test], neighbours=1
         )
-    return found
+    return nearest
 
 
-def _read(
+def _read_split(
     data: ConllFormat | ConlluFormat, paths: Paths, key: str, most: int, reader: WordReader
 ) -> _Split:
     counts: Counter[str] = Counter()
@@ -163,13 +162,13 @@ def _read(
     words = sum(len(each.words) for each in sentences)
     if not words:
         raise DataError(f"{key}: expected tagged words, found none in {files[0].uri}; change {key}")
-    wanted = max(1, round(len(sentences) * most / words))
-    chosen = [sentences[index] for index in evenly(len(sentences), wanted)]
+    number = max(1, round(len(sentences) * most / words))
+    sentences = [sentences[index] for index in evenly(len(sentences), number)]
     return _Split(
-        [f"{each.where} {place}" for each in chosen for place in range(len(each.words))],
-        [word.lower() for each in chosen for word in each.words],
-        [tag for each in chosen for tag in each.tags or ()],
-        reader.layers([Sentence.of_words(each.words) for each in chosen]),
+        [f"{each.where} {place}" for each in sentences for place in range(len(each.words))],
+        [word.lower() for each in sentences for word in each.words],
+        [tag for each in sentences for tag in each.tags or ()],
+        reader.layers([Sentence.of_words(each.words) for each in sentences]),
     )
 
 
@@ -178,12 +177,3 @@ def _places(words: Sequence[str]) -> dict[str, Places]:
     for place, word in enumerate(words):
         places[word].append(place)
     return {word: np.array(each) for word, each in places.items()}
-
-
-def _all(places: Iterable[Places]) -> Places:
-    return np.concatenate([np.zeros(0, np.int64), *places])
-
-
-def _groups(order: Sequence[str], tags: Sequence[str]) -> list[str]:
-    """The tag of each word, or its span type for span tags."""
-    return [tag.partition("-")[2] or tag for tag in tags] if marks_spans(order) else list(tags)

@@ -25,6 +25,8 @@ layer 0, if any) whose nearest means score best in cross-validation on train.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -36,7 +38,8 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
+from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
 from rungwise.instances.order import evenly
@@ -47,7 +50,7 @@ MIX = "mix.json"
 _NAMES = "classes_map.txt"
 _FOLDS = 5
 _POINTS = 150  # on the map of a word
-_SHOWN = 40  # characters on each side of the word
+_CONTEXT = 40  # characters on each side of the word
 
 
 class SensesSuite(FileSuite):
@@ -63,34 +66,33 @@ class SensesSuite(FileSuite):
     def serves(self, rung: Rung) -> bool:
         return reads_words(rung)
 
-    def measure(self, rung: Rung, name: str) -> Measured:
-        words = read(outside.matching(self.path, f"measure.{name}.path"), self.sentences_per_word)
-        read_words = [_read(word_reader(rung), word) for word in words]
-        predicted: dict[str, list[NDArray[np.int64]]] = {}
-        for each in read_words:
-            for part, classes in each.predicted(self.neighbours).items():
-                predicted.setdefault(part, []).append(classes)
-        mix, of_words = _mixed(read_words)
-        predicted["linear mix"] = of_words
-        names = [f"{word.word} {line}" for word in words for line in word.test.lines]
-        groups = [word.word for word in words for _ in word.test.lines]
-        right = np.concatenate([each.test_senses for each in read_words])
-        items = []
-        for part, classes in predicted.items():
-            credit = (np.concatenate(classes) == right).astype(np.float64)
-            numbers = np.stack([credit, np.ones(len(credit))], axis=1)
-            items.append(Items(name, "accuracy", names, groups, numbers, part))
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        files = outside.matching(self.path, f"measure.{name}.path")
+        reader = word_reader(rung)
+        words = [_encode(reader, each) for each in read_words(files, self.sentences_per_word)]
+        predictions: dict[str, list[Classes]] = defaultdict(list)
+        for word in words:
+            for part, classes in word.predict(self.neighbours).items():
+                predictions[part].append(classes)
+        mix, predictions["linear mix"] = _predict_by_mix(words)
+        names = [f"{each.word.word} {line}" for each in words for line in each.word.test.lines]
+        groups = [each.word.word for each in words for _ in each.word.test.lines]
+        truth = np.concatenate([each.test_senses for each in words])
+        items = [
+            Items.of_credit(name, part, names, groups, np.concatenate(classes) == truth)
+            for part, classes in predictions.items()
+        ]
         counts = {
-            key: sum(getattr(each, key) for each in read_words)
-            for key in ("without_piece", "in_windows")
+            "without_piece": sum(each.without_piece for each in words),
+            "in_windows": sum(each.in_windows for each in words),
         }
-        maps = {each.word.word: each.map() for each in read_words}
-        return Measured(items, {MIX: _json(mix.as_data() | counts), MAP: _json(maps)})
+        maps = {each.word.word: each.map() for each in words}
+        return SuiteResult(items, {MIX: mix.as_data() | counts, MAP: maps})
 
 
 @dataclass(frozen=True)
 class Split:
-    """Sentences with the word asked, and the sense number and line of each."""
+    """Sentences with the ambiguous word, and the sense number and line of each."""
 
     sentences: list[Sentence]
     senses: list[str]
@@ -106,13 +108,13 @@ class AmbiguousWord:
     train: Split
     test: Split
 
-    def shown(self, sense: str) -> str:
+    def sense_name(self, sense: str) -> str:
         """The readable name of a sense: `bank_bank_(geography)` gives `bank (geography)`."""
         return self.names[sense].removeprefix(f"{self.word}_").replace("_", " ")
 
 
 @dataclass(frozen=True)
-class _ReadWord:
+class _EncodedWord:
     """A word with its vectors; senses are numbered by frequency in train. Shapes: K layers, N and M
     sentences of train and test, E width, D size of a static vector."""
 
@@ -125,16 +127,15 @@ class _ReadWord:
     in_windows: int
 
     @property
-    def train_senses(self) -> NDArray[np.int64]:
-        return np.array([self.order.index(sense) for sense in self.word.train.senses])
+    def train_senses(self) -> Classes:
+        return classifiers.number_classes(self.order, self.word.train.senses)
 
     @property
-    def test_senses(self) -> NDArray[np.int64]:
+    def test_senses(self) -> Classes:
         """The senses (M,); -1 if not in train."""
-        place = {sense: number for number, sense in enumerate(self.order)}
-        return np.array([place.get(sense, -1) for sense in self.word.test.senses])
+        return classifiers.number_classes(self.order, self.word.test.senses)
 
-    def predicted(self, neighbours: int) -> dict[str, NDArray[np.int64]]:
+    def predict(self, neighbours: int) -> dict[str, Classes]:
         """The senses (M,) by every part that treats each word separately."""
         senses = self.train_senses
         spaces = {
@@ -143,39 +144,39 @@ class _ReadWord:
         }
         if self.contexts is not None:
             spaces["context"] = self.contexts
-        found = {"most frequent": np.zeros(self.test.shape[1], np.int64)}
+        predictions = {"most frequent": np.zeros(self.test.shape[1], np.int64)}
         for space, (train, test) in spaces.items():
-            found |= {
+            predictions |= {
                 f"nearest {space}": classifiers.by_centroid(train, senses, test),
                 f"neighbours {space}": classifiers.by_neighbours(train, senses, test, neighbours),
                 f"linear {space}": classifiers.by_line(train, senses, test),
             }
-        return found
+        return predictions
 
     def map(self) -> dict[str, Any]:
         """Test sentences in two dimensions, in the layer described at the head of this module."""
-        by_layer = [_folded(train, self.train_senses) for train in self.train]
+        by_layer = [_cross_validate(train, self.train_senses) for train in self.train]
         lowest = min(1, len(by_layer) - 1)
         layer = lowest + int(np.argmax(by_layer[lowest:]))
-        kept = evenly(self.test.shape[1], _POINTS).tolist()
-        points = plane(self.test[layer][kept])
+        places = evenly(self.test.shape[1], _POINTS).tolist()
+        points = project(self.test[layer][places])
         return {
             "layer": layer,
             "accuracy_in_folds_of_train": by_layer,
-            "senses": [self.word.shown(sense) for sense in self.order],
+            "senses": [self.word.sense_name(sense) for sense in self.order],
             "points": [
                 {
                     "x": round(float(x), 4),
                     "y": round(float(y), 4),
-                    "sense": int(self.test_senses[index]),
-                    "text": _around(self.word.test.sentences[index]),
+                    "sense": int(self.test_senses[place]),
+                    "text": _context(self.word.test.sentences[place]),
                 }
-                for index, (x, y) in zip(kept, points, strict=True)
+                for place, (x, y) in zip(places, points, strict=True)
             ],
         }
 
 
-def read(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
+def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
     """Read the words of all folders, sorted, with up to `most` sentences per split, evenly spread.
 
     Raises DataError for a missing file or a malformed line.
@@ -185,23 +186,23 @@ def read(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
         folder, _, name = file.uri.rpartition("/")
         folders.setdefault(folder, {})[name.removesuffix(".gz")] = file
     words = []
-    for folder, found in sorted(folders.items()):
+    for folder, by_name in sorted(folders.items()):
         needed = [_NAMES, *(f"{s}.{k}.txt" for s in ("train", "test") for k in ("data", "gold"))]
-        if missing := [name for name in needed if name not in found]:
+        if missing := [name for name in needed if name not in by_name]:
             raise DataError(
                 f"{folder}: expected the files of a word of CoarseWSD-20, {', '.join(needed)}, "
                 f"found no {missing[0]}; add it, or change the suite's path"
             )
-        names = {str(key): str(name) for key, name in json.loads(read_text(found[_NAMES])).items()}
+        names = {str(k): str(v) for k, v in json.loads(read_text(by_name[_NAMES])).items()}
         train, test = (
-            _split(found[f"{split}.data.txt"], found[f"{split}.gold.txt"], names, most)
+            _read_split(by_name[f"{split}.data.txt"], by_name[f"{split}.gold.txt"], names, most)
             for split in ("train", "test")
         )
         words.append(AmbiguousWord(folder.rpartition("/")[2], names, train, test))
     return words
 
 
-def plane(vectors_NE: NDArray[np.floating]) -> NDArray[np.float64]:
+def project(vectors_NE: NDArray[np.floating]) -> NDArray[np.float64]:
     """The first two principal components (N, 2), each with its largest coordinate positive."""
     centred = vectors_NE.astype(np.float64) - vectors_NE.mean(axis=0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
@@ -211,37 +212,38 @@ def plane(vectors_NE: NDArray[np.floating]) -> NDArray[np.float64]:
     return points * np.where(peaks < 0, -1.0, 1.0)
 
 
-def _split(data: SourceFile, gold: SourceFile, names: dict[str, str], most: int | None) -> Split:
+def _read_split(
+    data: SourceFile, gold: SourceFile, names: dict[str, str], most: int | None
+) -> Split:
     lines, senses = split_lines(read_text(data)), split_lines(read_text(gold))
     if len(lines) != len(senses):
         raise DataError(
             f"{gold.uri}: expected a sense for each of the {len(lines)} lines of {data.uri}, "
             f"found {len(senses)}; fetch both again"
         )
-    kept = range(len(lines)) if most is None else evenly(len(lines), most).tolist()
+    numbers = range(len(lines)) if most is None else evenly(len(lines), most).tolist()
     sentences = []
-    for index in kept:
-        place, _, text = lines[index].partition("\t")
+    for number in numbers:
+        place, _, text = lines[number].partition("\t")
         words = text.split(" ")
         if not place.isdigit() or int(place) >= len(words):
             raise DataError(
-                f"{data.uri}:{index + 1}: expected the place of a word, a tab and the sentence, "
-                f"found {shown(lines[index])}; mend the line"
+                f"{data.uri}:{number + 1}: expected the place of a word, a tab and the sentence, "
+                f"found {shown(lines[number])}; mend the line"
             )
-        if senses[index] not in names:
+        if senses[number] not in names:
             raise DataError(
-                f"{gold.uri}:{index + 1}: expected one of the senses {', '.join(names)}, found "
-                f"{shown(senses[index])}; mend the line, or {_NAMES}"
+                f"{gold.uri}:{number + 1}: expected one of the senses {', '.join(names)}, found "
+                f"{shown(senses[number])}; mend the line, or {_NAMES}"
             )
         sentences.append(Sentence.of_words(words, [int(place)]))
-    return Split(sentences, [senses[index] for index in kept], [index + 1 for index in kept])
+    return Split(sentences, [senses[n] for n in numbers], [n + 1 for n in numbers])
 
 
-def _read(reader: WordReader, word: AmbiguousWord) -> _ReadWord:
+def _encode(reader: WordReader, word: AmbiguousWord) -> _EncodedWord:
     train, test = reader.layers(word.train.sentences), reader.layers(word.test.sentences)
-    around = [reader.contexts(split.sentences) for split in (word.train, word.test)]
-    first, second = around
-    return _ReadWord(
+    first, second = (reader.contexts(split.sentences) for split in (word.train, word.test))
+    return _EncodedWord(
         word,
         classifiers.by_frequency(word.train.senses),
         train.layers,
@@ -252,42 +254,40 @@ def _read(reader: WordReader, word: AmbiguousWord) -> _ReadWord:
     )
 
 
-def _mixed(words: list[_ReadWord]) -> tuple[classifiers.Mix, list[NDArray[np.int64]]]:
+def _predict_by_mix(words: Sequence[_EncodedWord]) -> tuple[classifiers.Mix, list[Classes]]:
     """Learn one mix of layers for all words, each with its own senses; the senses by word."""
     begins = np.cumsum([0, *(len(each.order) for each in words)])
     both = [classifiers.standardised(each.train, each.test) for each in words]
     train, test = (np.concatenate(parts, axis=1) for parts in zip(*both, strict=True))
-    allowed = []
-    for split in ("train", "test"):
-        rows = []
-        for number, each in enumerate(words):
-            own = np.zeros((getattr(each, split).shape[1], begins[-1]), np.bool_)
-            own[:, begins[number] : begins[number + 1]] = True
-            rows.append(own)
-        allowed.append(np.concatenate(rows))
+    sense_C = np.arange(begins[-1])
+    allowed = [
+        np.concatenate(
+            [
+                np.tile((begin <= sense_C) & (sense_C < end), (split.shape[1], 1))
+                for split, begin, end in zip(splits, begins[:-1], begins[1:], strict=True)
+            ]
+        )
+        for splits in ([each.train for each in words], [each.test for each in words])
+    ]
     senses = [each.train_senses + begin for each, begin in zip(words, begins, strict=False)]
     mix = classifiers.by_mix(train, np.concatenate(senses), test, *allowed)
     ends = np.cumsum([each.test.shape[1] for each in words])[:-1]
-    found = np.split(mix.predicted, ends)
-    return mix, [classes - begin for classes, begin in zip(found, begins, strict=False)]
+    by_word = np.split(mix.classes, ends)
+    return mix, [classes - begin for classes, begin in zip(by_word, begins, strict=False)]
 
 
-def _folded(vectors_NE: NDArray[np.float32], senses_N: NDArray[np.int64]) -> float:
+def _cross_validate(vectors_NE: NDArray[np.float32], senses_N: Classes) -> float:
     """The cross-validated accuracy of the nearest mean."""
-    fold = np.arange(len(senses_N)) % _FOLDS
+    fold_N = np.arange(len(senses_N)) % _FOLDS
     right = 0
-    for number in range(_FOLDS):
-        inside, held = fold != number, fold == number
-        if inside.any() and held.any():
-            found = classifiers.by_centroid(vectors_NE[inside], senses_N[inside], vectors_NE[held])
-            right += int((found == senses_N[held]).sum())
+    for fold in range(_FOLDS):
+        train, test = fold_N != fold, fold_N == fold
+        if train.any() and test.any():
+            senses = classifiers.by_centroid(vectors_NE[train], senses_N[train], vectors_NE[test])
+            right += int((senses == senses_N[test]).sum())
     return right / len(senses_N)
 
 
-def _around(sentence: Sentence) -> str:
+def _context(sentence: Sentence) -> str:
     ((first, end),) = sentence.words
-    return sentence.text[max(0, first - _SHOWN) : end + _SHOWN]
-
-
-def _json(data: Any) -> bytes:
-    return json.dumps(data, ensure_ascii=False).encode("utf-8")
+    return sentence.text[max(0, first - _CONTEXT) : end + _CONTEXT]

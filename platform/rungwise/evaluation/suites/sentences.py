@@ -23,7 +23,7 @@ from pydantic import Field, field_validator
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import matching
 from rungwise.core.storage.store_errors import reached
-from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
 from rungwise.evaluation.suites.words import cosines
@@ -55,7 +55,7 @@ class SentencesSuite(FileSuite):
     def serves(self, rung: Rung) -> bool:
         return reads_words(rung)
 
-    def measure(self, rung: Rung, name: str) -> Measured:
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
         pairs = self._pairs(f"measure.{name}.path")
         texts = [text for pair in pairs for text in (pair.text, str(pair.second))]
         gold = np.array([float(str(pair.target)) for pair in pairs])
@@ -64,7 +64,7 @@ class SentencesSuite(FileSuite):
         for part, vectors in _vectors(rung, texts).items():
             numbers = np.stack([gold, cosines(vectors[0::2], vectors[1::2])], axis=1)
             items.append(Items(name, "correlation", names, groups, numbers, part))
-        return Measured(items)
+        return SuiteResult(items)
 
     def _pairs(self, key: str) -> list[Text]:
         pairs: list[Text] = []

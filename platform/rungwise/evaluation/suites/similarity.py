@@ -22,9 +22,9 @@ import numpy as np
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import matching
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.evaluation.suites.base import FileSuite, Measured, Rung
+from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.words import KNOWN, cosines, share_known, vectors_of
+from rungwise.evaluation.suites.words import KNOWN, cosines, word_vectors
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
 from rungwise.tasks.kinds.examples import Text
@@ -48,7 +48,7 @@ class SimilaritySuite(FileSuite):
     def serves(self, rung: Rung) -> bool:
         return isinstance(rung.model, WordVectors)
 
-    def measure(self, rung: Rung, name: str) -> Measured:
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
         items: list[Items] = []
         key = f"measure.{name}.path"
         sets: dict[str, str] = {}
@@ -62,22 +62,22 @@ class SimilaritySuite(FileSuite):
             pairs = list(_PAIRS.read(file, "", Counter()))
             if not pairs:
                 raise DataError(f"{file.uri}: expected pairs of words, found none; change {key}")
-            items += _of_set(rung, name, _set_name(file), pairs)
-        return Measured(items)
+            items += _set_items(rung, name, _set_name(file), pairs)
+        return SuiteResult(items)
 
 
-def _of_set(rung: Rung, suite: str, part: str, pairs: Sequence[Text]) -> list[Items]:
-    first, knows_first = vectors_of(rung, [pair.text for pair in pairs])
-    second, knows_second = vectors_of(rung, [str(pair.second) for pair in pairs])
+def _set_items(rung: Rung, suite: str, part: str, pairs: Sequence[Text]) -> list[Items]:
+    first, knows_first = word_vectors(rung, [pair.text for pair in pairs])
+    second, knows_second = word_vectors(rung, [str(pair.second) for pair in pairs])
     known = knows_first & knows_second
-    names = [pair.where for pair in pairs]
-    shares = share_known(suite, names, [""] * len(names), known, f"{part} {KNOWN}")
+    names, groups = [pair.where for pair in pairs], [""] * len(pairs)
+    shares = Items.of_credit(suite, f"{part} {KNOWN}", names, groups, known)
     if known.sum() < FEWEST:
         return [shares]
     gold = np.array([float(str(pair.target)) for pair in pairs])
-    numbers = np.stack([gold, cosines(first, second)], axis=1)[known]
-    kept = [name for name, is_known in zip(names, known, strict=True) if is_known]
-    return [Items(suite, "correlation", kept, [""] * len(kept), numbers, part), shares]
+    numbers = np.stack([gold, cosines(first, second)], axis=1)
+    items = Items(suite, "correlation", names, groups, numbers, part)
+    return [items.select(np.flatnonzero(known).tolist()), shares]
 
 
 def _set_name(file: SourceFile) -> str:

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from rungwise.evaluation.suites.base import Measured, Rung, Suite
+from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import LanguageModel
 
@@ -35,7 +35,7 @@ class SpeedSuite(Suite):
 
     @field_validator("lengths")
     @classmethod
-    def _different(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_lengths(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
         if min(lengths) < 1 or len({*lengths}) < len(lengths):
             raise ValueError(f"expected different numbers from 1, found {list(lengths)}")
         return lengths
@@ -43,20 +43,20 @@ class SpeedSuite(Suite):
     def serves(self, rung: Rung) -> bool:
         return isinstance(rung.model, LanguageModel)
 
-    def measure(self, rung: Rung, name: str) -> Measured:
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
         ordinary = sorted(set(range(rung.model.vocab_size)) - set(rung.special.ids))
         rng = np.random.default_rng(0)
         texts = [rng.choice(ordinary, length).tolist() for length in self.lengths]
         seconds = np.zeros((1 + self.rounds, len(texts)))  # the first round warms up
-        for of_round in seconds:
+        for round_seconds in seconds:
             for place, text in enumerate(texts):
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 rung.model.log_probabilities([text])
-                of_round[place] = time.perf_counter() - begun
+                round_seconds[place] = time.perf_counter() - start
         names = [str(number) for number in range(1, 1 + self.rounds)]
         items = []
-        for length, took in zip(self.lengths, seconds[1:].T, strict=True):
-            numbers = np.stack([np.full(self.rounds, float(length)), took], axis=1)
+        for length, durations in zip(self.lengths, seconds[1:].T, strict=True):
+            numbers = np.stack([np.full(self.rounds, float(length)), durations], axis=1)
             part, groups = f"length {length}", [""] * self.rounds
             items.append(Items(name, "tokens_per_second", names, groups, numbers, part))
-        return Measured(items)
+        return SuiteResult(items)

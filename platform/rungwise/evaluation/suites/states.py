@@ -1,7 +1,7 @@
 """Vectors of words in sentences, layer by layer.
 
     sentence      the bank of the river
-    words asked       ----                      as character spans
+    words             ----                      as character spans
     pieces        the | ban | ##k | of | ...    that share a character with the word
     row           [CLS] the ban ##k of the river [SEP]      for masked models
                   [END] the ban ##k of the river            for all others
@@ -39,25 +39,25 @@ _MOST_TOKENS = 1 << 13  # per batch, padding included
 
 @dataclass(frozen=True)
 class Sentence:
-    """A text, and the words asked as character spans [first, end)."""
+    """A text, and words of it as character spans [first, end)."""
 
     text: str
     words: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of_words(cls, words: Sequence[str], asked: Iterable[int] | None = None) -> Sentence:
-        """Write the words as a sentence; ask those at `asked`, or all."""
+    def of_words(cls, words: Sequence[str], places: Iterable[int] | None = None) -> Sentence:
+        """Write the words as a sentence with those at `places`, or all."""
         text, spans = "", []
         for blank, word in zip(blanks_before(words), words, strict=True):
             text += blank
             spans.append((len(text), len(text) + len(word)))
             text += word
-        return cls(text, tuple(spans if asked is None else (spans[place] for place in asked)))
+        return cls(text, tuple(spans if places is None else (spans[place] for place in places)))
 
 
 @dataclass(frozen=True)
 class WordStates:
-    """Vectors of all words asked, in the order of sentences. `without_piece` counts words with zero
+    """Vectors of the words of all sentences, in order. `without_piece` counts words with zero
     vectors, `in_windows` words of sentences too long to be read at once."""
 
     layers: NDArray[np.float32]  # (K, N, E)
@@ -66,7 +66,7 @@ class WordStates:
 
 
 class _Pieces(NamedTuple):
-    """The ids of a sentence, and (number, pieces) of each word asked."""
+    """The ids of a sentence, and (number, pieces) of each of its words."""
 
     ids: list[int]
     words: list[tuple[int, range]]
@@ -87,17 +87,17 @@ class WordReader:
     closes: int | None
 
     def layers(self, sentences: Sequence[Sentence]) -> WordStates:
-        """The vectors of all words asked, in every layer."""
+        """The vectors of the words of all sentences, in every layer."""
         split = self._split(sentences)
         count = sum(len(each.words) for each in split)
         without = sum(not pieces for each in split for _, pieces in each.words)
         if self.encoder is None:
-            return WordStates(self._of_table(split, count), without, 0)
-        layers, in_windows = self._of_encoder(self.encoder, split, count)
+            return WordStates(self._table_means(split, count), without, 0)
+        layers, in_windows = self._layer_means(self.encoder, split, count)
         return WordStates(layers, without, in_windows)
 
     def contexts(self, sentences: Sequence[Sentence]) -> NDArray[np.float32] | None:
-        """For each word asked, the mean (N, E) of the table's vectors of the sentence's other
+        """For each word, the mean (N, E) of the table's vectors of the sentence's other
         pieces: what a static rung knows of its context. None without a table."""
         if self.table is None:
             return None
@@ -115,26 +115,26 @@ class WordReader:
         encodings = self.splitter.encode_batch(texts, add_special_tokens=False)
         for sentence, encoding in zip(sentences, encodings, strict=True):
             words = []
-            for pieces in pieces_of(encoding.offsets, sentence.words):
+            for pieces in find_pieces(encoding.offsets, sentence.words):
                 words.append((number, pieces))
                 number += 1
             split.append(_Pieces(encoding.ids, words))
         return split
 
-    def _of_table(self, split: Sequence[_Pieces], count: int) -> NDArray[np.float32]:
+    def _table_means(self, split: Sequence[_Pieces], count: int) -> NDArray[np.float32]:
         assert self.table is not None, "a rung without layers and without a table"
         ids = [each.ids[place] for each in split for _, pieces in each.words for place in pieces]
         numbers = [number for each in split for number, pieces in each.words for _ in pieces]
         return _means(torch.from_numpy(self.table.vectors(ids))[None], numbers, count)
 
     @torch.no_grad()
-    def _of_encoder(
+    def _layer_means(
         self, encoder: Encoder, split: Sequence[_Pieces], count: int
     ) -> tuple[NDArray[np.float32], int]:
         frame = 1 if self.closes is None else 2
         room = None if encoder.max_length is None else encoder.max_length - frame
         lengths = [len(each.ids) for each in split]
-        asked: list[tuple[list[int], list[tuple[int, int]]]] = []  # row; (position, word number)
+        rows: list[tuple[list[int], list[tuple[int, int]]]] = []  # ids; (position, word number)
         for window in windows(lengths, room):
             each = split[window.text]
             places = [
@@ -144,24 +144,24 @@ class WordReader:
                 if window.first <= place < window.stop
             ]
             if places:
-                asked.append((self._row(each.ids, window.start, window.stop), places))
-        asked.sort(key=lambda row_and_places: len(row_and_places[0]))
-        found, numbers = [], []
-        while asked:
-            size = max(1, _MOST_TOKENS // len(asked[-1][0]))
-            batch, asked = asked[-size:], asked[:-size]
+                rows.append((self._row(each.ids, window.start, window.stop), places))
+        rows.sort(key=lambda row_and_places: len(row_and_places[0]))
+        states, numbers = [], []
+        while rows:
+            size = max(1, _MOST_TOKENS // len(rows[-1][0]))
+            batch, rows = rows[-size:], rows[:-size]
             layers = self._forward(encoder, [row for row, _ in batch])
-            rows = [row for row, (_, places) in enumerate(batch) for _ in places]
+            index = [row for row, (_, places) in enumerate(batch) for _ in places]
             columns = [place for _, places in batch for place, _ in places]
-            found.append(torch.stack([layer_BTE[rows, columns] for layer_BTE in layers]))
+            states.append(torch.stack([layer_BTE[index, columns] for layer_BTE in layers]))
             numbers += [number for _, places in batch for _, number in places]
-        if not found:
+        if not states:
             return np.zeros((encoder.num_layers + 1, count, encoder.width), np.float32), 0
         long = [room is not None and length > room for length in lengths]
         in_windows = sum(
             len(each.words) for each, is_long in zip(split, long, strict=True) if is_long
         )
-        return _means(torch.cat(found, dim=1), numbers, count), in_windows
+        return _means(torch.cat(states, dim=1), numbers, count), in_windows
 
     def _row(self, ids: list[int], start: int, stop: int) -> list[int]:
         if self.closes is not None:
@@ -194,7 +194,9 @@ def word_reader(rung: Rung) -> WordReader:
     return WordReader(rung.splitter, encoder, table, end, None)
 
 
-def pieces_of(offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[range]:
+def find_pieces(
+    offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]
+) -> list[range]:
     """The pieces that share a character with each word; both are character spans [first, end).
 
     Pieces may share one character, as its bytes do, and may include the space before a word.
@@ -206,9 +208,9 @@ def pieces_of(offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int
     ]
 
 
-def _means(found: torch.Tensor, numbers: list[int], count: int) -> NDArray[np.float32]:
+def _means(vectors: torch.Tensor, numbers: list[int], count: int) -> NDArray[np.float32]:
     """The mean (K, N, E) of each word's vectors (K, pieces, E); zeros for a word without any."""
     index = torch.tensor(numbers, dtype=torch.int64)
-    sums = torch.zeros(found.shape[0], count, found.shape[2]).index_add_(1, index, found)
+    sums = torch.zeros(vectors.shape[0], count, vectors.shape[2]).index_add_(1, index, vectors)
     sizes = torch.bincount(index, minlength=count).clamp(min=1)
     return (sums / sizes[:, None]).numpy()

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.evaluation.suites.base import Rung
-from rungwise.evaluation.suites.items import Items
 
 KNOWN = "known"  # the part with the share of known items
 
 
-def pieces_of(rung: Rung, words: Sequence[str]) -> list[list[int]]:
+def word_pieces(rung: Rung, words: Sequence[str]) -> list[list[int]]:
     """The ids of each word as within a text.
 
     With or without a space before it, whichever gives fewer pieces: a byte-level BPE includes the
@@ -28,9 +27,9 @@ def pieces_of(rung: Rung, words: Sequence[str]) -> list[list[int]]:
     return [min(second, first, key=len) for first, second in zip(alone, behind, strict=True)]
 
 
-def vectors_of(rung: Rung, words: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def word_vectors(rung: Rung, words: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The vectors (N, D) of words, and which (N,) are known; unknown ones have zeros."""
-    pieces = pieces_of(rung, words)
+    pieces = word_pieces(rung, words)
     flat = [piece for each in pieces for piece in each]
     vectors = rung.model.vectors(flat).astype(np.float64)
     known = vectors.any(axis=1) & ~np.isin(flat, list(rung.special.ids))
@@ -45,11 +44,3 @@ def cosines(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[
     """Row-wise cosines (N,) of two (N, D) arrays; 0 for zero vectors."""
     sizes = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return (first * second).sum(axis=1) / np.where(sizes == 0, 1.0, sizes)
-
-
-def share_known(
-    suite: str, names: list[str], groups: list[str], known: NDArray[np.bool_], part: str = KNOWN
-) -> Items:
-    """The share of items whose words are all known."""
-    numbers = np.stack([known.astype(np.float64), np.ones(len(names))], axis=1)
-    return Items(suite, "accuracy", names, groups, numbers, part)
