@@ -144,7 +144,10 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     assert (draft.id, draft.paragraphs, draft.reason) == ("a.txt:5", (), "not in its encoding")
     detail = "not utf-8: byte 0xe9 at offset 8"
     key = "corpus.sources.0.encoding"
-    assert draft.damage == Damage(str(path), "byte 5", 13, detail, key)
+    assert draft.damage is not None
+    assert list(draft.damage.model_dump().values()) == [
+        *(str(path), "byte 5", 13, "not in its encoding", detail, key)
+    ]
     assert (first.paragraphs, last.paragraphs) == (["fine"], ["fine too"])
     assert stopped(path, kind="text", documents="line") == (
         f"{path}, line 2: {detail}; mend the file, or change {key}, or set corpus.on_error=skip"

@@ -46,6 +46,10 @@ def drafts(count: int) -> list[RawDocument]:
     ]
 
 
+def damage(file: str, num_bytes: int, reason: str) -> Damage:
+    return Damage(file=file, place="", bytes=num_bytes, reason=reason, detail="cut", key="k")
+
+
 def write(ranges: list[list[RawDocument]], folder: Path, **rules: Any) -> CorpusSummary:
     chosen = rules_of(**{"held_out_fraction": 0.25} | rules)
     return write_corpus(ranges, chosen, "x", Folder.at(folder))
@@ -83,7 +87,7 @@ def test_sentences_given_are_left_alone() -> None:
     [
         (RawDocument("a", "", ["Just ten."]), "too short", "Just ten."),
         (RawDocument("a", "", [" \u200b "]), "no text", ""),
-        (RawDocument("a", "", [], reason="empty file"), "empty file", ""),
+        (RawDocument("a", "", [], damage=damage("a", 0, "empty file")), "empty file", ""),
     ],
 )
 def test_why_a_document_is_dropped(draft: RawDocument, reason: str, sample: str) -> None:
@@ -245,10 +249,7 @@ def test_near_duplicates_are_dropped_with_their_copies(tmp_path: Path) -> None:
 
 def test_damage_is_counted_and_the_first_is_listed() -> None:
     several = [
-        RawDocument(
-            f"{n}.gz", "x", [], reason="unsound", damage=Damage(f"{n}.gz", "", 5, "cut", "k")
-        )
-        for n in range(30)
+        RawDocument(f"{n}.gz", "x", [], damage=damage(f"{n}.gz", 5, "unsound")) for n in range(30)
     ]
     _, report = built(several)
     assert (report.skipped_parts, report.skipped_bytes) == (30, 150)

@@ -40,14 +40,13 @@ from rungwise.tokenizer import (
     special_ids,
     train,
 )
-from rungwise.tokenizer.choice import PROOF_BYTES, sample_corpus
 from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokenizer.cutting import find_rules
-from rungwise.tokenizer.encoder import Backend
-from rungwise.tokenizer.fast import NanoEncoder, matching_package
+from rungwise.tokenizer.encoder import PROOF_BYTES, Backend, sample_corpus
 from rungwise.tokenizer.hard_texts import hard_texts
 from rungwise.tokenizer.memo import MemoEncoder, MemoLimits
-from rungwise.tokenizer.rust import RustEncoder
+from rungwise.tokenizer.packages import GigaEncoder, NanoEncoder, matching_package
+from rungwise.tokenizer.reference import ReferenceEncoder, TextEncoder
 
 SENTENCES = (
     "He was playing while they play; players played, and the player plays (1,234 of them).",
@@ -103,19 +102,22 @@ def assert_same(encoded: Encoded, expected: Encoded, texts: pa.StringArray) -> N
         np.testing.assert_array_equal(encoded.word_starts, expected.word_starts)
 
 
-def backends_of(tokenizer: Tokenizer) -> list[Backend]:
-    """The backends that serve `tokenizer`, besides the reference."""
+def encoders_of(tokenizer: Tokenizer) -> list[TextEncoder]:
+    """The library, the memo, and the package that serves `tokenizer`, if there is one."""
     package = matching_package(tokenizer)
-    return ["memo"] if package is None else ["memo", package]
+    backends: list[Backend] = ["memo"] if package is None else ["memo", package]
+    return [
+        ReferenceEncoder(tokenizer),
+        *(make_encoder(tokenizer, backend) for backend in backends),
+    ]
 
 
 def check_on_nasty_texts(tokenizer: Tokenizer) -> None:
-    rust = make_encoder(tokenizer, "rust")
-    encoders = [make_encoder(tokenizer, backend) for backend in backends_of(tokenizer)]
+    reference, *encoders = encoders_of(tokenizer)
     assert isinstance(encoders[0], MemoEncoder)
     for seed in SEEDS:
         texts = hard_texts(seed, TEXTS_A_SEED)
-        expected, ids_alone = rust.encode(texts, words=True), rust.encode(texts)
+        expected, ids_alone = reference.encode(texts, words=True), reference.encode(texts)
         for encoder in encoders:
             assert_same(encoder.encode(texts, words=True), expected, texts)
             # The second time every piece was seen before.
@@ -142,9 +144,9 @@ def test_encoders_give_the_ids_of_the_library_with_published_vocabularies(
 def test_encoders_give_the_ids_of_the_library_on_any_text(texts: list[str], name: str) -> None:
     tokenizer = trained(name)
     array = pa.array(texts, pa.string())
-    expected = make_encoder(tokenizer, "rust").encode(array, words=True)
-    for backend in backends_of(tokenizer):
-        encoder = make_encoder(tokenizer, backend)
+    reference, *encoders = encoders_of(tokenizer)
+    expected = reference.encode(array, words=True)
+    for encoder in encoders:
         assert_same(encoder.encode(array, words=True), expected, array)
         assert_same(encoder.encode(array), replace(expected, word_starts=None), array)
 
@@ -158,10 +160,10 @@ def test_every_encoder_gives_the_golden_ids(name: str, real_data: Path) -> None:
     assert len(lines) == 290
     tokenizer = imported(real_data, name)
     texts = pa.array([line["text"] for line in lines], pa.string())
-    backends = backends_of(tokenizer)
-    assert backends[1] == ("gigatoken" if name == "gpt2" else "nanotoken")
-    for backend in ("rust", *backends):
-        encoded = make_encoder(tokenizer, backend).encode(texts)
+    encoders = encoders_of(tokenizer)
+    assert isinstance(encoders[2], GigaEncoder if name == "gpt2" else NanoEncoder)
+    for encoder in encoders:
+        encoded = encoder.encode(texts)
         assert encoded.lengths.tolist() == [len(line["ids"]) for line in lines]
         assert encoded.ids.tolist() == [index for line in lines for index in line["ids"]]
 
@@ -170,26 +172,26 @@ def test_the_examples_of_the_bert_authors_hold(real_data: Path, tmp_path: Path) 
     facts = json.loads(
         (real_data / "oracles" / "tokenization" / "google_bert_facts.json").read_text()
     )
-    full = facts["full_tokenizer"]
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(full["vocab"]) + "\n", encoding="utf-8")
-    for backend in ("memo", "nanotoken", "rust"):
-        tokenizer = read_tokenizer(TokenizerFileConfig(path=str(path)))
-        encoder = make_encoder(tokenizer, backend)
+    full, path = facts["full_tokenizer"], tmp_path / "vocab.txt"
+
+    def vocabulary(pieces: list[str], lowercase: bool = True) -> Tokenizer:
+        path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
+        return read_tokenizer(TokenizerFileConfig(path=str(path), lowercase=lowercase))
+
+    tokenizer = vocabulary(full["vocab"])
+    for encoder in encoders_of(tokenizer):
         assert encoder.encode(pa.array([full["text"]])).ids.tolist() == full["ids"]
         for case in facts["wordpiece"]["cases"]:
-            encoded = encoder.encode(pa.array([case["text"]])).ids.tolist()
-            assert [tokenizer.id_to_token(index) for index in encoded] == case["tokens"]
-        # How the text falls into words shows with a vocabulary that has just these words.
-        for case in facts["basic"]:
-            words = ["[UNK]", *dict.fromkeys(case["tokens"])]
-            path.write_text("\n".join(words) + "\n", encoding="utf-8")
-            basic = read_tokenizer(TokenizerFileConfig(path=str(path), lowercase=case["lower"]))
-            encoded = make_encoder(basic, backend).encode(pa.array([case["text"]]), words=True)
+            ids = encoder.encode(pa.array([case["text"]])).ids.tolist()
+            assert [tokenizer.id_to_token(index) for index in ids] == case["tokens"]
+    # How the text falls into words shows with a vocabulary that has just these words.
+    for case in facts["basic"]:
+        basic = vocabulary(["[UNK]", *dict.fromkeys(case["tokens"])], case["lower"])
+        for encoder in encoders_of(basic):
+            encoded = encoder.encode(pa.array([case["text"]]), words=True)
             assert [basic.id_to_token(index) for index in encoded.ids.tolist()] == case["tokens"]
             assert encoded.word_starts is not None
             assert encoded.word_starts.all()
-        path.write_text("\n".join(full["vocab"]) + "\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["bert-base-chinese", "character"])
@@ -212,7 +214,7 @@ def test_words_as_long_as_a_book_are_right_and_not_remembered(name: str) -> None
     texts = pa.array(["before it", f"a {long} b", "after it"], pa.string())
     encoder = make_encoder(tokenizer)
     encoded = encoder.encode(texts)
-    assert_same(encoded, make_encoder(tokenizer, "rust").encode(texts), texts)
+    assert_same(encoded, ReferenceEncoder(tokenizer).encode(texts), texts)
     assert isinstance(encoder, MemoEncoder)
     assert encoder.tokens < 100
 
@@ -245,14 +247,13 @@ def test_a_batch_larger_than_is_encoded_at_once_is_whole(monkeypatch: pytest.Mon
     for name in ("wordpiece", "byte_bpe"):
         texts = hard_texts(0, 200)
         tokenizer = trained(name)
-        expected = make_encoder(tokenizer, "rust").encode(texts, words=True)
+        expected = ReferenceEncoder(tokenizer).encode(texts, words=True)
         assert_same(make_encoder(tokenizer).encode(texts, words=True), expected, texts)
 
 
-@pytest.mark.parametrize("backend", ["memo", "nanotoken", "rust"])
-def test_a_slice_of_an_array_and_no_text_at_all(backend: Backend) -> None:
-    tokenizer = trained("wordpiece")
-    encoder = make_encoder(tokenizer, backend)
+@pytest.mark.parametrize("number", range(3))
+def test_a_slice_of_an_array_and_no_text_at_all(number: int) -> None:
+    encoder = encoders_of(trained("wordpiece"))[number]
     texts = pa.array([*SENTENCES, "", SENTENCES[0]], pa.string())
     middle = encoder.encode(texts.slice(1, 4))
     alone = encoder.encode(pa.array([*SENTENCES[1:], ""], pa.string()))
@@ -270,15 +271,15 @@ def test_no_text_becomes_a_special_token(name: str) -> None:
     tokenizer = trained(name)
     specials = set(special_ids(tokenizer).ids) - {special_ids(tokenizer).unk}
     texts = pa.array(["a [MASK] b", "[SEP]", " [CLS][PAD]", "x[MASK]x [UNK]"], pa.string())
-    for backend in ("rust", *backends_of(tokenizer)):
-        encoded = make_encoder(tokenizer, backend).encode(texts)
+    for encoder in encoders_of(tokenizer):
+        encoded = encoder.encode(texts)
         assert not specials & set(encoded.ids.tolist())
 
 
 def test_tokenizers_that_nobody_thought_through_are_not_cut() -> None:
     unknown = Tokenizer(models.WordLevel({"[UNK]": 0, "a b": 1}, unk_token="[UNK]"))
     assert find_rules(unknown) is None
-    assert isinstance(make_encoder(unknown), RustEncoder)
+    assert isinstance(make_encoder(unknown), ReferenceEncoder)
     sampled = Tokenizer.from_str(trained("byte_bpe").to_str())
     sampled.model.dropout = 0.5  # type: ignore[attr-defined]
     assert find_rules(sampled) is None
@@ -297,7 +298,7 @@ def test_tokenizers_that_nobody_thought_through_are_not_cut() -> None:
         assert find_rules(changed) is None
         texts = hard_texts(0, 300)
         assert_same(
-            make_encoder(changed).encode(texts), make_encoder(changed, "rust").encode(texts), texts
+            make_encoder(changed).encode(texts), ReferenceEncoder(changed).encode(texts), texts
         )
 
 
@@ -307,8 +308,8 @@ def test_truncation_and_padding_of_a_file_do_not_touch_the_ids() -> None:
     tokenizer.enable_padding(length=50)
     texts = pa.array(SENTENCES, pa.string())
     plain = make_encoder(trained("wordpiece")).encode(texts)
-    for backend in ("memo", "nanotoken", "rust"):
-        assert_same(make_encoder(tokenizer, backend).encode(texts), plain, texts)
+    for encoder in encoders_of(tokenizer):
+        assert_same(encoder.encode(texts), plain, texts)
     assert tokenizer.truncation is not None
 
 
@@ -318,8 +319,8 @@ def test_ids_are_as_small_as_the_vocabulary_allows() -> None:
     pieces = {"[UNK]": 0, **{f"w{number}": number for number in range(1, 65_537)}}
     wide = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
     wide.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    for backend in ("memo", "nanotoken", "rust"):
-        encoded = make_encoder(wide, backend).encode(pa.array(["w65536 w1"]))
+    for encoder in encoders_of(wide):
+        encoded = encoder.encode(pa.array(["w65536 w1"]))
         assert encoded.ids.dtype == np.uint32
         assert encoded.ids.tolist() == [65_536, 1]
 
@@ -331,7 +332,7 @@ def test_a_process_keeps_its_encoders_by_what_the_file_says(tmp_path: Path) -> N
     a, copy, b = (cached_encoder(folder) for folder in folders)
     assert a is copy
     assert a is not b
-    assert cached_encoder(folders[0], EncoderChoice("rust")) is not a
+    assert cached_encoder(folders[0], EncoderChoice("nanotoken")) is not a
     for number in range(8):
         other = Tokenizer.from_str(trained("wordpiece").to_str())
         other.add_special_tokens([f"[{number}]"])
@@ -362,8 +363,7 @@ def test_auto_is_the_package_made_for_the_tokenizer_or_else_the_memo(name: str) 
     assert choice.backend == packages.get(name, "memo")
     assert choice.version == (version(choice.backend) if name in packages else "")
     assert choice.notice is None
-    for backend in ("rust", "memo"):
-        assert choose_encoder(tokenizer, backend, texts) == EncoderChoice(backend)
+    assert choose_encoder(tokenizer, "memo", texts) == EncoderChoice()
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ class _Errs:
     """An encoder that is wrong about the text `bad`, in the way that is asked."""
 
     def __init__(self, tokenizer: Tokenizer, bad: str, way: str) -> None:
-        self._reference = RustEncoder(tokenizer)
+        self._reference = ReferenceEncoder(tokenizer)
         self._bad, self._way = bad, way
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
@@ -419,7 +419,7 @@ def test_an_encoder_that_errs_on_one_text_is_not_used_and_the_text_is_said(
         "disagree on the text 'a strange berry'"
     )
     # The sample is bounded: a text behind it is not tried.
-    monkeypatch.setattr("rungwise.tokenizer.choice.PROOF_BYTES", 100)
+    monkeypatch.setattr("rungwise.tokenizer.encoder.PROOF_BYTES", 100)
     assert choose_encoder(tokenizer, wanted, sample).backend == "nanotoken"
 
 

@@ -1,26 +1,7 @@
 """The corpus: sources and readers, clean-up, segmentation, deduplication and splits."""
 
-from rungwise.corpus.config import (
-    CorpusConfig,
-    JsonLinesSource,
-    ParquetSource,
-    PydocsSource,
-    TextSource,
-    WikiTextSource,
-    identity,
-)
+from rungwise.corpus.config import CorpusConfig, PydocsSource, identity
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.files import outside
 
-__all__ = [
-    "CorpusConfig",
-    "Document",
-    "JsonLinesSource",
-    "ParquetSource",
-    "PydocsSource",
-    "TextSource",
-    "WikiTextSource",
-    "identity",
-    "outside",
-    "read_documents",
-]
+__all__ = ["CorpusConfig", "Document", "PydocsSource", "identity", "outside", "read_documents"]

@@ -1,8 +1,6 @@
-"""The corpus config: its source blocks, the files they match, and the digests of those files.
+"""The corpus config: its source blocks, and the rules for documents.
 
-`identity` is the config without paths, `outside` the digests of the files instead: a moved corpus
-keeps its identity, changed bytes make a new one. Both run before the build; `outside` raises if a
-source matches no file or only empty ones.
+`identity` is the config without paths; `outside` (files.py) gives the digests of the files instead.
 """
 
 from __future__ import annotations

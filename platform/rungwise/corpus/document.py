@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
+from rungwise.core.stages.summary import Part
 from rungwise.core.storage.folder import Folder
 
 SCHEMA = pa.schema(
@@ -56,16 +57,16 @@ class Document:
         return text_digest(self.sentences)
 
 
-@dataclass(frozen=True)
-class Damage:
+class Damage(Part):
     """A skipped part of a file: `bytes` at `place` ("line 3", "row 5", "" for all of it).
 
-    `detail` describes the fault, `key` is the config key to change.
+    `reason` is the kind of fault, `detail` describes it, `key` is the config key to change.
     """
 
     file: str
     place: str
     bytes: int
+    reason: str
     detail: str
     key: str
 
@@ -78,20 +79,23 @@ class Damage:
 class RawDocument:
     """A document as a reader yields it, before clean-up and segmentation.
 
-    A line break in a paragraph ends a sentence; with `segmented`, nothing else does. `reason` may
-    say why there is no text, `damage` gives details. `spans` are [start, end) in characters of
-    `text`, the source of the paragraphs; `boilerplate` counts characters removed around it.
+    A line break in a paragraph ends a sentence; with `segmented`, nothing else does. `damage` says
+    why there is no text. `spans` are [start, end) in characters of `text`, the source of the
+    paragraphs; `boilerplate` counts characters removed around it.
     """
 
     id: str
     label: str
     paragraphs: Sequence[str]
     segmented: bool = False
-    reason: str = ""
     damage: Damage | None = None
     text: str = ""
     spans: Sequence[tuple[int, int]] = ()
     boilerplate: int = 0
+
+    @property
+    def reason(self) -> str:
+        return self.damage.reason if self.damage else ""
 
 
 def text_digest(sentences: Sequence[str]) -> str:

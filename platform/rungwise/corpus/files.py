@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
@@ -23,9 +23,6 @@ from rungwise.corpus.readers import pydocs
 
 _THREADS = 16
 _BY_TASKS_BYTES = 2 << 30
-_TASK_BYTES = 512 << 20
-
-Block = tuple[SourceFile, int]
 
 
 def outside(config: CorpusConfig) -> dict[str, Any]:
@@ -33,21 +30,18 @@ def outside(config: CorpusConfig) -> dict[str, Any]:
     digests: dict[str, Any] = {}
     for index, source in enumerate(config.sources):
         if isinstance(source, PydocsSource):
-            digests[f"sources.{index}"] = pydocs.package_versions(
-                source.packages, source_key(index, "packages")
-            )
+            digest = pydocs.package_versions(source.packages, source_key(index, "packages"))
         else:
-            files = list_source_files(source, index)
-            digests[f"sources.{index}"] = _digest_of(files, source_key(index, "paths"))
+            digest = _digest(list_source_files(source, index), source_key(index, "paths"))
+        digests[f"sources.{index}"] = digest
     if config.decontaminate:
-        files = list_test_files(config.decontaminate)
-        digests["decontaminate"] = _digest_of(files, PATHS_KEY)
+        digests["decontaminate"] = _digest(list_test_files(config.decontaminate), PATHS_KEY)
     return digests
 
 
-def _digest_of(files: Sequence[SourceFile], key: str) -> dict[str, Any]:
-    named = zip(files, hash_files(files, key), strict=True)
-    lines = "".join(f"{file.name}\0{digest}\n" for file, digest in named)
+def _digest(files: Sequence[SourceFile], key: str) -> dict[str, Any]:
+    hashes = zip(files, hash_files(files, key), strict=True)
+    lines = "".join(f"{file.name}\0{digest}\n" for file, digest in hashes)
     return {
         "files": len(files),
         "bytes": sum(file.size_bytes for file in files),
@@ -57,13 +51,13 @@ def _digest_of(files: Sequence[SourceFile], key: str) -> dict[str, Any]:
 
 def list_test_files(config: DecontaminationConfig) -> list[SourceFile]:
     """Return the files of test texts, sorted, without repeats."""
-    return sorted(_matched(config.paths, PATHS_KEY).values(), key=lambda file: file.uri)
+    return sorted(_match(config.paths, PATHS_KEY).values(), key=lambda file: file.uri)
 
 
 def list_source_files(source: FileSource, index: int) -> list[SourceFile]:
     """Return the files that source `index` matches, sorted, without repeats."""
     key = source_key(index, "paths")
-    files = _matched(source.paths, key, only_arrow=source.kind == "arrow")
+    files = _match(source.paths, key, only_arrow=source.kind == "arrow")
     if not any(file.size_bytes for file in files.values()):
         raise DataError(
             f"{key}: the corpus is empty: {len(files)} files match {', '.join(source.paths)} and "
@@ -80,32 +74,25 @@ def list_source_files(source: FileSource, index: int) -> list[SourceFile]:
     return sorted(files.values(), key=lambda file: file.name)
 
 
-def _matched(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[str, SourceFile]:
+def _match(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[str, SourceFile]:
     """Return the files that match `paths`, by URI; raises ConfigError if a path matches none."""
     files: dict[str, SourceFile] = {}
     for pattern in paths:
         with reached(pattern, key):
-            matched = [file for file in find_files(pattern) if not only_arrow or _is_arrow(file)]
-        if not matched:
+            matches = [file for file in find_files(pattern) if not only_arrow or _is_arrow(file)]
+        if not matches:
             raise ConfigError(
                 f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
             )
-        for file in matched:
-            if not _is_utf8(file.uri):
+        for file in matches:
+            try:
+                file.uri.encode()
+            except UnicodeEncodeError:  # Python holds the odd bytes as lone surrogates
                 raise ConfigError(
                     f"{key}: the name of the file {file.uri!a} is not UTF-8; rename it"
-                )
+                ) from None
             files.setdefault(file.uri, file)
     return files
-
-
-def _is_utf8(name: str) -> bool:
-    # Python holds the odd bytes of a file name as lone surrogates.
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _is_arrow(file: SourceFile) -> bool:
@@ -119,10 +106,10 @@ def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
     blocks = [(file, n) for file in files if not file.tag for n in range(file.num_blocks)]
     num_bytes = sum(file.size_bytes for file in files if not file.tag)
     if num_bytes >= _BY_TASKS_BYTES and _has_cluster():
-        hashes = iter(_by_tasks(blocks, key))
+        hashes = iter(_hash_by_tasks(blocks, key))
     else:
         with ThreadPoolExecutor(_THREADS) as pool:
-            hashes = iter(list(pool.map(lambda block: _hashed([block], key)[0], blocks)))
+            hashes = iter(list(pool.map(lambda block: _hash_block(*block, key), blocks)))
     return [
         file.digest() if file.tag else digest_of_blocks(list(islice(hashes, file.num_blocks)))
         for file in files
@@ -135,34 +122,21 @@ def _has_cluster() -> bool:
     return ray.is_initialized() or "RAY_ADDRESS" in os.environ
 
 
-def _by_tasks(blocks: Sequence[Block], key: str) -> list[bytes]:
-    import ray
-
+def _hash_by_tasks(blocks: Sequence[tuple[SourceFile, int]], key: str) -> list[bytes]:
     from rungwise.cluster.session import session
+    from rungwise.cluster.tasks import over, packed
     from rungwise.core.configuration.compute import ComputeConfig
 
+    items = [(at, file, number) for at, (file, number) in enumerate(blocks)]
+    sizes = [min(file.size_bytes, SourceFile.BLOCK_BYTES) for file, _ in blocks]
     with session(ComputeConfig()):
-        task = ray.remote(num_cpus=1)(_hashed)
-        parts = ray.get([task.remote(packed, key) for packed in _packed(blocks)])
-    return [digest for part in parts for digest in part]
+        packs = packed(items, sizes)
+        hashes = dict(
+            over(packs, lambda pack: ((at, _hash_block(*block, key).hex()) for at, *block in pack))
+        )
+    return [bytes.fromhex(hashes[at]) for at in range(len(blocks))]
 
 
-def _hashed(blocks: Sequence[Block], key: str) -> list[bytes]:
-    digests = []
-    for file, number in blocks:
-        with reached(file.uri, key):
-            digests.append(file.block_digest(number))
-    return digests
-
-
-def _packed(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    packed: list[Block] = []
-    num_bytes = 0
-    for file, number in blocks:
-        packed.append((file, number))
-        num_bytes += min(file.size_bytes, SourceFile.BLOCK_BYTES)
-        if num_bytes >= _TASK_BYTES:
-            yield packed
-            packed, num_bytes = [], 0
-    if packed:
-        yield packed
+def _hash_block(file: SourceFile, number: int, key: str) -> bytes:
+    with reached(file.uri, key):
+        return file.block_digest(number)

@@ -40,17 +40,6 @@ class CorpusFile(Part):
     spans: int
 
 
-class Skipped(Part):
-    """An unreadable part of a file: place, size, reason, and the config key to change."""
-
-    file: str
-    place: str
-    bytes: int
-    reason: str
-    detail: str
-    key: str
-
-
 class Cut(Part):
     """Text removed from the documents of a source, and why."""
 
@@ -79,7 +68,7 @@ class CorpusSummary(Summary):
     dropped: dict[str, int]
     dropped_examples: dict[str, list[str]]
     dropped_samples: dict[str, list[dict[str, str]]]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[Damage, ...]
     skipped_parts: int
     skipped_bytes: int
     cut: tuple[Cut, ...]
@@ -103,7 +92,7 @@ class RangeReport:
     documents: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     samples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
-    skipped: list[Skipped] = field(default_factory=list)  # the first ones
+    skipped: list[Damage] = field(default_factory=list)  # the first ones
     skipped_parts: int = 0
     skipped_bytes: int = 0
     paragraphs_cut: Counter[str] = field(default_factory=Counter)
@@ -124,12 +113,12 @@ class RangeReport:
             start = " ".join(one[:_SAMPLE_CHARACTERS] for one in sentences[:_SAMPLE_CHARACTERS])
             samples.append({"id": id_, "text": start.lstrip()[:_SAMPLE_CHARACTERS]})
 
-    def skip(self, damage: Damage, reason: str) -> None:
+    def skip(self, damage: Damage) -> None:
         """Count a part of a file that cannot be read."""
         self.skipped_parts += 1
         self.skipped_bytes += damage.bytes
         if len(self.skipped) < _MOST_SKIPPED:
-            self.skipped.append(Skipped(**vars(damage), reason=reason))
+            self.skipped.append(damage)
 
     def cut(self, reason: str, paragraphs: int, characters: int) -> None:
         """Count text removed from a document that stays."""

@@ -1,6 +1,5 @@
 """Tokenizers, trained on the corpus or read from a file, and fast encoders that apply them."""
 
-from rungwise.tokenizer.choice import choose_encoder
 from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
@@ -11,26 +10,15 @@ from rungwise.tokenizer.config import (
     WordPieceConfig,
     identity,
 )
-from rungwise.tokenizer.encoder import (
-    Encoded,
-    EncoderChoice,
-    TextEncoder,
-    cached_encoder,
-    make_encoder,
-)
+from rungwise.tokenizer.encoder import EncoderChoice, cached_encoder, choose_encoder, make_encoder
 from rungwise.tokenizer.files import FILE, load_tokenizer, outside, read_tokenizer
+from rungwise.tokenizer.reference import Encoded, TextEncoder
 from rungwise.tokenizer.special import (
-    CLS,
     CLS_ID,
-    END_OF_TEXT,
-    MASK,
     MASK_ID,
-    PAD,
     PAD_ID,
-    SEP,
     SEP_ID,
     SPECIAL_TOKENS,
-    UNK,
     UNK_ID,
     SpecialIds,
     special_ids,
@@ -40,19 +28,13 @@ from rungwise.tokenizer.token_bytes import token_bytes
 from rungwise.tokenizer.training import train
 
 __all__ = [
-    "CLS",
     "CLS_ID",
-    "END_OF_TEXT",
     "FILE",
-    "MASK",
     "MASK_ID",
-    "PAD",
     "PAD_ID",
-    "SEP",
     "SEP_ID",
     "SPECIAL_TOKENS",
     "TOKENIZER",
-    "UNK",
     "UNK_ID",
     "ByteBpeConfig",
     "CharacterConfig",

@@ -1,80 +1,159 @@
-"""Encoders: Arrow strings in, the ids of all tokens out, as one flat array.
+"""The encoder of a tokenizer: the fastest that is proved on the text at hand.
 
-All backends give the same ids. `rust`, the `tokenizers` library, is the reference; `memo` looks up
-known words (memo.py); `nanotoken` and `gigatoken` are optional packages (fast.py), chosen by
-choice.py if correct. `[MASK]` and the like in a text never become special tokens. An encoder uses
-one core.
+All backends give the same ids. `memo` looks up known words (memo.py) and serves every tokenizer;
+`nanotoken` and `gigatoken` are optional packages (packages.py), used only if their ids and word
+starts equal those of the `tokenizers` library on a megabyte of the text and on 2,000 hard texts.
+`[MASK]` and the like in a text never become special tokens. An encoder uses one core.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+import numpy as np
+import pyarrow as pa
 from tokenizers import Tokenizer
 
+from rungwise.core.configuration.compute import TokenizerBackend
+from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.document import read_documents
 from rungwise.tokenizer.cutting import find_rules
-from rungwise.tokenizer.fast import GigaEncoder, NanoEncoder, Package
 from rungwise.tokenizer.files import FILE
-from rungwise.tokenizer.memo import MemoEncoder
-from rungwise.tokenizer.rust import Encoded, RustEncoder, TextEncoder
+from rungwise.tokenizer.hard_texts import hard_texts
+from rungwise.tokenizer.memo import MemoEncoder, text_bytes
+from rungwise.tokenizer.packages import GigaEncoder, NanoEncoder, Package, matching_package
+from rungwise.tokenizer.reference import ReferenceEncoder, TextEncoder
 
-__all__ = ["Backend", "Encoded", "EncoderChoice", "TextEncoder", "cached_encoder", "make_encoder"]
+Backend = Literal["memo"] | Package
 
-Backend = Literal["rust", "memo"] | Package
+PROOF_BYTES = 1_000_000
+_HARD_TEXTS = 2000
+_SAMPLED_FILES = 16
+_SHOWN_CHARACTERS = 80
+_CACHED = 2  # each may take 300 MB; the oldest is dropped
+_cache: dict[tuple[str, EncoderChoice], TextEncoder] = {}
 
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """A backend, the verified version if it is a package, and why it is not faster (`notice`). Sent
-    to every worker, so that verification runs once per stage."""
+    """A backend, the proved version if it is a package, and why it is not faster (`notice`). Sent
+    to every worker, so that the proof runs once per stage."""
 
     backend: Backend = "memo"
     version: str = ""
     notice: str | None = None
 
 
-_CACHED = 2  # each may take 300 MB; the oldest is dropped
-_cache: dict[tuple[str, EncoderChoice], TextEncoder] = {}
-
-
 def make_encoder(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder:
     """Return an encoder for `tokenizer`, which must not be trained further.
 
-    With "memo", a tokenizer whose texts cannot be cut safely gets the reference. Raises UserError
-    if a package is not installed, ConfigError if it does not support this tokenizer.
+    With "memo", a tokenizer whose texts cannot be cut safely gets the library itself. Raises
+    UserError if a package is not installed, ConfigError if it does not support this tokenizer.
     """
-    if backend == "nanotoken":
-        return NanoEncoder(tokenizer)
-    if backend == "gigatoken":
-        return GigaEncoder(tokenizer)
-    if backend == "memo" and (rules := find_rules(tokenizer)) is not None:
-        return MemoEncoder(tokenizer, rules)
-    return RustEncoder(tokenizer)
+    match backend:
+        case "nanotoken":
+            return NanoEncoder(tokenizer)
+        case "gigatoken":
+            return GigaEncoder(tokenizer)
+        case "memo":
+            rules = find_rules(tokenizer)
+            return MemoEncoder(tokenizer, rules) if rules else ReferenceEncoder(tokenizer)
 
 
 def cached_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
-    """Return the encoder of the artifact in `folder`, kept in this process with its memo.
+    """Return the encoder of the artifact in `folder`, cached in this process with its memo.
 
     A Ray worker process runs one task after another; each would start with an empty memo. If the
-    installed version of a package is not the verified one, the memo encodes.
+    installed version of a package is not the proved one, the memo encodes.
     """
     data = folder.read_bytes(FILE)
     key = (hashlib.sha256(data).hexdigest(), choice)
     if key not in _cache:
         while len(_cache) >= _CACHED:
             del _cache[next(iter(_cache))]
-        trusted = not choice.version or choice.version == installed_version(choice.backend)
-        _cache[key] = make_encoder(
-            Tokenizer.from_str(data.decode("utf-8")), choice.backend if trusted else "memo"
-        )
+        is_proved = not choice.version or choice.version == _installed_version(choice.backend)
+        tokenizer = Tokenizer.from_str(data.decode("utf-8"))
+        _cache[key] = make_encoder(tokenizer, choice.backend if is_proved else "memo")
     return _cache[key]
 
 
-def installed_version(package: str) -> str:
+def choose_encoder(
+    tokenizer: Tokenizer, backend: TokenizerBackend, sample: pa.StringArray
+) -> EncoderChoice:
+    """Return the encoder for `backend`, proved on the first PROOF_BYTES of `sample`.
+
+    "auto" is the package made for this tokenizer, or the memo; the memo also replaces a package
+    that errs, and the choice says why. Raises UserError if `backend` names a package that is not
+    installed, ConfigError if it does not support this tokenizer.
+    """
+    package = matching_package(tokenizer) if backend == "auto" else backend
+    if package is None or package == "memo":
+        return EncoderChoice()
+    choice = EncoderChoice(package, _installed_version(package))
+    name = f"{package} {choice.version}"
+    try:
+        text = _first_difference(make_encoder(tokenizer, package), tokenizer, sample)
+    except UserError:
+        if backend != "auto":
+            raise
+        problem = f"{package}, which is several times faster, is not installed; run pip install "
+        problem += "'rungwise[fast]'"
+    except Exception as error:  # another version of a package may raise anything
+        problem = f"{name} fails: {error}"
+    else:
+        if text is None:
+            return choice
+        problem = f"{name} and the tokenizers library disagree on the text "
+        problem += repr(text[:_SHOWN_CHARACTERS])
+    return EncoderChoice(notice=f"encoding with 'memo': {problem}")
+
+
+def sample_corpus(corpus: Folder, files: Sequence[str]) -> pa.StringArray:
+    """Return about PROOF_BYTES of sentences, from files spread evenly over a corpus.
+
+    Raises DataError for an unreadable file.
+    """
+    sample = files[:: max(1, len(files) // _SAMPLED_FILES)]
+    sentences: list[str] = []
+    for file in sample:
+        remaining = PROOF_BYTES // len(sample)
+        for document in read_documents(corpus, file):
+            sentences += document.sentences
+            remaining -= sum(map(len, document.sentences))
+            if remaining <= 0:
+                break
+    return pa.array(sentences, pa.string())
+
+
+def _first_difference(
+    encoder: TextEncoder, tokenizer: Tokenizer, sample: pa.StringArray
+) -> str | None:
+    """Return a text that `encoder` and the library encode differently, words included."""
+    reference = ReferenceEncoder(tokenizer)
+    offsets, _ = text_bytes(sample)
+    first = sample.slice(0, int(np.searchsorted(offsets, PROOF_BYTES, side="right")) - 1)
+    for texts in (hard_texts(0, _HARD_TEXTS), first):
+        expected = reference.encode(texts, words=True)
+        for words in (False, True):
+            encoded = encoder.encode(texts, words)
+            wrong = np.flatnonzero(encoded.lengths != expected.lengths)
+            if len(wrong) == 0:
+                differs = encoded.ids != expected.ids
+                if encoded.word_starts is not None:
+                    differs |= encoded.word_starts != expected.word_starts
+                ends = np.cumsum(expected.lengths)
+                wrong = np.searchsorted(ends, np.flatnonzero(differs), side="right")
+            if len(wrong):
+                return texts[int(wrong[0])].as_py()
+    return None
+
+
+def _installed_version(package: str) -> str:
     """Return the version of a package, or "" if it is not installed."""
     try:
         return version(package)

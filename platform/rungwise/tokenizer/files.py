@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -21,7 +22,7 @@ from rungwise.tokenizer.training import wordpiece
 
 FILE = "tokenizer.json"
 _VOCAB_TXT, _VOCAB_JSON, _MERGES = "vocab.txt", "vocab.json", "merges.txt"
-_STATED = "tokenizer_config.json"
+_TRANSFORMERS_JSON = "tokenizer_config.json"
 _KEY = "tokenizer.path"
 
 
@@ -30,7 +31,7 @@ def load_tokenizer(folder: Folder) -> Tokenizer:
 
     `[MASK]` or `[SEP]` in a text is split like any text and never becomes a special token.
     """
-    return _ready(Tokenizer.from_str(folder.read_bytes(FILE).decode("utf-8")))
+    return _disable_extras(Tokenizer.from_str(folder.read_bytes(FILE).decode("utf-8")))
 
 
 def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
@@ -41,17 +42,19 @@ def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
     files = {file.name.rpartition("/")[2]: file for file in _files(config)}
     if _VOCAB_JSON in files:
         file = files[_VOCAB_JSON]
-        tokenizer = _gpt2(file, files[_MERGES])
+        tokenizer = _read_gpt2(file, files[_MERGES])
     else:
         [(name, file)] = files.items()
-        tokenizer = _json(file) if name.endswith(".json") else _vocab_txt(file, config.lowercase)
+        tokenizer = (
+            _read_json(file) if name.endswith(".json") else _read_vocab_txt(file, config.lowercase)
+        )
     highest, size = max(tokenizer.get_vocab().values(), default=-1), tokenizer.get_vocab_size()
     if highest >= size:
         raise DataError(
             f"{_KEY}: {file.uri}: expected the ids 0 to {size - 1:,} for its {size:,} tokens, "
             f"found {highest:,} and so gaps between them; number the tokens without gaps"
         )
-    return _ready(tokenizer)
+    return _disable_extras(tokenizer)
 
 
 def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
@@ -64,7 +67,7 @@ def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
     digest = hashlib.sha256()
     files = _files(config)
     if files[0].name == _VOCAB_TXT:
-        _check_stated(config, files[0])
+        _check_transformers(config, files[0])
     for file in files:
         with file.open() as stream:
             file_digest = hashlib.sha256(stream.read()).hexdigest()
@@ -96,27 +99,27 @@ def _files(config: TokenizerFileConfig) -> list[SourceFile]:
     )
 
 
-def _check_stated(config: TokenizerFileConfig, vocabulary: SourceFile) -> None:
+def _check_transformers(config: TokenizerFileConfig, vocabulary: SourceFile) -> None:
     """Compare with what transformers wrote beside a vocab.txt, which cannot state it itself."""
-    uri = vocabulary.uri.removesuffix(_VOCAB_TXT) + _STATED
+    uri = vocabulary.uri.removesuffix(_VOCAB_TXT) + _TRANSFORMERS_JSON
     for file in find_files(uri):
-        stated = _parsed(file, _text(file))
-        case = stated.get("do_lower_case", config.lowercase)
+        settings = _parse_json(file, _text(file))
+        case = settings.get("do_lower_case", config.lowercase)
         if case != config.lowercase:
             raise DataError(
                 f"tokenizer.lowercase is {json.dumps(config.lowercase)}, but do_lower_case is "
                 f"{json.dumps(case)} in {uri}; set tokenizer.lowercase={json.dumps(case)}"
             )
-        for key, ours in (("strip_accents", config.lowercase), ("tokenize_chinese_chars", True)):
-            if stated.get(key) not in (None, ours):
+        for key, value in (("strip_accents", config.lowercase), ("tokenize_chinese_chars", True)):
+            if settings.get(key) not in (None, value):
                 raise DataError(
-                    f"{uri}: {key} is {json.dumps(stated[key])}, but a vocab.txt is read with "
-                    f"{json.dumps(ours)}; load the tokenizer with AutoTokenizer of transformers "
+                    f"{uri}: {key} is {json.dumps(settings[key])}, but a vocab.txt is read with "
+                    f"{json.dumps(value)}; load the tokenizer with AutoTokenizer of transformers "
                     f"and save it, which writes the {FILE} that says so"
                 )
 
 
-def _vocab_txt(file: SourceFile, lowercase: bool) -> Tokenizer:
+def _read_vocab_txt(file: SourceFile, lowercase: bool) -> Tokenizer:
     # Only a line feed ends a line: vocabularies contain other line separators as pieces.
     lines = _text(file).removesuffix("\n").split("\n")
     pieces: dict[str, int] = {}
@@ -140,9 +143,9 @@ def _vocab_txt(file: SourceFile, lowercase: bool) -> Tokenizer:
     return tokenizer
 
 
-def _json(file: SourceFile) -> Tokenizer:
+def _read_json(file: SourceFile) -> Tokenizer:
     text = _text(file)
-    _parsed(file, text)
+    _parse_json(file, text)
     try:
         return Tokenizer.from_str(text)
     except Exception as error:
@@ -152,21 +155,19 @@ def _json(file: SourceFile) -> Tokenizer:
         ) from error
 
 
-def _gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenizer:
-    vocabulary = _parsed(vocabulary_file, _text(vocabulary_file))
+def _read_gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenizer:
+    vocabulary = _parse_json(vocabulary_file, _text(vocabulary_file))
     if not isinstance(vocabulary, dict) or not all(
         isinstance(index, int) for index in vocabulary.values()
     ):
         raise DataError(f"{_KEY}: {vocabulary_file.uri}: expected an object of token to id")
-    if len(set(vocabulary.values())) != len(vocabulary):
-        by_id: dict[int, str] = {}
-        for token, index in vocabulary.items():
-            if index in by_id:
-                raise DataError(
-                    f"{_KEY}: {vocabulary_file.uri}: {by_id[index]!r} and {token!r} have the same "
-                    f"id {index}"
-                )
-            by_id[index] = token
+    by_id: dict[int, str] = {}
+    for token, index in vocabulary.items():
+        if by_id.setdefault(index, token) != token:
+            raise DataError(
+                f"{_KEY}: {vocabulary_file.uri}: {by_id[index]!r} and {token!r} have the same "
+                f"id {index}"
+            )
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(_text(merges_file).split("\n"), start=1):
         line = line.removesuffix("\r")
@@ -194,7 +195,7 @@ def _gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenizer:
     return tokenizer
 
 
-def _ready(tokenizer: Tokenizer) -> Tokenizer:
+def _disable_extras(tokenizer: Tokenizer) -> Tokenizer:
     """Turn off special tokens, truncation and padding, so that all ids of a text return."""
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
@@ -212,7 +213,7 @@ def _text(file: SourceFile) -> str:
         raise DataError(f"{_KEY}: {file.uri} line {line} is not UTF-8: {error.reason}") from error
 
 
-def _parsed(file: SourceFile, text: str) -> Any:
+def _parse_json(file: SourceFile, text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(file, pairs))
     except json.JSONDecodeError as error:
@@ -224,9 +225,7 @@ def _parsed(file: SourceFile, text: str) -> Any:
 def _without_repeats(file: SourceFile, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     distinct = dict(pairs)
     if len(distinct) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise DataError(f"{_KEY}: {file.uri}: {key!r} appears twice")
-            seen.add(key)
+        counts = Counter(key for key, _ in pairs)
+        key = next(key for key, _ in pairs if counts[key] > 1)
+        raise DataError(f"{_KEY}: {file.uri}: {key!r} appears twice")
     return distinct

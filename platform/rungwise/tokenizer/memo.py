@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer
 
 from rungwise.tokenizer.cutting import Rules
-from rungwise.tokenizer.rust import Encoded, RustEncoder, id_type, own_copy, word_starts
+from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, id_type, own_copy, word_starts
 
 _TEXT_BYTES_AT_ONCE = 8 << 20
 _PIECES_A_CALL = 100  # the library is slower again with several hundred
@@ -44,7 +44,7 @@ class MemoEncoder:
         self, tokenizer: Tokenizer, rules: Rules, limits: MemoLimits = MemoLimits()
     ) -> None:
         self._rules = rules
-        self._whole = RustEncoder(tokenizer)
+        self._whole = ReferenceEncoder(tokenizer)
         self._pieces = _PieceTokenizer(tokenizer, self._whole)
         self._dtype = id_type(tokenizer)
         self._limits = limits
@@ -161,7 +161,7 @@ class MemoEncoder:
 class _PieceTokenizer:
     """Tokenises many pieces in one call."""
 
-    def __init__(self, tokenizer: Tokenizer, alone: RustEncoder) -> None:
+    def __init__(self, tokenizer: Tokenizer, alone: ReferenceEncoder) -> None:
         # The separator is the only special token, so no other is recognised in a text.
         self._tokenizer = own_copy(tokenizer)
         self._separator = next(

@@ -37,25 +37,24 @@ def add_new_words(
             f"tokenizer.new_words: expected a vocabulary of kind {' or '.join(_KINDS)} that cuts a "
             f"text into words first, found {kind}; set it to 0"
         )
-    found = _words(tokenizer, sentences)
-    saved: dict[str, int] = {}
-    for word, count in found.items():
+    savings: dict[str, int] = {}
+    for word, count in _count_words(tokenizer, sentences).items():
         pieces = len(tokenizer.model.tokenize(word))
         if count >= minimum_count and pieces > 1:
-            saved[word] = count * (pieces - 1)
-    chosen = sorted(saved, key=lambda word: (-saved[word], word))[:number]
+            savings[word] = count * (pieces - 1)
+    new_words = sorted(savings, key=lambda word: (-savings[word], word))[:number]
     # Added tokens missing in the vocabulary would otherwise move behind the new words.
     ids = {token["content"]: token["id"] for token in state["added_tokens"]}
     vocabulary = state["model"]["vocab"]
     vocabulary |= {token: index for token, index in ids.items() if token not in vocabulary}
     first = max(vocabulary.values()) + 1
-    vocabulary |= {word: first + place for place, word in enumerate(chosen)}
+    vocabulary |= {word: first + place for place, word in enumerate(new_words)}
     if kind == "BPE":
         state["model"]["ignore_merges"] = True
     return Tokenizer.from_str(json.dumps(state))
 
 
-def _words(tokenizer: Tokenizer, sentences: Iterable[str]) -> Counter[str]:
+def _count_words(tokenizer: Tokenizer, sentences: Iterable[str]) -> Counter[str]:
     """Count words as the model receives them after a blank."""
     pieces = Counter(piece for sentence in sentences for piece in sentence.split())
     normalizer, counts = tokenizer.normalizer, Counter[str]()

@@ -84,8 +84,8 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
 
 def _unknown_token(tokenizer: Tokenizer) -> str | None:
     model = tokenizer.model
-    if (named := getattr(model, "unk_token", None)) is not None:
-        return str(named)
+    if (token := getattr(model, "unk_token", None)) is not None:
+        return str(token)
     # A Unigram model states its unknown id only in its file.
     if type(model).__name__ == "Unigram":
         index = json.loads(tokenizer.to_str())["model"]["unk_id"]

@@ -30,12 +30,11 @@ from rungwise.tokenizer.config import (
     WordConfig,
     identity,
 )
-from rungwise.tokenizer.counting import count_words
 from rungwise.tokenizer.encoder import make_encoder
 from rungwise.tokenizer.files import FILE, load_tokenizer, outside, read_tokenizer
 from rungwise.tokenizer.new_words import add_new_words
 from rungwise.tokenizer.special import SpecialIds, special_ids
-from rungwise.tokenizer.training import from_counts, train, untrained_counted
+from rungwise.tokenizer.training import count_words, from_counts, train
 
 _EVALUATED_CHARACTERS = 1_000_000  # of held-out text, to measure on
 _NEW_WORDS_CHARACTERS = 64_000_000  # of training text, to find new words
@@ -68,14 +67,14 @@ def train_tokenizer(
     if isinstance(config, TokenizerFileConfig):
         tokenizer, characters = read_tokenizer(config), 0
         if config.new_words:
-            sample = _Sample(corpus.folder, _quotas(corpus, "train", _NEW_WORDS_CHARACTERS))
+            sample = _sample(corpus, "train", _NEW_WORDS_CHARACTERS)
             tokenizer = add_new_words(tokenizer, sample, config.new_words, config.new_word_count)
             characters = sample.characters
     elif isinstance(config, CharacterConfig | WordConfig):
         counts, characters = _count(config, corpus)
         tokenizer = from_counts(config, counts)
     else:
-        sample = _Sample(corpus.folder, _quotas(corpus, "train", _limit(config)))
+        sample = _sample(corpus, "train", config.sample_megabytes * 1e6)
         tokenizer = train(config, sample)
         characters = sample.characters
         _check_size(config, tokenizer, characters)
@@ -120,7 +119,7 @@ def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) ->
 def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
     encoder = make_encoder(tokenizer)
     unknown_id = special_ids(tokenizer).unk
-    held_out = _Sample(corpus.folder, _quotas(corpus, "validation", _EVALUATED_CHARACTERS))
+    held_out = _sample(corpus, "validation", _EVALUATED_CHARACTERS)
     tokens = unknown = words = 0
     iterator = iter(held_out)
     while batch := list(islice(iterator, _BATCH_SENTENCES)):
@@ -136,10 +135,6 @@ def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
     }
 
 
-def _limit(config: TrainedConfig) -> int:
-    return int(config.sample_megabytes * 1e6)
-
-
 def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int]:
     """Count words, or characters, of the sample; also return the size of the sample in characters.
 
@@ -151,14 +146,14 @@ def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int
     from rungwise.cluster.session import quiet_ray_data
 
     quiet_ray_data()
-    quotas = _quotas(corpus, "train", _limit(config))
+    quotas = _sample(corpus, "train", config.sample_megabytes * 1e6).quotas
     tasks = [{"file": file, "quota": quota} for file, quota in quotas.items()]
     folder = corpus.folder
 
     def count(batch: pa.Table) -> pa.Table:
         [task] = batch.to_pylist()
         sample = _Sample(folder, {task["file"]: task["quota"]})
-        counts = count_words(untrained_counted(config), sample)
+        counts = count_words(config, sample)
         # No word is empty: this key holds the characters read.
         counts[""] = sample.characters
         return pa.table({"word": list(counts.keys()), "count": list(counts.values())})
@@ -176,18 +171,8 @@ def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int
         .rename_columns({"sum(count)": "count"})
         .map_batches(frequent, batch_format="pyarrow")
     )
-    counts: dict[str, int] = {}
-    for row in summed.iter_rows():
-        counts[row["word"]] = row["count"]
+    counts = {row["word"]: row["count"] for row in summed.iter_rows()}
     return counts, counts.pop("", 0)
-
-
-def _quotas(corpus: Artifact, split: str, limit: int) -> dict[str, int]:
-    """Return the characters to take of each file: equal shares, as documents are sorted by
-    source."""
-    rows = [row for row in CorpusSummary.of(corpus).files if row.split == split]
-    share = min(1.0, limit / max(1, sum(row.characters for row in rows)))
-    return {row.file: math.ceil(share * row.characters) for row in rows}
 
 
 class _Sample:
@@ -195,20 +180,23 @@ class _Sample:
 
     def __init__(self, folder: Folder, quotas: Mapping[str, int]) -> None:
         self._folder = folder
-        self._quotas = quotas
+        self.quotas = quotas
         self.characters = 0
 
     def __iter__(self) -> Iterator[str]:
         self.characters = 0
-        for file, quota in self._quotas.items():
-            taken = 0
-            for sentence in self._sentences(file):
-                if taken >= quota:
+        for file, quota in self.quotas.items():
+            end = self.characters + quota
+            documents = read_documents(self._folder, file)
+            for sentence in (line for document in documents for line in document.sentences):
+                if self.characters >= end:
                     break
-                taken += len(sentence)
                 self.characters += len(sentence)
                 yield sentence
 
-    def _sentences(self, file: str) -> Iterator[str]:
-        for document in read_documents(self._folder, file):
-            yield from document.sentences
+
+def _sample(corpus: Artifact, split: str, limit: float) -> _Sample:
+    """Sample up to `limit` characters, of all files alike: documents are sorted by source."""
+    rows = [row for row in CorpusSummary.of(corpus).files if row.split == split]
+    share = min(1.0, int(limit) / max(1, sum(row.characters for row in rows)))
+    return _Sample(corpus.folder, {row.file: math.ceil(share * row.characters) for row in rows})

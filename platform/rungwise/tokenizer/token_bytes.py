@@ -14,16 +14,16 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     ]
     if type(tokenizer.decoder).__name__ != "ByteLevel":
         return [piece.encode() for piece in pieces]
-    byte_of = _byte_of()
+    letters = _byte_letters()
     return [
-        bytes(byte_of[letter] for letter in piece)
-        if all(letter in byte_of for letter in piece)
+        bytes(letters[letter] for letter in piece)
+        if all(letter in letters for letter in piece)
         else piece.encode()  # added as it stands
         for piece in pieces
     ]
 
 
-def _byte_of() -> dict[str, int]:
+def _byte_letters() -> dict[str, int]:
     """GPT-2's letters: printable Latin-1 for itself, other bytes in order from U+0100."""
     letters = {chr(byte): byte for byte in (*range(33, 127), *range(161, 173), *range(174, 256))}
     others = [byte for byte in range(256) if byte not in letters.values()]

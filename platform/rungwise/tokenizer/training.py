@@ -7,8 +7,12 @@ characters and words are counted. BERT's special tokens come first in each.
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import (
     Regex,
     Tokenizer,
@@ -28,9 +32,9 @@ from rungwise.tokenizer.config import (
     UnigramConfig,
     WordPieceConfig,
 )
-from rungwise.tokenizer.counting import count_words
 from rungwise.tokenizer.special import SPECIAL_TOKENS, UNK, UNK_ID
 
+_SENTENCES_AT_ONCE = 20_000
 EVERY_CHARACTER = r"[\s\S]"
 SPECIAL_IS_TEXT = r"\[(?=(?:PAD|UNK|CLS|SEP|MASK)\])"
 _LONGEST_LINE_BYTES = 1 << 30
@@ -41,13 +45,15 @@ def train(config: TrainedConfig, sentences: Iterable[str]) -> Tokenizer:
 
     Raises DataError if there is too little text.
     """
-    if isinstance(config, WordPieceConfig):
-        return _train_wordpiece(config, sentences)
-    if isinstance(config, ByteBpeConfig):
-        return _train_byte_bpe(config, sentences)
-    if isinstance(config, UnigramConfig):
-        return _train_unigram(config, sentences)
-    return from_counts(config, count_words(untrained_counted(config), sentences))
+    match config:
+        case WordPieceConfig():
+            return _train_wordpiece(config, sentences)
+        case ByteBpeConfig():
+            return _train_byte_bpe(config, sentences)
+        case UnigramConfig():
+            return _train_unigram(config, sentences)
+        case _:
+            return from_counts(config, count_words(config, sentences))
 
 
 def _train_byte_bpe(config: ByteBpeConfig, sentences: Iterable[str]) -> Tokenizer:
@@ -84,11 +90,11 @@ def _train_wordpiece(config: WordPieceConfig, sentences: Iterable[str]) -> Token
         tokenizer.train_from_iterator(sentences, trainer)
         return tokenizer.get_vocab()
 
-    alphabet = vocabulary(list(SPECIAL_TOKENS), size=0)
-    known = [*SPECIAL_TOKENS, *sorted(alphabet.keys() - set(SPECIAL_TOKENS))]
-    trained = wordpiece(vocabulary(known, config.vocab_size), config.lowercase)
-    trained.add_special_tokens(list(SPECIAL_TOKENS))
-    return trained
+    characters = vocabulary(list(SPECIAL_TOKENS), size=0).keys() - set(SPECIAL_TOKENS)
+    pieces = vocabulary([*SPECIAL_TOKENS, *sorted(characters)], config.vocab_size)
+    tokenizer = wordpiece(pieces, config.lowercase)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
 
 
 def wordpiece(pieces: dict[str, int], lowercase: bool, unknown: str = UNK) -> Tokenizer:
@@ -113,11 +119,11 @@ def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer
         for line in normalizer.normalize_str(sentence).splitlines()
         if line.strip()
     )
-    written = io.BytesIO()
+    model = io.BytesIO()
     try:
         SentencePieceTrainer.train(
             sentence_iterator=lines,
-            model_writer=written,
+            model_writer=model,
             model_type="unigram",
             vocab_size=config.vocab_size - len(SPECIAL_TOKENS) + 1,  # its unknown token is dropped
             hard_vocab_limit=False,
@@ -139,7 +145,7 @@ def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer
             f"({error}); raise tokenizer.vocab_size if the text has more different characters, or "
             "add text if it has hardly any"
         ) from error
-    learned = SentencePieceProcessor(model_proto=written.getvalue())
+    learned = SentencePieceProcessor(model_proto=model.getvalue())
     pieces = [(token, 0.0) for token in SPECIAL_TOKENS]
     pieces += [
         (learned.id_to_piece(index), learned.get_score(index))
@@ -155,9 +161,26 @@ def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer
     return tokenizer
 
 
-def untrained_counted(config: CountedConfig) -> Tokenizer:
-    """Return a counted tokenizer without a vocabulary, for its normalizer and pre-tokenizer."""
-    return _counted(config, {UNK: UNK_ID})
+def count_words(config: CountedConfig, sentences: Iterable[str]) -> Counter[str]:
+    """Count the words, or characters, of `sentences`.
+
+    Texts are split at blanks first, and only distinct pieces go through the normalizer and
+    pre-tokenizer, which treat each piece alone and keep blanks.
+    """
+    tokenizer = _counted(config, {UNK: UNK_ID})
+    normalize = tokenizer.normalizer.normalize_str
+    split = tokenizer.pre_tokenizer.pre_tokenize_str
+    counts: Counter[str] = Counter()
+    iterator = iter(sentences)
+    while batch := list(islice(iterator, _SENTENCES_AT_ONCE)):
+        pieces = pc.split_pattern(pa.array(batch, pa.string()), " ").flatten()  # pyright: ignore[reportAttributeAccessIssue]
+        distinct = pieces.value_counts()
+        for piece, count in zip(*map(pa.Array.to_pylist, distinct.flatten()), strict=True):
+            for word, _ in split(normalize(piece)):
+                counts[word] += count
+        for word, _ in split(" "):
+            counts[word] += len(pieces) - len(batch)
+    return counts
 
 
 def from_counts(config: CountedConfig, counts: Mapping[str, int]) -> Tokenizer:
@@ -165,9 +188,9 @@ def from_counts(config: CountedConfig, counts: Mapping[str, int]) -> Tokenizer:
 
     Ids follow frequency, the highest first; ties are in alphabetical order.
     """
-    kept = [item for item in counts.items() if item[1] >= config.min_frequency]
-    kept.sort(key=lambda item: (-item[1], item[0]))
-    words = [*SPECIAL_TOKENS, *(word for word, _ in kept)][: config.vocab_size]
+    frequent = [word for word, count in counts.items() if count >= config.min_frequency]
+    frequent.sort(key=lambda word: (-counts[word], word))
+    words = [*SPECIAL_TOKENS, *frequent][: config.vocab_size]
     tokenizer = _counted(config, {word: index for index, word in enumerate(words)})
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer

@@ -27,7 +27,13 @@ from tokenizers import Tokenizer
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
-from rungwise.tokenizer.rust import Encoded, RustEncoder, TextEncoder, id_type, word_starts
+from rungwise.tokenizer.reference import (
+    Encoded,
+    ReferenceEncoder,
+    TextEncoder,
+    id_type,
+    word_starts,
+)
 from rungwise.tokens.segmenters import (
     HAN,
     Segmenter,
@@ -114,7 +120,7 @@ def _encode_located(
     stretches: NDArray[np.int64],  # (S, 3) text, start, end
 ) -> Encoded:
     """Encode texts with the library, and derive units from the offsets of tokens."""
-    encodings = RustEncoder(tokenizer).encodings(texts, words=True)
+    encodings = ReferenceEncoder(tokenizer).encodings(texts, words=True)
     lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
     total = int(lengths.sum())
     ids: Any = np.empty(total, id_type(tokenizer))

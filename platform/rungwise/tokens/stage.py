@@ -27,7 +27,7 @@ from rungwise.tokenizer import (
     choose_encoder,
     load_tokenizer,
 )
-from rungwise.tokenizer.choice import sample_corpus
+from rungwise.tokenizer.encoder import sample_corpus
 from rungwise.tokens import text as texts
 from rungwise.tokens.config import TokensConfig, identity, outside
 from rungwise.tokens.encoding import encode_file

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from rungwise.core.configuration.config import Config
 
-TokenizerBackend = Literal["auto", "rust", "memo", "nanotoken", "gigatoken"]
+TokenizerBackend = Literal["auto", "memo", "nanotoken", "gigatoken"]
 
 
 class ComputeConfig(Config):

@@ -67,7 +67,7 @@ class RangeBuilder:
                     self.report.drop(reason, document.id, document.sentences)
                     damage = document.raw.damage
                     if damage and damage.bytes:
-                        self.report.skip(damage, reason)
+                        self.report.skip(damage)
                 else:
                     table.append(document)
                     table_bytes += len(document.encoded)

@@ -121,14 +121,20 @@ class FileReader:
         `stop`. `field` is the key of the source to change."""
         place = "" if at is None else f"{unit} {at}"
         key = "corpus.maximum_document_megabytes" if reason == TOO_LONG else self.key(field)
+        if self.stop and at is not None and unit == "byte" and not self._wide_encoding:
+            place = f"line {streams.line_number(self.file, at)}"
+        damage = Damage(
+            file=self.file.uri,
+            place=place,
+            bytes=num_bytes,
+            reason=reason,
+            detail=detail,
+            key=key,
+        )
         if self.stop:
-            if at is not None and unit == "byte" and not self._wide_encoding:
-                place = f"line {streams.line_number(self.file, at)}"
-            damage = Damage(self.file.uri, place, num_bytes, detail, key)
             raise DataError(f"{damage}, or set corpus.on_error=skip")
-        damage = Damage(self.file.uri, place, num_bytes, detail, key)
         id_ = self.file.name if at is None else self.document_id(at)
-        return RawDocument(id_, self.label, (), reason=reason, damage=damage)
+        return RawDocument(id_, self.label, (), damage=damage)
 
     def skip_too_long(self, at: int | None, num_bytes: int, unit: str = "byte") -> RawDocument:
         detail = f"a document of more than {self.maximum_bytes / 1e6:g} MB"

@@ -116,7 +116,7 @@ def _file_document(reader: FileReader, source: TextSource) -> Iterator[RawDocume
             return
     content = b"".join(pieces).removeprefix(codecs.BOM_UTF8)
     document = _text_document(reader, source, reader.file.name, 0, content)
-    if document.reason or document.paragraphs:
+    if document.damage or document.paragraphs:
         yield document
 
 

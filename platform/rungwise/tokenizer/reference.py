@@ -39,7 +39,7 @@ class TextEncoder(Protocol):
         ...
 
 
-class RustEncoder:
+class ReferenceEncoder:
     """Encodes every text with the `tokenizers` library."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -1,6 +1,6 @@
 """Encoders from optional packages: nanotoken for WordPiece, gigatoken for byte-level BPE.
 
-Both are many times faster than the memo, but young: choice.py verifies them against the reference
+Both are many times faster than the memo, but young: encoder.py proves them against the reference
 before use. They get no special tokens, so they recognise none in a text.
 """
 
@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.tokenizer.cutting import Rules, find_rules
 from rungwise.tokenizer.memo import MemoEncoder, text_bytes
-from rungwise.tokenizer.rust import Encoded, id_type, own_copy
+from rungwise.tokenizer.reference import Encoded, id_type, own_copy
 
 Package = Literal["nanotoken", "gigatoken"]
 
@@ -49,7 +49,7 @@ def _is_bert(tokenizer: Tokenizer, rules: Rules) -> bool:
     )
 
 
-def _installed(package: Package) -> ModuleType:
+def _import_package(package: Package) -> ModuleType:
     try:
         return import_module(package)
     except ImportError as error:
@@ -64,7 +64,7 @@ class NanoEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raise UserError if nanotoken is missing, ConfigError for an unsupported tokenizer."""
-        nanotoken = _installed("nanotoken")
+        nanotoken = _import_package("nanotoken")
         if matching_package(tokenizer) != "nanotoken":
             raise ConfigError(
                 "the encoder 'nanotoken' does WordPiece as BERT's, found another tokenizer; choose "
@@ -98,7 +98,7 @@ class GigaEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raise UserError if gigatoken is missing, ConfigError for an unsupported tokenizer."""
-        gigatoken = _installed("gigatoken")
+        gigatoken = _import_package("gigatoken")
         rules = find_rules(tokenizer)
         if rules is None or matching_package(tokenizer) != "gigatoken":
             raise ConfigError(
