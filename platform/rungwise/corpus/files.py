@@ -124,15 +124,17 @@ def _has_cluster() -> bool:
 
 def _hash_by_tasks(blocks: Sequence[tuple[SourceFile, int]], key: str) -> list[bytes]:
     from rungwise.cluster.session import session
-    from rungwise.cluster.tasks import over, packed
+    from rungwise.cluster.tasks import pack_items, run_tasks
     from rungwise.core.configuration.compute import ComputeConfig
 
     items = [(at, file, number) for at, (file, number) in enumerate(blocks)]
     sizes = [min(file.size_bytes, SourceFile.BLOCK_BYTES) for file, _ in blocks]
     with session(ComputeConfig()):
-        packs = packed(items, sizes)
         hashes = dict(
-            over(packs, lambda pack: ((at, _hash_block(*block, key).hex()) for at, *block in pack))
+            run_tasks(
+                pack_items(items, sizes),
+                lambda pack: ((at, _hash_block(*block, key).hex()) for at, *block in pack),
+            )
         )
     return [bytes.fromhex(hashes[at]) for at in range(len(blocks))]
 
