@@ -39,27 +39,28 @@ from benchmarks.measuring import instances_summary
 from benchmarks.texts import real_data
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.instances import shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.gpt import GptConfig
 from rungwise.pretraining.config import FitConfig
-from rungwise.pretraining.gradient import build, pretrain
+from rungwise.pretraining.gradient import plan_run, pretrain
+from rungwise.pretraining.initial import build_model
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.stage import entropy
 from rungwise.tokens.text import TokenisedText
-from rungwise.training.config import GradientConfig
-from rungwise.training.curriculum import phases_of
-from rungwise.training.loop import validate
+from rungwise.training.config import GradientConfig, GradientFit
+from rungwise.training.curriculum import Turn, open_phases
+from rungwise.training.loop import uses_bfloat16, validate
 from rungwise.training.optimizer import (
     AnyOptimizerConfig,
     MuonConfig,
     OptimizerConfig,
     ScheduleConfig,
 )
-from rungwise.training.parallel import Group
+from rungwise.training.parallel import Group, Worker, distribute
+from rungwise.training.step import Step
 from rungwise.training.tensor_files import MODEL, load_tensors
 
 RESULTS = Path(__file__).parent / "results"
@@ -80,7 +81,7 @@ NANO_GPT: dict[str, Any] = {
 }
 
 
-def shakespeare_settings(optimizer: AnyOptimizerConfig) -> FitConfig[GradientConfig]:
+def shakespeare_settings(optimizer: AnyOptimizerConfig) -> GradientFit:
     return FitConfig(
         model=GptConfig(
             num_layers=4,
@@ -163,32 +164,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def learn(
-    settings: FitConfig[GradientConfig], splits: dict[str, list[int]], seed: int
-) -> dict[str, Any]:
+def learn(settings: GradientFit, splits: dict[str, list[int]], seed: int) -> dict[str, Any]:
     """Train with this seed; the losses in nats a token, and how long it took."""
     model_config, training = settings.model, settings.pretrain
     assert isinstance(model_config, GptConfig)
     training = training.model_copy(update={"seed": seed})
     settings = FitConfig(model_config, training)
     length = model_config.max_position_embeddings
-    group = Group.current(torch.device("cpu"))
     compute = ComputeConfig(
         num_workers=1,
         micro_batch_size=training.global_batch_size,
         checkpoint_every_steps=training.steps,
     )
+    worker = Worker(Group.current(torch.device("cpu")), compute)
     with tempfile.TemporaryDirectory(prefix="rungwise-splits-") as place:
         folder = Path(place)
         instances = write_instances(folder / "valid", splits["train"], splits["valid"], length)
+        output = Folder.at(folder / "run")
         progress, _ = pretrain(
-            settings,
-            {"instances": instances},
-            Folder.at(folder / "run"),
-            "published-splits",
-            compute,
-            group,
-            SilentReporter(),
+            settings, plan_run(settings, {"instances": instances}, output, compute), worker
         )
         row: dict[str, Any] = {
             "seed": seed,
@@ -202,10 +196,19 @@ def learn(
         if "test" in splits:
             held_out = write_instances(folder / "test", splits["train"], splits["test"], length)
             vocab_size = InstancesSummary.of(held_out).vocab_size
-            model = build(settings, vocab_size)
-            model.load_state_dict(load_tensors(Folder.at(folder / "run"), MODEL))
-            (phase,) = phases_of(model_config, training, {"instances": held_out}, compute, group)
-            values = validate(model, settings.objective, phase, training, group)
+            model = build_model(settings, vocab_size)
+            model.load_state_dict(load_tensors(output, MODEL))
+            (phase,) = open_phases(settings, [Turn("instances", 0, held_out)], worker)
+            step = Step(
+                model,
+                settings.objective,
+                distribute(model, worker.group),
+                (),
+                training.optimizer,
+                worker.group,
+                uses_bfloat16(training.precision, worker.group.device),
+            )
+            values = validate(step, phase)
             row["test_loss"] = round(values["lm_loss"], 4)
         return row
 

@@ -35,16 +35,16 @@ from rungwise.cluster.session import session
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shards import write
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
-from rungwise.pretraining.gradient import pretrain
+from rungwise.pretraining.gradient import plan_run, pretrain
 from rungwise.pretraining.stage import pretrain_model
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
-from rungwise.training.parallel import Group
+from rungwise.training.parallel import Group, Worker
 from rungwise.training.throughput import totals
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -206,15 +206,10 @@ def _worker(rank: int, job: dict[str, Any], port: int) -> None:
     if world > 1:
         address = f"tcp://127.0.0.1:{port}"
         dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
-    progress, costs = pretrain(
-        require_gradient(_config(job), "steps"),
-        {"instances": _instances(job)},
-        Folder.at(job["output"]),
-        "benchmark",
-        _compute(job),
-        Group.current(torch.device("cpu")),
-        SilentReporter(),
-    )
+    config, compute = require_gradient(_config(job), "steps"), _compute(job)
+    run = plan_run(config, {"instances": _instances(job)}, Folder.at(job["output"]), compute)
+    worker = Worker(Group.current(torch.device("cpu")), compute)
+    progress, costs = pretrain(config, run, worker)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     # The loop keeps its times on the leading worker alone.
     facts = _facts(progress.timings, totals(progress, costs)) if rank == 0 else {}

@@ -28,12 +28,14 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import InstancesConfig
-from rungwise.pretraining.config import FitConfig, PretrainStageConfig, require_gradient
-from rungwise.pretraining.gradient import pretrain
+from rungwise.pretraining.config import PretrainStageConfig, require_gradient
+from rungwise.pretraining.gradient import Run, pretrain
 from rungwise.tokens.text import TokenisedText
-from rungwise.training.checkpoint import EarlierRun
-from rungwise.training.config import GradientConfig
-from rungwise.training.parallel import Group
+from rungwise.training.checkpoint import Checkpoints
+from rungwise.training.checkpoint_files import CheckpointRules, EarlierRun
+from rungwise.training.config import GradientFit
+from rungwise.training.curriculum import list_turns
+from rungwise.training.parallel import Group, Worker
 from rungwise.training.progress import Progress
 from rungwise.training.tensor_files import MODEL, load_tensors
 from tests.conftest import SPECIAL_IDS, write_shards
@@ -84,9 +86,7 @@ def make_instances(
     )
 
 
-def config(
-    kind: str = "masked_pairs", family: str | None = None, **changes: Any
-) -> FitConfig[GradientConfig]:
+def config(kind: str = "masked_pairs", family: str | None = None, **changes: Any) -> GradientFit:
     """A run of twenty steps on instances of this kind, by default of BERT or GPT; `changes` are
     dotted keys."""
     data: dict[str, Any] = {
@@ -113,7 +113,7 @@ def config(
 
 
 def run(
-    settings: FitConfig[GradientConfig],
+    settings: GradientFit,
     instances: Artifact,
     output: Path | str,
     group: Group | None = None,
@@ -126,20 +126,25 @@ def run(
 ) -> Progress:
     """The loop in this process."""
     torch.set_num_threads(1)
-    progress, _ = pretrain(
-        settings,
-        {"instances": instances}
-        | ({"longer_instances": longer} if longer else {})
-        | ({"initial": initial} if initial else {}),
-        Folder.at(output),
+    keys = ComputeConfig(**({"micro_batch_size": 4, "checkpoint_every_steps": 5} | compute))
+    rules = CheckpointRules(
+        Folder.at(output) / "checkpoints",
         "identity",
-        ComputeConfig(**({"micro_batch_size": 4, "checkpoint_every_steps": 5} | compute)),
-        group or Group.current(CPU),
-        report or SilentReporter(),
-        notice,
+        keys.keep_checkpoints,
+        keys.keep_checkpoint_every_steps,
+        settings.pretrain.shared_steps,
         earlier,
     )
-    return progress
+    inputs = {"instances": instances} | ({"longer_instances": longer} if longer else {})
+    turns = list_turns(inputs, settings.pretrain)
+    worker = Worker(group or Group.current(CPU), keys, report or SilentReporter(), notice)
+    return pretrain(settings, Run(turns, initial, Folder.at(output), rules), worker)[0]
+
+
+def checkpoints_in(
+    folder: Path | str, keep: int = 2, identity: str = "identity", group: Group | None = None
+) -> Checkpoints:
+    return Checkpoints(CheckpointRules(Folder.at(folder), identity, keep), group)
 
 
 class Killed(Exception):
@@ -179,7 +184,7 @@ def weights(output: Path) -> dict[str, torch.Tensor]:
 
 def together(
     world: int,
-    settings: FitConfig[GradientConfig],
+    settings: GradientFit,
     instances: Artifact,
     output: Path,
     port: int,
@@ -223,7 +228,7 @@ def _worker(
     world: int,
     port: int,
     output: str,
-    settings: FitConfig[GradientConfig],
+    settings: GradientFit,
     instances: Artifact,
     killed_at: int | None,
     compute: dict[str, Any],

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from rungwise.pretraining.resume_proof import kill_with_children
+from rungwise.pretraining.proof_process import kill_with_children
 
 RAY = str(Path(sys.executable).with_name("ray"))
 _START_SECONDS = 120

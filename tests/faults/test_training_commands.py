@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.resume_proof import kill_with_children
+from rungwise.pretraining.proof_process import kill_with_children
 from tests.conftest import REPOSITORY, s3_bucket, small_recipe, write_corpus, write_recipe
 
 # Each test is two or three whole commands.

@@ -18,16 +18,25 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.config import FitConfig
 from rungwise.training import loop, part_writer
 from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.config import GradientConfig
+from rungwise.training.config import GradientFit
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
+from rungwise.training.state import RunState
 from tests.conftest import mounted_disk, s3_bucket
 from tests.faults.s3_faults import FaultyS3, faulty_moto
 from tests.small_models import small_model
-from tests.training_runs import CPU, Notes, config, forkserver, make_instances, run, weights
+from tests.training_runs import (
+    CPU,
+    Notes,
+    checkpoints_in,
+    config,
+    forkserver,
+    make_instances,
+    run,
+    weights,
+)
 
 BUCKET = "rungwise-training"
 
@@ -48,7 +57,7 @@ class AtSteps(Notes):
         self.actions.get(int(done), lambda: None)()
 
 
-def _writes_slowly(settings: FitConfig[GradientConfig], instances: Artifact, output: str) -> None:
+def _writes_slowly(settings: GradientFit, instances: Artifact, output: str) -> None:
     """Stands still while it writes the checkpoint of step 10, its file half done."""
     write = part_writer.PartWriter._write_part
 
@@ -56,7 +65,7 @@ def _writes_slowly(settings: FitConfig[GradientConfig], instances: Artifact, out
         if self.step == 10:
             folder = Path(self._folder.uri)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f".{self._name_of(0)}.tmp").write_bytes(b"half")
+            (folder / f".{self._file_name(0)}.tmp").write_bytes(b"half")
             time.sleep(60)
         return write(self)
 
@@ -81,7 +90,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    assert Checkpoints(Folder.at(broken / "checkpoints"), "identity", 2).newest_sound() == 5
+    assert checkpoints_in(broken / "checkpoints").newest_sound() == 5
     resumed = run(config(), instances, broken)
     assert resumed.attempts[-1]["step"] == 5
     assert resumed == undisturbed
@@ -147,18 +156,17 @@ def test_a_store_that_is_away_during_a_save_is_waited_for(
     assert refused
     assert time.monotonic() - began >= seconds
     assert progress == undisturbed
-    kept = Checkpoints(Folder.at(f"{output}/checkpoints"), "identity", 2)
+    kept = checkpoints_in(f"{output}/checkpoints")
     assert kept.newest_sound() == 20
     assert run(config(), instances, output, report=SilentReporter()) == undisturbed
 
 
 def saved_at(folder: Path | str, keep: int, *steps: int) -> Checkpoints:
     """Checkpoints of a small model at these steps, by one attempt of a run."""
-    model, optimizers = small_model("mlm_nsp"), ()
-    kept = Checkpoints(Folder.at(folder), "identity", keep)
-    kept.resume(model, optimizers)
+    kept, state = checkpoints_in(folder, keep), RunState(small_model("mlm_nsp"), ())
+    kept.resume(state)
     for step in steps:
-        kept.save(model, optimizers, Progress(step=step), wait=True)
+        kept.save(state, Progress(step=step), wait=True)
     return kept
 
 
@@ -176,7 +184,7 @@ def test_damaged_checkpoints_of_later_steps_do_not_push_out_a_sound_one(tmp_path
         flip(part, -1)
     resumed = saved_at(tmp_path, 1, 12)
     assert resumed.steps() == [12, 18, 20]
-    assert Checkpoints(Folder.at(tmp_path), "identity", 1).newest_sound() == 12
+    assert checkpoints_in(tmp_path, 1).newest_sound() == 12
     again = saved_at(tmp_path, 2, 14, 21)
     assert again.steps() == [14, 21]
 
@@ -193,7 +201,7 @@ def test_a_damaged_record_is_passed_over(tmp_path: Path, how: str) -> None:
     }[how]
     assert changed != text
     record.write_text(changed)
-    assert Checkpoints(Folder.at(tmp_path), "identity", 2).newest_sound() == 10
+    assert checkpoints_in(tmp_path).newest_sound() == 10
 
 
 def test_older_checkpoints_go_when_the_names_of_the_new_one_are_on_the_disk(
@@ -216,7 +224,7 @@ def test_older_checkpoints_go_when_the_names_of_the_new_one_are_on_the_disk(
     kept = saved_at(tmp_path, 1, 10)
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Folder, "remove", removing)
-    kept.save(small_model("mlm_nsp"), (), Progress(step=20), wait=True)
+    kept.save(RunState(small_model("mlm_nsp"), ()), Progress(step=20), wait=True)
     first = events.index("remove step-000000010")
     assert {"flush step-000000020", f"flush {tmp_path.name}"} <= set(events[:first])
 
@@ -231,7 +239,7 @@ def test_a_download_that_is_not_what_was_written_is_not_loaded() -> None:
         place = Folder.at(f"{bucket}/run/step-000000010")
         place.write_bytes(part, place.read_bytes(part)[:-1] + b"?")
         with pytest.raises(DataError, match="is not what was written"):
-            kept.load(10, small_model("mlm_nsp"), ())
+            kept.load(10, RunState(small_model("mlm_nsp"), ()))
 
 
 def test_a_worker_that_is_gone_does_not_keep_the_leader_waiting_for_its_part(
@@ -243,8 +251,8 @@ def test_a_worker_that_is_gone_does_not_keep_the_leader_waiting_for_its_part(
         def count(self, value: int) -> int:
             raise RuntimeError("connection closed by peer")
 
-    kept = Checkpoints(Folder.at(tmp_path), "identity", 2, group=Gone(0, 2, CPU))
-    kept.save(small_model("mlm_nsp"), (), Progress(step=10))
+    kept = checkpoints_in(tmp_path, group=Gone(0, 2, CPU))
+    kept.save(RunState(small_model("mlm_nsp"), ()), Progress(step=10))
     writer = kept._writer
     assert writer is not None
     with pytest.raises(RuntimeError, match="closed by peer"):

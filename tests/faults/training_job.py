@@ -31,11 +31,11 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.config import FitConfig, PretrainStageConfig
-from rungwise.pretraining.resume_proof import kill_with_children
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.proof_process import kill_with_children
 from rungwise.pretraining.stage import pretrain_model
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.training.config import GradientConfig
+from rungwise.training.config import GradientFit
 from tests.conftest import REPOSITORY
 
 
@@ -130,7 +130,7 @@ class Job:
 @contextlib.contextmanager
 def job(
     folder: Path,
-    settings: FitConfig[GradientConfig],
+    settings: GradientFit,
     instances: Artifact,
     environment: dict[str, str] | None = None,
     compute: dict[str, Any] | None = None,

@@ -31,7 +31,7 @@ from moto.server import ThreadedMotoServer
 from rungwise.cluster.aws import autoscaling
 from rungwise.cluster.description import Machine, Scaling, WorkerGroup
 from rungwise.cluster.ray_start import Node, environment, start_command
-from rungwise.pretraining.resume_proof import kill_with_children
+from rungwise.pretraining.proof_process import kill_with_children
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

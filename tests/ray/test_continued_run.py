@@ -20,7 +20,7 @@ from rungwise.core.stages.stage import Stage, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
-from rungwise.pretraining.pretrained import config_of, load_module
+from rungwise.pretraining.pretrained import load_module, trained_config
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.data.task_text import TaskTextConfig
 from rungwise.tasks.kinds.examples import (
@@ -88,7 +88,7 @@ def built(stages: Iterable[Stage], root: Folder) -> dict[str, Artifact]:
 def mlm_loss(pretrain: Artifact, instances: Artifact, split: str) -> float:
     """Nats a masked token of the instances of a split, at most 2000 of them."""
     model = load_module(pretrain)
-    objective = config_of(pretrain).objective
+    objective = trained_config(pretrain).objective
     batches = held_out_batches(open_source(instances, split, 1 << 30, False), 2000, 0, 1, 64, 0)
     total = sum(objective(model, batch).packed()[:2, 0] for batch in batches)
     assert isinstance(total, torch.Tensor)

@@ -16,6 +16,7 @@ from rungwise.core.stages.artifact import Artifact, finish
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining import resume_proof
+from rungwise.pretraining.proof_process import ProofJob
 from rungwise.pretraining.resume_proof import kill_steps, prove_resume
 from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary
 from rungwise.training.progress import Progress
@@ -192,11 +193,11 @@ def asked_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[str], int]]:
     """Record the inputs and workers of the first run, and end there."""
     asked: list[tuple[set[str], int]] = []
 
-    def ends(settings: Any, read: Any, compute: ComputeConfig, *_: Any) -> None:
-        asked.append((set(read), compute.num_workers))
+    def ends(job: ProofJob, *_: Any) -> None:
+        asked.append((set(job.inputs), job.compute.num_workers))
         raise _Asked
 
-    monkeypatch.setattr(resume_proof, "_run", ends)
+    monkeypatch.setattr(resume_proof, "run_job", ends)
     return asked
 
 
@@ -204,7 +205,7 @@ def test_the_proof_begins_with_the_initial_weights_of_the_recipe(
     instances: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = asked_of(monkeypatch)
-    monkeypatch.setattr(resume_proof.gradient, "check_fit", lambda *_: None)
+    monkeypatch.setattr(resume_proof, "check_fit", lambda *_: None)
     inputs = {"corpus": instances, "instances": instances, "initial": instances}
     with pytest.raises(_Asked):
         prove_resume(config(), inputs, ComputeConfig(num_workers=1), Folder.at("/nowhere"))
@@ -232,7 +233,7 @@ def test_a_batch_with_too_few_rows_for_dropout_is_proved_on_as_many_workers_alon
         compute, place = ComputeConfig(num_workers=workers), Folder.at("/nowhere")
         prove_resume(config(**changes), {"instances": instances}, compute, place, after)
 
-    monkeypatch.setattr(resume_proof.gradient, "check_fit", fits)
+    monkeypatch.setattr(resume_proof, "check_fit", fits)
     with pytest.raises(UserError, match=rf"--workers-after is 4 after 5, but {told}"):
         prove(5, 4, **changes)
     for workers, dropped in ((1, changes), (3, changes), (4, changes), (5, changes), (5, {})):
@@ -258,12 +259,9 @@ def test_the_certificate_says_where_the_kill_lay_and_what_was_allowed(
     """Runs by hand in bfloat16 that a budget of tokens ends at step 12 of 20."""
     asked: list[tuple[int, int, int | None]] = []
 
-    def by_hand(
-        settings: Any, read: Any, compute: ComputeConfig, output: Any, title: str, *rest: Any
-    ) -> PretrainSummary | None:
-        kill_at = rest[1] if len(rest) > 1 else None
-        asked.append((compute.num_workers, compute.checkpoint_every_steps, kill_at))
-        if kill_at is not None:
+    def by_hand(job: ProofJob, title: str, console: Any) -> PretrainSummary | None:
+        asked.append((job.compute.num_workers, job.compute.checkpoint_every_steps, job.kill_at))
+        if job.kill_at is not None:
             return None
         factor = 1 + difference * title.endswith("resumed")
         made = GradientRun.model_construct(
@@ -276,7 +274,7 @@ def test_the_certificate_says_where_the_kill_lay_and_what_was_allowed(
         )
         return PretrainSummary.model_construct(gradient=made, epochs=0.5)
 
-    monkeypatch.setattr(resume_proof, "_run", by_hand)
+    monkeypatch.setattr(resume_proof, "run_job", by_hand)
     settings = config(**{"pretrain.max_tokens": 10**6, "pretrain.precision": "bfloat16"})
     compute = ComputeConfig(num_workers=1, micro_batch_size=6)
     found = prove_resume(settings, {"instances": instances}, compute, Folder.at(tmp_path), 2, 5)

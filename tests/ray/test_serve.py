@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from rungwise.__main__ import main
-from rungwise.pretraining.resume_proof import kill_with_children
+from rungwise.pretraining.proof_process import kill_with_children
 from tests.conftest import REPOSITORY
 from tests.unit.test_predictor import make_model
 

@@ -23,7 +23,7 @@ from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import Lease
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
-from rungwise.pretraining.resume_proof import kill_with_children
+from rungwise.pretraining.proof_process import kill_with_children
 from tests.faults.raylets import raylets
 from tests.ray.side_by_side_job import STEPS, Calls, rows, run, stages
 

@@ -30,7 +30,7 @@ from rungwise.cluster.local import processes
 from rungwise.cluster.local.folder import ClusterFolder
 from rungwise.cluster.ray_start import environment
 from rungwise.cluster.registry import HOME_VARIABLE, RegisteredCluster
-from rungwise.pretraining.resume_proof import kill_with_children
+from rungwise.pretraining.proof_process import kill_with_children
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -32,8 +32,8 @@ from rungwise.pretraining.estimate import Measures, dry_run
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import kill_steps
 from rungwise.tokens.text import TokenisedText
-from rungwise.training.config import GradientConfig
-from rungwise.training.curriculum import epochs_read
+from rungwise.training.config import GradientFit
+from rungwise.training.curriculum import Turn, count_epochs
 from rungwise.training.optimizer import (
     build_optimizers,
     clip_gradients,
@@ -65,7 +65,7 @@ Recurring = LstmConfig | RnnConfig
 ELMAN = RnnConfig(num_layers=2, hidden_size=16, initializer_range=0.2, tied=False)
 
 
-def recurrent(model: Recurring = TINY, /, **changes: Any) -> FitConfig[GradientConfig]:
+def recurrent(model: Recurring = TINY, /, **changes: Any) -> GradientFit:
     """Twenty steps of ten lanes, between two and three epochs of the instances below."""
     settings = config("causal", **{"pretrain.global_batch_size": LANES}, **changes)
     return FitConfig(model, settings.pretrain)
@@ -351,7 +351,7 @@ def test_instances_left_out_are_named_and_epochs_counted_by_the_lanes(
         note for note in notes.notes if f"{count % LANES} of {count} instances are left" in note
     ]
     steps = count // LANES
-    assert epochs_read(TINY, [(0, instances)], 2 * steps, LANES) == 2.0
+    assert count_epochs(recurrent(), [Turn("instances", 0, instances)], 2 * steps) == 2.0
     found = kill_steps(recurrent(), instances, 10 * steps)
     assert found == ("the second epoch", steps + 1, 2 * steps)
     measures = [Measures.of(instances)]

@@ -14,13 +14,12 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, TaskModel
-from rungwise.pretraining.config import FitConfig
-from rungwise.pretraining.gradient import build, check_fit, identity_of
-from rungwise.pretraining.initial import began_with, carried_by
+from rungwise.pretraining.gradient import check_fit, plan_run
+from rungwise.pretraining.initial import build_model, compare_tensors
 from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.kinds.examples import TaskInfo
-from rungwise.training.config import GradientConfig
+from rungwise.training.config import GradientFit
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 from tests.small_models import objective_of
 from tests.summaries import made_of
@@ -60,7 +59,7 @@ def instances_of(root: Path, tokenizer: str = "t" * 12, kind: str = "masked_pair
 
 def pretrained(
     root: Path,
-    settings: FitConfig[GradientConfig],
+    settings: GradientFit,
     instances: Artifact,
     fingerprint: str,
     initial: Artifact | None = None,
@@ -68,7 +67,7 @@ def pretrained(
     """A finished run as an artifact; its summary holds what further runs read, and its losses."""
     output = root / "pretrain" / f"made-{fingerprint}"
     progress = run(settings, instances, output, initial=initial)
-    began = began_with(build(settings, VOCAB, meta=True), initial) if initial else None
+    began = compare_tensors(build_model(settings, VOCAB, meta=True), initial) if initial else None
     made = {
         "config": settings.blocks(),
         "inputs": {"instances": {"stage": "instances", "fingerprint": instances.fingerprint}},
@@ -80,6 +79,11 @@ def pretrained(
         gradient=GradientRun.model_construct(validation=tuple(progress.validation)),
     )
     return summary.replacing_that_of(artifact)
+
+
+def carried_tensors(pretrain: Artifact) -> tuple[str, ...]:
+    began_with = PretrainSummary.of(pretrain).began_with
+    return () if began_with is None else began_with.carried
 
 
 def validation(pretrain: Artifact, place: int) -> dict[str, int | float]:
@@ -205,9 +209,9 @@ def test_parts_that_the_objective_does_not_train_are_carried_along(
     assert torch.equal(pooler, before["bert.pooler.weight"])
 
     again = pretrained(root, config(**MLM), instances, "cccc", words)
-    assert set(carried_by(again)) == HEADS
+    assert set(carried_tensors(again)) == HEADS
     pairs = pretrained(root, config(**STANDING), instances, "dddd", again)
-    assert carried_by(pairs) == []
+    assert carried_tensors(pairs) == ()
     assert_same(of(pairs), of(again))
 
 
@@ -216,9 +220,9 @@ def test_parts_that_the_old_model_lacks_are_drawn(
 ) -> None:
     words = pretrained(root, config(**MLM), instances, "eeee")
     settings = config(**STANDING, **{"pretrain.seed": 5})
-    assert set(began_with(build(settings, VOCAB, meta=True), words).fresh) == HEADS
+    assert set(compare_tensors(build_model(settings, VOCAB, meta=True), words).fresh) == HEADS
     run(settings, instances, tmp_path, initial=words)
-    trained, drawn = weights(tmp_path), build(settings, VOCAB).state_dict()
+    trained, drawn = weights(tmp_path), build_model(settings, VOCAB).state_dict()
     assert torch.equal(trained["bert.pooler.weight"], drawn["bert.pooler.weight"])
     assert torch.equal(trained["nsp.weight"], drawn["nsp.weight"])
     assert_same({name: trained[name] for name in of(words)}, of(words))
@@ -240,15 +244,15 @@ def test_other_weights_to_begin_with_are_another_run(
 ) -> None:
     other = Artifact("pretrain", "ffff", general.folder, general.record)
     inputs = {"instances": instances}
+    output = Folder.at("/nowhere")
     identities = {
-        identity_of(config(), inputs),
-        identity_of(config(), {**inputs, "initial": general}),
-        identity_of(config(), {**inputs, "initial": other}),
+        plan_run(config(), inputs | initial, output, ComputeConfig()).checkpoints.identity
+        for initial in ({}, {"initial": general}, {"initial": other})
     }
     assert len(identities) == 3
 
 
-def refusal(settings: FitConfig[GradientConfig], inputs: dict[str, Artifact]) -> str:
+def refusal(settings: GradientFit, inputs: dict[str, Artifact]) -> str:
     with pytest.raises(ConfigError) as caught:
         check_fit(settings, inputs, ComputeConfig())
     return str(caught.value)

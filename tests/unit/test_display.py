@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from rungwise.pipeline.display import Display, sparkline
-from rungwise.pretraining.gradient import note_unlearnt
+from rungwise.pretraining.run_summary import note_unlearnt
 from rungwise.training.config import GradientConfig
 from tests.training_runs import Notes
 

@@ -38,7 +38,7 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.pretraining.config import FitConfig
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, token_bytes, train
-from rungwise.training.config import GradientConfig
+from rungwise.training.config import GradientFit
 from rungwise.training.progress import Progress
 from tests.conftest import SPECIAL_IDS, made_up_sentences
 from tests.small_models import shaken
@@ -386,7 +386,7 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return dataclasses.replace(made, record=made.record | {"inputs": before})
 
 
-def settings() -> FitConfig[GradientConfig]:
+def settings() -> GradientFit:
     """Twenty steps of ten lanes, between two and three epochs of these instances."""
     pretrain = config("causal", **{"pretrain.global_batch_size": 10}).pretrain
     return FitConfig(SMALL, pretrain.model_copy(update={"objective": "bilm"}))

@@ -21,7 +21,9 @@ from rungwise.instances.order import Order, OrderConfig, ReadOrder, evenly
 from rungwise.instances.streams import StreamOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.gradient import check_fit
-from rungwise.pretraining.sources_read import sources_read
+from rungwise.pretraining.run_summary import count_sources
+from rungwise.training.config import FitConfig
+from rungwise.training.curriculum import Turn
 from tests.training_runs import Killed, KilledAt, config, make_instances, run, weights
 
 CONFIGS = st.builds(OrderConfig, window_instances=st.integers(1, 80), lanes=st.integers(1, 9))
@@ -275,15 +277,17 @@ def test_what_was_read_is_told_by_source(instances: Artifact) -> None:
     epoch = 2 * there["books"] + round(there["wiki"] / 2)
     settings = config(**MIXED)
     pretrain = settings.pretrain.model_copy(update={"global_batch_size": epoch})
-    books, wiki = sources_read(settings.model, pretrain, [(0, instances)], 3, 1_000_000)
+    settings = FitConfig(settings.model, pretrain)
+    turn = Turn("instances", 0, instances)
+    books, wiki = count_sources(settings, [turn], 3, 1_000_000)
     assert (books.source, books.epochs, books.instances) == ("books", 6.0, 6 * there["books"])
     assert wiki.instances == 3 * round(there["wiki"] / 2)
     assert wiki.epochs == wiki.instances / there["wiki"]
     assert 999_998 <= books.tokens + wiki.tokens <= 1_000_000
     # Two phases add up, each with its own instances.
-    phases = [(0, instances), (1, instances)]
+    turns = [turn, Turn("longer_instances", 1, instances)]
     for source, whole in zip(
-        sources_read(settings.model, pretrain, phases, 3, 1_000_000), (books, wiki), strict=True
+        count_sources(settings, turns, 3, 1_000_000), (books, wiki), strict=True
     ):
         assert source.epochs == pytest.approx(whole.epochs, rel=1e-12)
         assert source.model_copy(update={"epochs": whole.epochs}) == whole

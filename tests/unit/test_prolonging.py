@@ -19,11 +19,10 @@ from rungwise.core.stages.stage import Stage, StageType, plan
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
-from rungwise.pretraining.config import FitConfig, PretrainStageConfig
-from rungwise.pretraining.prolonging import goes_on_from
+from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.prolonging import find_earlier
 from rungwise.pretraining.stage import PRETRAIN
-from rungwise.training.config import GradientConfig
-from rungwise.training.curriculum import shared_steps
+from rungwise.training.config import GradientFit
 from tests.training_runs import Notes, config, make_instances, run, weights
 
 SCHEDULE = "pretrain.optimizer.schedule"
@@ -36,12 +35,12 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make_instances(tmp_path_factory.mktemp("instances"))
 
 
-def of(steps: int, decay: int = 0, **changes: Any) -> FitConfig[GradientConfig]:
+def of(steps: int, decay: int = 0, **changes: Any) -> GradientFit:
     settings = {**PLATEAU, "pretrain.steps": steps, DECAY: decay, "pretrain.log_every_steps": 4}
     return config(**(settings | changes))
 
 
-def stages(settings: FitConfig[GradientConfig]) -> list[Stage]:
+def stages(settings: GradientFit) -> list[Stage]:
     nothing = StageType("instances", 1, lambda *_: Summary(headline=""), Summary)
     before = nothing.stage(PretrainStageConfig.model_validate(of(4).blocks()))
     return [
@@ -52,7 +51,7 @@ def stages(settings: FitConfig[GradientConfig]) -> list[Stage]:
     ]
 
 
-def finish(root: Folder, settings: FitConfig[GradientConfig]) -> Artifact:
+def finish(root: Folder, settings: GradientFit) -> Artifact:
     """End both stages as the runner does, with what their folders hold."""
     done = [
         artifacts.finish(
@@ -77,9 +76,7 @@ def finish(root: Folder, settings: FitConfig[GradientConfig]) -> Artifact:
     return done[1]
 
 
-def trained(
-    root: Folder, settings: FitConfig[GradientConfig], instances: Artifact, **compute: Any
-) -> Artifact:
+def trained(root: Folder, settings: GradientFit, instances: Artifact, **compute: Any) -> Artifact:
     """A finished run below `root`."""
     row = plan(stages(settings), root, "toy")[1]
     run(settings, instances, row.folder.uri, **compute)
@@ -137,7 +134,7 @@ def test_validation_decides_the_weights_where_it_ends_the_run() -> None:
 )
 def test_the_steps_that_a_longer_run_takes_too_by_hand(changes: Any, steps: int) -> None:
     settings = config(**({"pretrain.steps": 60} | PLATEAU | changes)).pretrain
-    assert shared_steps(settings) == steps
+    assert settings.shared_steps == steps
 
 
 @pytest.mark.parametrize(
@@ -158,7 +155,7 @@ def test_a_prolonged_run_ends_as_an_undisturbed_one_and_trains_no_step_twice(
     row = plan(stages(then), root, "toy")[1]
     assert row.reason == f"goes on from step {begins} of toy-{done.fingerprint}"
     inputs = {"instances": stages(then)[0].fingerprint}
-    earlier = goes_on_from(then, inputs, artifacts.all_of(root, "pretrain"))
+    earlier = find_earlier(then, inputs, artifacts.all_of(root, "pretrain"))
     notes = Notes()
     prolonged = run(then, instances, tmp_path / "prolonged", report=notes, earlier=earlier)
     assert prolonged.attempts[-1]["step"] == begins
@@ -185,9 +182,9 @@ def test_a_run_that_differs_in_more_than_its_length_begins_anew(
     trained(root, of(8), instances)
     inputs = {"instances": stages(of(8))[0].fingerprint}
     finished = artifacts.all_of(root, "pretrain")
-    assert goes_on_from(of(12), inputs, finished)
-    assert goes_on_from(of(12, **changes), inputs, finished) is None
-    assert goes_on_from(of(12), {"instances": "other"}, finished) is None
+    assert find_earlier(of(12), inputs, finished)
+    assert find_earlier(of(12, **changes), inputs, finished) is None
+    assert find_earlier(of(12), {"instances": "other"}, finished) is None
 
 
 def test_a_damaged_checkpoint_of_the_earlier_run_costs_what_came_after_the_one_before(
@@ -198,7 +195,7 @@ def test_a_damaged_checkpoint_of_the_earlier_run_costs_what_came_after_the_one_b
     for path in Path(done.folder.uri).glob("checkpoints/step-000000010/*.safetensors"):
         path.write_bytes(path.read_bytes()[:-8] + b"damaged!")
     inputs = {"instances": stages(of(8))[0].fingerprint}
-    earlier = goes_on_from(of(15), inputs, artifacts.all_of(root, "pretrain"))
+    earlier = find_earlier(of(15), inputs, artifacts.all_of(root, "pretrain"))
     prolonged = run(of(15), instances, tmp_path / "prolonged", earlier=earlier)
     assert prolonged.attempts[-1]["step"] == 5
     assert prolonged == run(of(15), instances, tmp_path / "undisturbed")

@@ -12,15 +12,25 @@ import torch
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.storage.folder import Folder
 from rungwise.instances.order import ReadOrder
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import relative_difference
-from rungwise.training.checkpoint import RECORD, Checkpoints
+from rungwise.training.checkpoint_files import RECORD
 from rungwise.training.feed import Source, step_batch
-from tests.training_runs import VOCAB, Killed, KilledAt, Notes, config, make_instances, run, weights
+from rungwise.training.state import RunState
+from tests.training_runs import (
+    VOCAB,
+    Killed,
+    KilledAt,
+    Notes,
+    checkpoints_in,
+    config,
+    make_instances,
+    run,
+    weights,
+)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +107,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     data = bytearray(part.read_bytes())
     data[-1] ^= 1
     part.write_bytes(data)
-    checkpoints = Checkpoints(Folder.at(tmp_path / "b" / "checkpoints"), "identity", 2)
+    checkpoints = checkpoints_in(tmp_path / "b" / "checkpoints")
     assert checkpoints.steps() == [10, 15]
     assert checkpoints.newest_sound() == 10
     assert run(config(), instances, tmp_path / "b") == undisturbed
@@ -108,7 +118,7 @@ def test_a_save_that_was_killed_is_no_checkpoint(instances: Artifact, tmp_path: 
         run(config(), instances, tmp_path, report=KilledAt(12))
     newest = tmp_path / "checkpoints" / "step-000000010"
     (newest / RECORD).unlink()
-    checkpoints = Checkpoints(Folder.at(tmp_path / "checkpoints"), "identity", 2)
+    checkpoints = checkpoints_in(tmp_path / "checkpoints")
     assert checkpoints.newest_sound() == 5
 
 
@@ -117,14 +127,14 @@ def test_a_checkpoint_of_another_configuration_is_refused(
 ) -> None:
     with pytest.raises(Killed):
         run(config(), instances, tmp_path, report=KilledAt(12))
-    checkpoints = Checkpoints(Folder.at(tmp_path / "checkpoints"), "another", 2)
+    checkpoints = checkpoints_in(tmp_path / "checkpoints", identity="another")
     with pytest.raises(DataError, match="another configuration: expected another, found identity"):
-        checkpoints.refuse_foreign()
+        checkpoints.resume(RunState(torch.nn.Linear(1, 1), ()))
 
 
 def test_old_checkpoints_go(instances: Artifact, tmp_path: Path) -> None:
     run(config(), instances, tmp_path)
-    assert Checkpoints(Folder.at(tmp_path / "checkpoints"), "identity", 2).steps() == [15, 20]
+    assert checkpoints_in(tmp_path / "checkpoints").steps() == [15, 20]
 
 
 def test_a_loss_that_is_no_number_ends_the_run_with_the_key_to_change(

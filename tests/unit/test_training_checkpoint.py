@@ -12,14 +12,22 @@ import torch
 
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.storage.folder import Folder
 from rungwise.training import part_writer
-from rungwise.training.checkpoint import RECORD, Checkpoints
+from rungwise.training.checkpoint_files import RECORD
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers
 from rungwise.training.progress import Progress
-from rungwise.training.state import named_state, pieces_to_write
+from rungwise.training.state import RunState
 from tests.small_models import small_model
-from tests.training_runs import Killed, KilledAt, Notes, config, make_instances, run, together
+from tests.training_runs import (
+    Killed,
+    KilledAt,
+    Notes,
+    checkpoints_in,
+    config,
+    make_instances,
+    run,
+    together,
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +35,7 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make_instances(tmp_path_factory.mktemp("instances"))
 
 
-def checkpoints(folder: Path, **keys: Any) -> Checkpoints:
-    return Checkpoints(Folder.at(folder), "identity", **({"keep": 2} | keys))
-
-
-def model_and_optimizers() -> Any:
+def trained_state() -> RunState:
     torch.manual_seed(0)
     model = small_model("mlm_nsp")
     for parameter in model.parameters():
@@ -39,42 +43,42 @@ def model_and_optimizers() -> Any:
     optimizers = build_optimizers(model, OptimizerConfig())
     for optimizer in optimizers:
         optimizer.step()
-    return model, optimizers
+    return RunState(model, optimizers)
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is written is the state at the save, whatever happens to the model meanwhile."""
-    model, optimizers = model_and_optimizers()
-    expected = {name: t.clone() for name, t in named_state(model, optimizers).items()}
+    state = trained_state()
+    expected = {name: t.clone() for name, t in state.tensors().items()}
     gate = threading.Event()
     digest = part_writer.file_digest
     monkeypatch.setattr(part_writer, "file_digest", lambda path: gate.wait(30) and digest(path))
-    kept = checkpoints(tmp_path)
-    kept.save(model, optimizers, Progress(step=5))
+    kept = checkpoints_in(tmp_path)
+    kept.save(state, Progress(step=5))
     assert kept.steps() == []  # save has returned, nothing is valid yet
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in state.model.parameters():
             parameter.zero_()
     gate.set()
     kept.settle()
     assert kept.steps() == [5]
     assert [saved.step for saved in kept.settled] == [5]
     assert kept.settled[0].save_seconds > 0
-    other, others = model_and_optimizers()
+    other = trained_state()
     with torch.no_grad():
-        for parameter in other.parameters():
+        for parameter in other.model.parameters():
             parameter.add_(1)
-    assert checkpoints(tmp_path).load(5, other, others) == Progress(step=5)
-    restored = named_state(other, others)
+    assert checkpoints_in(tmp_path).load(5, other) == Progress(step=5)
+    restored = other.tensors()
     assert restored.keys() == expected.keys()
     assert all(torch.equal(restored[name], expected[name]) for name in expected)
 
 
 def test_the_last_ones_and_every_nth_are_kept(instances: Artifact, tmp_path: Path) -> None:
     run(config(), instances, tmp_path, checkpoint_every_steps=2, keep_checkpoint_every_steps=8)
-    assert checkpoints(tmp_path / "checkpoints").steps() == [8, 16, 18, 20]
+    assert checkpoints_in(tmp_path / "checkpoints").steps() == [8, 16, 18, 20]
 
 
 def test_a_save_that_fails_is_named_and_the_run_ends_as_an_undisturbed_one(
@@ -94,7 +98,7 @@ def test_a_save_that_fails_is_named_and_the_run_ends_as_an_undisturbed_one(
     assert progress == undisturbed
     assert [note for note in notes.notes if "step 10 is not written" in note]
     assert [row["valid"] for row in progress.saves] == [1.0, 0.0, 1.0, 1.0]
-    assert checkpoints(tmp_path / "b" / "checkpoints").steps() == [15, 20]
+    assert checkpoints_in(tmp_path / "b" / "checkpoints").steps() == [15, 20]
     assert notes.points["system/checkpoint_valid"] == [1.0, 0.0, 1.0, 1.0]
 
 
@@ -123,17 +127,16 @@ def test_files_of_a_killed_save_are_not_taken_for_those_of_the_next(
     run(config(), instances, tmp_path)
     assert len(list(again.glob("*.safetensors"))) == 1
     assert not once.exists()
-    assert checkpoints(tmp_path / "checkpoints").newest_sound() == 20
+    assert checkpoints_in(tmp_path / "checkpoints").newest_sound() == 20
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 50])
 def test_workers_that_hold_the_same_write_everything_once_and_about_as_much(world: int) -> None:
-    model, optimizers = model_and_optimizers()
-    state = named_state(model, optimizers)
-    written = [dict(pieces_to_write(state, rank, world)) for rank in range(world)]
-    assert sorted(name for part in written for name in part) == sorted(state)
+    state = trained_state()
+    written = [state.pieces(rank, world) for rank in range(world)]
+    assert sorted(name for part in written for name in part) == sorted(state.tensors())
     sizes = [sum(piece.local.numel() for piece in part.values()) for part in written]
-    largest = max(tensor.numel() for tensor in state.values())
+    largest = max(tensor.numel() for tensor in state.tensors().values())
     assert max(sizes) <= sum(sizes) / world + largest
 
 

@@ -14,9 +14,9 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kinds import config_of
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
-from rungwise.training.config import GradientConfig, first_longer_step
-from rungwise.training.curriculum import epochs_read, phases_of
-from rungwise.training.parallel import Group
+from rungwise.training.config import GradientConfig
+from rungwise.training.curriculum import Turn, count_epochs, list_turns, open_phases
+from rungwise.training.parallel import Group, Worker
 from tests.conftest import small_recipe
 from tests.training_runs import (
     CPU,
@@ -42,30 +42,24 @@ def both(
 
 
 def test_the_papers_last_tenth_by_hand() -> None:
-    assert first_longer_step(1_000_000, 0.1) == 900_000
-    assert first_longer_step(10, None) == 10
-    assert (first_longer_step(3, 0.5), first_longer_step(5, 0.3)) == (1, 3)
+    cases = {(1_000_000, 0.1): 900_000, (10, None): 10, (3, 0.5): 1, (5, 0.3): 3}
+    for (steps, share), expected in cases.items():
+        assert GradientConfig(steps=steps, longer_share=share).longer_from == expected
 
 
 def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[Artifact]) -> None:
     settings = config(config_of(both[0]).kind, **{"pretrain.longer_share": 0.25})
     inputs = {"instances": both[0], "longer_instances": both[1]}
-    compute = ComputeConfig(micro_batch_size=6)
-    group = Group.current(CPU)
-    short, long = phases_of(settings.model, settings.pretrain, inputs, compute, group)
+    worker = Worker(Group.current(CPU), ComputeConfig(micro_batch_size=6))
+    turns = list_turns(inputs, settings.pretrain)
+    short, long = open_phases(settings, turns, worker)
     assert (short.first_step, long.first_step) == (0, 15)
-    alone = phases_of(
-        settings.model,
-        settings.pretrain.model_copy(update={"longer_share": None}),
-        {"instances": both[1]},
-        compute,
-        group,
-    )[0]
+    (alone,) = open_phases(settings, [Turn("instances", 0, both[1])], worker)
     assert long.step(15).instances.tolist() == alone.step(0).instances.tolist()
     assert long.step(19).data_hash == alone.step(4).data_hash
     # Twelve rows a step: six at once of length 16, and three of length 32.
     assert [len(phase.step(phase.first_step).micro_batches) for phase in (short, long)] == [2, 4]
-    assert epochs_read(settings.model, [(0, both[0]), (15, both[1])], 18, 12) == pytest.approx(
+    assert count_epochs(settings, turns, 18) == pytest.approx(
         15 * 12 / InstancesSummary.of(both[0]).instances.train
         + 3 * 12 / InstancesSummary.of(both[1]).instances.train
     )

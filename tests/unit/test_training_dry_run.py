@@ -11,17 +11,17 @@ from rungwise.__main__ import main
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.yaml_file import load
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pretraining.config import FitConfig, PretrainStageConfig, require_gradient
+from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from rungwise.pretraining.estimate import Measures, dry_run, memory_estimate
-from rungwise.pretraining.gradient import build
-from rungwise.training.config import GradientConfig
+from rungwise.pretraining.initial import build_model
+from rungwise.training.config import GradientFit
 from rungwise.training.optimizer import build_optimizers
 from tests.conftest import REPOSITORY, small_recipe, write_recipe
 from tests.training_runs import config, make_instances
 
 
 @pytest.fixture(scope="module")
-def base() -> tuple[FitConfig[GradientConfig], Measures, Recipe]:
+def base() -> tuple[GradientFit, Measures, Recipe]:
     recipe = load(Recipe, REPOSITORY / "workflows" / "configs" / "bert-base.yaml")
     assert recipe.model is not None
     assert recipe.pretrain is not None
@@ -30,7 +30,7 @@ def base() -> tuple[FitConfig[GradientConfig], Measures, Recipe]:
     return require_gradient(blocks, "steps"), measures, recipe
 
 
-def test_bert_base_by_hand(base: tuple[FitConfig[GradientConfig], Measures, Recipe]) -> None:
+def test_bert_base_by_hand(base: tuple[GradientFit, Measures, Recipe]) -> None:
     """SPEC B1: 110,106,428 parameters; 545.4 MFLOP a token at length 128."""
     settings, measures, _ = base
     compute = ComputeConfig(num_workers=4, micro_batch_size=16, price_per_hour=8.0)
@@ -46,7 +46,7 @@ def test_bert_base_by_hand(base: tuple[FitConfig[GradientConfig], Measures, Reci
 
 
 def test_the_papers_two_lengths_by_hand(
-    base: tuple[FitConfig[GradientConfig], Measures, Recipe],
+    base: tuple[GradientFit, Measures, Recipe],
 ) -> None:
     """Devlin et al., A.2: 900,000 steps of 256 rows of 128 and 100,000 of 512. A row of 512
     predicts 0.15 · 512 = 76.8 tokens; 545.4 and 587.9 MFLOP a token."""
@@ -64,14 +64,14 @@ def test_the_papers_two_lengths_by_hand(
     assert estimate["flops_per_token"] == pytest.approx(by_hand, rel=0.01)
 
 
-def test_nothing_is_guessed(base: tuple[FitConfig[GradientConfig], Measures, Recipe]) -> None:
+def test_nothing_is_guessed(base: tuple[GradientFit, Measures, Recipe]) -> None:
     estimate = dry_run(base[0], [base[1]], ComputeConfig())
     for unknown in ("tokens_per_second", "seconds", "cost"):
         assert estimate[unknown] is None
 
 
 def test_parts_and_recomputation_take_less_memory(
-    base: tuple[FitConfig[GradientConfig], Measures, Recipe],
+    base: tuple[GradientFit, Measures, Recipe],
 ) -> None:
     """BERT base on one device: 16 bytes a parameter at least, as for any AdamW in float32."""
     settings, measures, _ = base
@@ -86,7 +86,7 @@ def test_parts_and_recomputation_take_less_memory(
 
 
 def test_an_average_takes_the_memory_of_the_weights_once_more(
-    base: tuple[FitConfig[GradientConfig], Measures, Recipe],
+    base: tuple[GradientFit, Measures, Recipe],
 ) -> None:
     _, measures, _ = base
     plain, averaged = (
@@ -103,7 +103,7 @@ def test_the_estimate_of_memory_is_near_what_a_step_holds(tmp_path: Path, kind: 
     measures = Measures.of(make_instances(tmp_path, kind))
     parameters = dry_run(settings, [measures], ComputeConfig())["parameters"]
     estimated = memory_estimate(settings, measures, ComputeConfig(), parameters, micro=0)
-    model = build(settings, measures.vocab_size)
+    model = build_model(settings, measures.vocab_size)
     optimizers = build_optimizers(model, settings.pretrain.optimizer)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)

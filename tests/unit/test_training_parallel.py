@@ -14,13 +14,10 @@ import torch
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.summary import InstancesSummary
-from rungwise.models.families.bert import BertConfig
-from rungwise.pretraining.config import FitConfig
 from rungwise.pretraining.gradient import check_fit
 from rungwise.training import parallel
-from rungwise.training.config import GradientConfig
-from rungwise.training.curriculum import order_of
+from rungwise.training.config import GradientFit
+from rungwise.training.curriculum import Turn
 from rungwise.training.feed import bins_of, data_hash, open_source, step_batch
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
@@ -44,9 +41,7 @@ OWN = {
 LONG = {"pretrain.steps": 200, "pretrain.optimizer.learning_rate": 0.003}
 
 
-def long(
-    model: str, optimizer: str = "adamw", precision: str = "float32"
-) -> FitConfig[GradientConfig]:
+def long(model: str, optimizer: str = "adamw", precision: str = "float32") -> GradientFit:
     """Two hundred steps of that family."""
     family = model if model in OWN else None
     changes: dict[str, Any] = {**LONG, **OWN.get(model, {}), "pretrain.precision": precision}
@@ -236,7 +231,7 @@ def test_micro_batches_of_logical_workers_do_not_depend_on_who_computes_them(
     rng = np.random.default_rng(1)
     rows = make_instances(tmp_path / "instances", kind, documents=(40, 7, 20))
     source = open_source(rows, "train", 1 << 20)
-    order = order_of(BertConfig(), config().pretrain, InstancesSummary.of(rows))
+    order = Turn("instances", 0, rows).order(config())
     for _ in range(30):
         each, world, micro = rng.integers(1, 4), rng.integers(1, 5), rng.integers(1, 9)
         parts = int(each * world)

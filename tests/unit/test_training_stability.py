@@ -18,7 +18,8 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.transformer.layer import StackedLinear
 from rungwise.training import step as training_step
-from rungwise.training.loop import is_finished, spent_steps
+from rungwise.training.config import EarlyStopConfig
+from rungwise.training.loop import has_stalled, is_finished, spent_steps
 from rungwise.training.muon import Muon
 from rungwise.training.optimizer import (
     MuonConfig,
@@ -31,7 +32,8 @@ from rungwise.training.optimizer import (
     set_learning_rate,
     update,
 )
-from rungwise.training.progress import EarlyStopConfig, Progress, has_stalled, is_spike
+from rungwise.training.progress import Progress
+from rungwise.training.step_metrics import is_spike
 from rungwise.training.throughput import Clock, Costs, matmul_rate, totals
 from tests.small_models import small_model
 from tests.training_runs import (

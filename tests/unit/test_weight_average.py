@@ -14,18 +14,17 @@ import torch
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.gradient import build
+from rungwise.pretraining.initial import build_model
 from rungwise.training import step as training_step
-from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.config import GradientConfig
-from rungwise.training.outliers import OutlierConfig, Outliers
+from rungwise.training.config import GradientConfig, OutlierConfig
+from rungwise.training.step_metrics import Outliers
 from tests.training_runs import (
     CPU,
     VOCAB,
     Killed,
     KilledAt,
     Notes,
+    checkpoints_in,
     config,
     make_instances,
     run,
@@ -48,8 +47,8 @@ def averaged(average: dict[str, Any] | None, **changes: Any) -> Any:
 
 def of_every_step(output: Path) -> list[dict[str, np.ndarray]]:
     """The weights after each step, of a run that kept all its checkpoints."""
-    kept = Checkpoints(Folder.at(output / "checkpoints"), "identity", 2)
-    saved = [kept._tensors(step) for step in kept.steps()]
+    files = checkpoints_in(output / "checkpoints")._files
+    saved = [files.tensors(step) for step in files.steps()]
     names = [name for name in saved[0].tensors if name.startswith("model/")]
     return [
         {name.removeprefix("model/"): one.read(name).double().numpy() for name in names}
@@ -69,7 +68,7 @@ def test_an_average_is_that_of_the_weights_of_each_step_and_training_takes_no_no
     rows = of_every_step(tmp_path / "a")
     assert len(rows) == 20
     left, raw = weights(tmp_path / "a"), weights(tmp_path / "plain")
-    draw = build(averaged(average), VOCAB).state_dict()
+    draw = build_model(averaged(average), VOCAB).state_dict()
     for name, expected in rows[-1].items():
         assert np.array_equal(expected, raw[name].double().numpy())
         if average is LAST:

@@ -19,7 +19,7 @@ from rungwise.finetune.model import TaskModel
 from rungwise.models.device import multiplies_bfloat16
 from rungwise.tasks.kinds.examples import OF_TEXT
 from rungwise.tasks.kinds.generation import longest_target
-from rungwise.training.state import named_state
+from rungwise.training.state import RunState
 
 _EPOCH = "epoch"
 
@@ -106,7 +106,7 @@ def take_state(
     model: TaskModel, optimizer: torch.optim.Optimizer, epoch: int, kept: Kept | None = None
 ) -> bytes:
     """Return everything needed to resume after `epoch` epochs."""
-    tensors = named_state(model, (optimizer,)) | {_EPOCH: torch.tensor(epoch)}
+    tensors = RunState(model, (optimizer,)).tensors() | {_EPOCH: torch.tensor(epoch)}
     tensors |= {} if kept is None else kept.tensors()
     return safetensors.torch.save({name: t.detach().clone() for name, t in tensors.items()})
 

@@ -40,8 +40,7 @@ from rungwise.pretraining.config import (
     refuse_other_kind,
     with_objective,
 )
-from rungwise.pretraining.imported import ImportConfig
-from rungwise.pretraining.initial import INITIAL, NOT_OF_WEIGHTS
+from rungwise.pretraining.initial import INITIAL, NOT_OF_WEIGHTS, ImportConfig
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.page import REPORT, ReportConfig
 from rungwise.serving.hugging_face import load_config

@@ -6,18 +6,17 @@ stage.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
 from rungwise.models.config import ModelConfig
-from rungwise.models.family import Family, StatefulFamily
+from rungwise.models.family import Family
 from rungwise.models.fitting import CountedFamily, Fitting, PairsFamily, ReadingFamily
 from rungwise.models.losses.objectives import Objective
-from rungwise.training.config import GradientConfig
+from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 
 VERSION = 5  # of the stage's output, checkpoints included
 
@@ -107,7 +106,6 @@ KINDS: dict[str, type[Fitting]] = {
 }
 
 FittingT = TypeVar("FittingT", bound=Fitting)
-FittingT_co = TypeVar("FittingT_co", bound=Fitting, covariant=True)
 
 
 class PretrainStageConfig(Config):
@@ -138,38 +136,6 @@ class PretrainStageConfig(Config):
     def identity(self) -> dict[str, Any]:
         """The keys that decide the artifact: all but those that are only watched."""
         return FitConfig(self.model, self.pretrain).identity()
-
-
-@dataclass(frozen=True)
-class FitConfig(Generic[FittingT_co]):
-    """A `PretrainStageConfig` whose `pretrain` is known to be of one kind: what a fitter takes."""
-
-    model: ModelConfig
-    pretrain: FittingT_co
-
-    @property
-    def objective(self) -> Objective:
-        return self.model.objective(self.pretrain.objective)
-
-    @property
-    def compiles(self) -> bool:
-        """Whether torch.compile takes the step: recurrent layers are kernels of their own, and
-        losses that compare a whole batch have no fixed shapes."""
-        return not (isinstance(self.model, StatefulFamily) or self.objective.sentences)
-
-    def blocks(self) -> dict[str, Any]:
-        """Both blocks as plain data, from which `PretrainStageConfig` is read again."""
-        return {
-            "model": self.model.model_dump(mode="json"),
-            "pretrain": self.pretrain.model_dump(mode="json"),
-        }
-
-    def identity(self) -> dict[str, Any]:
-        """The same as of the `PretrainStageConfig`."""
-        blocks = self.blocks()
-        for key in self.pretrain.watched:
-            del blocks["pretrain"][key]
-        return blocks
 
 
 def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
@@ -217,7 +183,7 @@ def check_rows(
         )
 
 
-def require_gradient(config: PretrainStageConfig, purpose: str) -> FitConfig[GradientConfig]:
+def require_gradient(config: PretrainStageConfig, purpose: str) -> GradientFit:
     """The config of a fit by gradient, the only kind that has what `purpose` names. Raises
     ConfigError for another kind."""
     if not isinstance(config.pretrain, GradientConfig):

@@ -33,9 +33,8 @@ from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
 from rungwise.models.losses.objectives import CarriesState
 from rungwise.models.transformer.block import parameter_count, recompute_activations
-from rungwise.pretraining.config import FitConfig
-from rungwise.training.config import GradientConfig, first_longer_step
-from rungwise.training.curriculum import rows_for_length, rows_per_epoch
+from rungwise.training.config import GradientFit
+from rungwise.training.curriculum import rows_per_epoch, scale_micro_batch
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
 
@@ -77,7 +76,7 @@ class Measures:
 
 
 def dry_run(
-    config: FitConfig[GradientConfig],
+    config: GradientFit,
     measures: Sequence[Measures],
     compute: ComputeConfig,
     tokens_per_second: float | None = None,
@@ -98,12 +97,12 @@ def dry_run(
     parts = compute.parts_of_a_batch(compute.num_workers)
     largest = -(-settings.global_batch_size // parts)
     micro = min(compute.micro_batch_size, largest)
-    starts = [0, first_longer_step(settings.steps, settings.longer_share)][: len(measures)]
+    starts = [0, settings.longer_from][: len(measures)]
     lasting = np.diff([*starts, settings.steps]).tolist()
     phases: list[dict[str, Any]] = []
     for each, steps in zip(measures, lasting, strict=True):
         lengths = first.sequence_length, each.sequence_length
-        rows = min(rows_for_length(compute.micro_batch_size, *lengths), largest)
+        rows = min(scale_micro_batch(compute.micro_batch_size, *lengths), largest)
         phases.append(_phase(config, settings.global_batch_size, each, rows, steps))
     tokens = sum(phase["tokens"] for phase in phases)
     flops = sum(phase["flops_per_token"] * phase["tokens"] for phase in phases)
@@ -157,7 +156,7 @@ def dry_run(
 
 
 def _phase(
-    config: FitConfig[GradientConfig],
+    config: GradientFit,
     global_batch_size: int,
     measures: Measures,
     micro: int,
@@ -184,7 +183,7 @@ def _phase(
 
 
 def memory_estimate(
-    config: FitConfig[GradientConfig],
+    config: GradientFit,
     measures: Measures,
     compute: ComputeConfig,
     parameters: int,
@@ -221,7 +220,7 @@ def memory_estimate(
 
 
 def _batches(
-    config: FitConfig[GradientConfig], measures: Measures, compute: ComputeConfig, micro: int
+    config: GradientFit, measures: Measures, compute: ComputeConfig, micro: int
 ) -> Iterator[float]:
     """Yield the seconds per batch of one worker: forward, backward and optimizer step."""
     device = torch.device(

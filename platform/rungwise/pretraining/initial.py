@@ -1,4 +1,4 @@
-"""Continued pretraining: a run that starts from finished weights instead of a random draw.
+"""The weights that a run starts with: random, or those of a finished run.
 
 As in Howard & Ruder 2018 (arXiv:1801.06146) and Gururangan et al. 2020 (arXiv:2004.10964), only the
 weights are taken over. Step, moments, learning rate and data order start anew.
@@ -11,7 +11,8 @@ differ in the rest:
     carried  parts that the old model has and the run does not train, such as the same two in `mlm`
              after `mlm_nsp`; they are written unchanged beside the new weights
 
-Imported weights (imported.py) are handled likewise: they have the encoder, and perhaps heads.
+Imported weights (serving/hugging_face/stage.py) are handled likewise: they have the encoder, and
+perhaps heads.
 
 Carrying keeps the trained pooler, on which fine-tuning puts its head, when a run trains on
 sentences without a successor. A carried part was trained on an older encoder.
@@ -19,62 +20,106 @@ sentences without a successor. A carried part was trained on an older encoder.
 
 from __future__ import annotations
 
+from typing import cast
+
 import safetensors
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from rungwise.core.configuration.canonical import flatten
-from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, find_input
+from rungwise.core.stages.summary import Summary
+from rungwise.instances.summary import InstancesSummary
+from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
+from rungwise.models.trained.capabilities import ReadsSpelling
+from rungwise.models.transformer.body import OnBody
 from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.imported import IMPORTED, ImportSummary
-from rungwise.pretraining.summary import BeganWith, PretrainSummary
+from rungwise.pretraining.summary import BeganWith
+from rungwise.tokenizer import load_tokenizer, token_bytes
+from rungwise.training.config import GradientFit
 from rungwise.training.tensor_files import MODEL, load_tensors
 
 INITIAL = "initial"  # the input of the stage
+IMPORTED = "initial"  # the name of the stage that imports weights
 # Keys of a model that say how it is trained, and do not affect tensors.
 NOT_OF_WEIGHTS = ("dropout", "initializer_range", "crosses_documents")
 
 
-def check_initial(
-    model: Family, objective: Objective, initial: Artifact, instances: Artifact
-) -> None:
+class ImportConfig(Config):
+    """Where imported weights are; they are known by their bytes and not by their place."""
+
+    path: str = Field(min_length=1)
+
+
+class ImportSummary(Summary):
+    """The imported model, with the rows of its vocabulary, the last of them for new words."""
+
+    model: ModelConfig
+    vocab_size: int
+    new_words: int
+
+
+def start_model(
+    config: GradientFit, instances: Artifact, initial: Artifact | None
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The model with the weights it starts from, and the carried tensors of `initial`."""
+    summary = InstancesSummary.of(instances)
+    model = build_model(config, summary.vocab_size)
+    body = cast(OnBody, model).body
+    if isinstance(body, ReadsSpelling):
+        tokenizer = find_input(find_input(instances, "tokens"), "tokenizer")
+        spelling = token_bytes(load_tokenizer(tokenizer.folder))
+        body.spell(spelling, *summary.special.require("end"))
+    return model, {} if initial is None else load_initial(model, initial)
+
+
+def build_model(config: GradientFit, vocab_size: int, meta: bool = False) -> nn.Module:
+    """The model with the random weights of its seed; with `meta`, only its shapes."""
+    with torch.device("meta" if meta else "cpu"):
+        torch.manual_seed(config.pretrain.seed)
+        return config.model.build(vocab_size, config.objective)
+
+
+def check_initial(config: GradientFit, initial: Artifact, instances: Artifact) -> None:
     """Raise ConfigError, naming the keys, if the weights of `initial` do not fit these blocks, or
     the instances are of another tokenizer."""
-    before, objective_before = _trained(initial)
-    old, new = flatten(before), flatten(model)
+    family, trained_on = _trained(initial)
+    old, new = flatten(family), flatten(config.model)
     differing = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
     if is_imported(initial):
         differing = [key for key in differing if key not in NOT_OF_WEIGHTS]
+    name = f"the weights this run begins with ({initial.label}-{initial.fingerprint})"
     if differing:
-        told = "; ".join(
+        differences = "; ".join(
             f"model.{key} is {new.get(key)}, but there it was {old.get(key)}" for key in differing
         )
-        raise ConfigError(f"{_named(initial)} are of another model: {told}; take the same model")
-    fitting = [each.name for each in model.objectives if _goes_on(objective_before, each)]
-    if objective.name not in fitting:
+        raise ConfigError(f"{name} are of another model: {differences}; take the same model")
+    fitting = [each.name for each in config.model.objectives if _continues(trained_on, each)]
+    if config.objective.name not in fitting:
         raise ConfigError(
-            f"pretrain.objective is {objective.name}, but {_named(initial)} were trained on "
-            f"{objective_before.name}; set pretrain.objective={' or '.join(fitting)}"
+            f"pretrain.objective is {config.objective.name}, but {name} were trained on "
+            f"{trained_on.name}; set pretrain.objective={' or '.join(fitting)}"
         )
-    if is_imported(initial):
-        trained_on = initial.record["inputs"]["tokenizer"]["fingerprint"]
-    else:
-        trained_on = _tokenizer_of(find_input(initial, "instances"))
-    tokenizer = _tokenizer_of(instances)
-    if tokenizer != trained_on:
+    source = initial if is_imported(initial) else _find_tokens(initial)
+    before, now = (
+        each.record["inputs"]["tokenizer"]["fingerprint"]
+        for each in (source, find_input(instances, "tokens"))
+    )
+    if now != before:
         raise ConfigError(
-            f"the instances are of the tokenizer {tokenizer}, but {_named(initial)} were "
-            f"trained with the tokenizer {trained_on}, so their ids mean other tokens; build the "
+            f"the instances are of the tokenizer {now}, but {name} were "
+            f"trained with the tokenizer {before}, so their ids mean other tokens; build the "
             "instances with that one (block tokenizer)"
         )
 
 
-def _tokenizer_of(instances: Artifact) -> str:
-    return find_input(instances, "tokens").record["inputs"]["tokenizer"]["fingerprint"]
+def _find_tokens(pretrain: Artifact) -> Artifact:
+    return find_input(find_input(pretrain, "instances"), "tokens")
 
 
 def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
@@ -101,26 +146,21 @@ def _required_tensors(initial: Artifact) -> set[str]:
         return set(family.build(1, objective).state_dict())
 
 
-def carried_by(pretrain: Artifact) -> list[str]:
-    """The names of the tensors in the file of `pretrain` that its run did not train."""
-    began_with = PretrainSummary.of(pretrain).began_with
-    return [] if began_with is None else list(began_with.carried)
-
-
-def began_with(model: nn.Module, initial: Artifact) -> BeganWith:
-    own, (_, objective) = set(model.state_dict()), _trained(initial)
+def compare_tensors(model: nn.Module, initial: Artifact) -> BeganWith:
+    """Which tensors of the model are fresh, and which of `initial` are carried."""
+    own = set(model.state_dict())
     with safetensors.safe_open(initial.folder.local(MODEL), framework="pt") as file:
-        had = set(file.keys())
+        before = set(file.keys())
     return BeganWith(
         fingerprint=initial.fingerprint,
         label=initial.label,
-        objective=objective.name,
-        fresh=tuple(sorted(own - had)),
-        carried=tuple(sorted(had - own)),
+        objective=_trained(initial)[1].name,
+        fresh=tuple(sorted(own - before)),
+        carried=tuple(sorted(before - own)),
     )
 
 
-def config_of(pretrain: Artifact) -> PretrainStageConfig:
+def trained_config(pretrain: Artifact) -> PretrainStageConfig:
     """The two blocks of the recipe that the artifact was trained with."""
     return validate(PretrainStageConfig, pretrain.record["config"])
 
@@ -135,14 +175,10 @@ def _trained(initial: Artifact) -> tuple[Family, Objective]:
     if is_imported(initial):
         model = ImportSummary.of(initial).model
         return model, model.objectives[0]
-    config = config_of(initial)
+    config = trained_config(initial)
     return config.model, config.objective
 
 
-def _goes_on(old: Objective, new: Objective) -> bool:
+def _continues(old: Objective, new: Objective) -> bool:
     # Training on vectors of texts leaves no head for words.
     return new == old or (new.masks and old.masks and new.sentences >= old.sentences)
-
-
-def _named(initial: Artifact) -> str:
-    return f"the weights this run begins with ({initial.label}-{initial.fingerprint})"

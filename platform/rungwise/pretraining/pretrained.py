@@ -17,7 +17,7 @@ from rungwise.models.family import LayeredFamily
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.initial import carried_by, config_of
+from rungwise.pretraining.initial import trained_config
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.summary import TokensSummary
@@ -31,7 +31,7 @@ def load_model(pretrain: Artifact, special: SpecialIds | None = None) -> object:
     It reads rows up to the length it was trained on: later positions may be untrained. `special`
     are the ids of its tokenizer, by default looked up below the same root.
     """
-    config = config_of(pretrain)
+    config = trained_config(pretrain)
     match config.pretrain:
         case GradientConfig():
             special = special or InstancesSummary.of(find_input(pretrain, "instances")).special
@@ -69,10 +69,11 @@ def tokens_of(pretrain: Artifact) -> Artifact:
 
 def load_module(pretrain: Artifact) -> nn.Module:
     """The module trained by gradient, with its heads, in eval mode on the CPU."""
-    config = config_of(pretrain)
+    config = trained_config(pretrain)
     module = config.model.build(PretrainSummary.of(pretrain).vocab_size, config.objective)
     tensors = load_tensors(pretrain.folder, MODEL)
-    for name in carried_by(pretrain):
+    began_with = PretrainSummary.of(pretrain).began_with
+    for name in () if began_with is None else began_with.carried:
         del tensors[name]
     module.load_state_dict(tensors)
     return module.eval()
@@ -81,7 +82,7 @@ def load_module(pretrain: Artifact) -> nn.Module:
 def load_encoder(pretrain: Artifact) -> LayeredEncoder | None:
     """The trained model as an encoder of states, layer by layer, in eval mode and without new
     tokens; None for a family without states."""
-    config, summary = config_of(pretrain), PretrainSummary.of(pretrain)
+    config, summary = trained_config(pretrain), PretrainSummary.of(pretrain)
     if not isinstance(config.model, LayeredFamily):
         return None
     encoder = config.model.encoder(config.objective, summary.vocab_size, dropout=0.0)
@@ -104,7 +105,7 @@ def word_vectors(pretrain: Artifact) -> WordVectors:
     ConfigError if its family has none."""
     model = load_model(pretrain)
     if not isinstance(model, WordVectors):
-        config = config_of(pretrain)
+        config = trained_config(pretrain)
         raise ConfigError(
             f"{pretrain.label}-{pretrain.fingerprint} is a {config.model.kind} trained on "
             f"{config.objective.name}, which does not offer WordVectors (a vector of each token); "

@@ -2,9 +2,9 @@
 
 With `schedule.kind: warmup_stable_decay` and `warmup_steps`, runs that differ only in `steps`, in
 the decay and in `longer_share` take the same first steps, up to the end of the shorter plateau
-(`shared_steps`). So a finished run's checkpoint from these steps is one of the new run too:
-weights, moments, average, step and data position. The artifact is the one that the new config
-names, however it was reached; its summary names the run it continued from.
+(`GradientConfig.shared_steps`). So a finished run's checkpoint from these steps is one of the new
+run too: weights, moments, average, step and data position. The artifact is the one that the new
+config names, however it was reached; its summary names the run it continued from.
 """
 
 from __future__ import annotations
@@ -17,61 +17,58 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Earlier
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.config import VERSION, FitConfig, PretrainStageConfig, require_gradient
-from rungwise.pretraining.initial import config_of
-from rungwise.training.checkpoint import Checkpoints, EarlierRun
-from rungwise.training.config import GradientConfig
-from rungwise.training.curriculum import shared_steps
+from rungwise.pretraining.config import VERSION, PretrainStageConfig, require_gradient
+from rungwise.pretraining.initial import trained_config
+from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules, EarlierRun
+from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 
 
-def goes_on_from(
-    config: FitConfig[GradientConfig], inputs: Mapping[str, str], finished: Sequence[Artifact]
+def find_earlier(
+    config: GradientFit, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> EarlierRun | None:
     """The finished run that shares the most steps and has a checkpoint of them; None if none does.
     `inputs` are fingerprints by name."""
-    if not shared_steps(config.pretrain):
+    if not config.pretrain.shared_steps:
         return None
-    own, found = _shared_facts(config, inputs), {}
+    own = _shared_facts(config, inputs)
+    earlier: dict[int, EarlierRun] = {}
     for artifact in finished:
         facts = artifact.record["facts"]
         if facts["version"] != VERSION or facts["config"]["model"] != own["config"]["model"]:
             continue
-        before = require_gradient(config_of(artifact), "steps")
+        before = require_gradient(trained_config(artifact), "steps")
         if canonical_json(_shared_facts(before, facts["inputs"])) != canonical_json(own):
             continue
-        most = min(shared_steps(config.pretrain), shared_steps(before.pretrain))
+        most = min(config.pretrain.shared_steps, before.pretrain.shared_steps)
         # Not verified: `Checkpoints.resume` skips a damaged one for the one before.
         folder = Folder(artifact.folder.uri) / "checkpoints"
-        if steps := [step for step in Checkpoints(folder, "", 1).steps() if step <= most]:
-            named = {"fingerprint": artifact.fingerprint, "label": artifact.label}
-            found[steps[-1]] = EarlierRun(folder, steps[-1], named)
-    return found[max(found)] if found else None
+        files = CheckpointFiles(CheckpointRules(folder, "", 1))
+        if steps := [step for step in files.steps() if step <= most]:
+            names = {"fingerprint": artifact.fingerprint, "label": artifact.label}
+            earlier[steps[-1]] = EarlierRun(folder, steps[-1], names)
+    return earlier[max(earlier)] if earlier else None
 
 
-def planned(
+def plan_earlier(
     config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> Earlier | None:
     """The same for a plan."""
     if not isinstance(config.pretrain, GradientConfig):
         return None
-    found = goes_on_from(FitConfig(config.model, config.pretrain), inputs, finished)
-    if found is None:
+    earlier = find_earlier(FitConfig(config.model, config.pretrain), inputs, finished)
+    if earlier is None:
         return None
-    told = f"goes on from step {found.steps} of {name_of(found)}"
-    return Earlier(found.named["fingerprint"], told)
+    name, label = earlier.names["fingerprint"], earlier.names["label"]
+    return Earlier(name, f"goes on from step {earlier.steps} of {label}-{name}")
 
 
-def beside(output: Folder) -> list[Artifact]:
+def finished_beside(output: Folder) -> list[Artifact]:
     """The finished runs in the folder that holds `output`."""
     root, stage, _ = output.uri.rsplit("/", 2)
     return artifacts.all_of(Folder.at(root), stage)
 
 
-def name_of(earlier: EarlierRun) -> str:
-    return f"{earlier.named['label']}-{earlier.named['fingerprint']}"
-
-
-def _shared_facts(config: FitConfig[GradientConfig], inputs: Mapping[str, str]) -> dict[str, Any]:
+def _shared_facts(config: GradientFit, inputs: Mapping[str, str]) -> dict[str, Any]:
     """The settings of the shared steps: without their number, and what comes after them."""
     blocks = plain(config.identity())
     for key in ("steps", "longer_share"):

@@ -53,6 +53,6 @@ PRETRAIN = StageType(
     pretrain_model,
     PretrainSummary,
     identity=PretrainStageConfig.identity,
-    goes_on_from=prolonging.planned,
+    goes_on_from=prolonging.plan_earlier,
     resumes=True,
 )

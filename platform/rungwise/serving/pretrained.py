@@ -28,7 +28,7 @@ from rungwise.evaluation.page.neighbours import Neighbourhood
 from rungwise.finetune import DESCRIPTION
 from rungwise.models.trained.capabilities import LanguageModel, WordVectors
 from rungwise.models.trained.encoders import LayeredEncoder
-from rungwise.pretraining.initial import config_of
+from rungwise.pretraining.initial import trained_config
 from rungwise.pretraining.pretrained import load_encoder, load_model, tokenizer_of
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
@@ -53,7 +53,7 @@ class PretrainedPredictor:
             (end,) = special.require("end")
             self._answer = lambda texts: _log_probabilities(model, self._ids(texts), end)
         elif encoder is not None and encoder.num_layers:
-            masks = config_of(pretrain).objective.masks
+            masks = trained_config(pretrain).objective.masks
             marks = special.require("cls", "sep") if masks else special.require("end", "end")
             self._answer = lambda texts: _vectors(encoder, self._ids(texts), marks)
         else:

@@ -1,7 +1,7 @@
 """Add words of a corpus to a vocabulary that splits them into pieces.
 
 The words that save the most tokens are added: frequency times (pieces - 1). Existing ids stay, so
-trained weights need new rows only for the new words (pretraining/imported.py).
+trained weights need new rows only for the new words (pretraining/initial.py).
 
 WordPiece takes the longest matching piece, and BPE with `ignore_merges` a word of its vocabulary.
 Both encode a new word as one token and others as before, except that WordPiece also changes words

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rungwise.core.configuration.config import Config
-from rungwise.training.sharded import local_rows
-from rungwise.training.state import SavedTensors
+from rungwise.training.state import local_rows
 
 AVERAGE = "average/"  # before the name of a parameter, in checkpoints
 
@@ -55,22 +54,11 @@ class WeightAverage:
         self._model = model
         self._config = config
         self._total_steps = total_steps
-        self._begun = False
-        held = {id(each): each.detach().clone() for each in model.parameters()}
+        copies = {id(each): each.detach().clone() for each in model.parameters()}
         # Both names of a parameter that is used twice, as in the model's state dict.
         names = model.named_parameters(remove_duplicate=False)
-        self._averages = {f"{AVERAGE}{name}": held[id(each)] for name, each in names}
-
-    def named(self) -> dict[str, Tensor]:
-        """The averages by their names in checkpoints; sharded ones are DTensors."""
-        return self._averages
-
-    def restore(self, saved: SavedTensors, step: int) -> None:
-        """Load the averages from the checkpoint of `step`."""
-        for name, average in self._averages.items():
-            local, start = local_rows(average)
-            local.copy_(saved.read(name, start, start + len(local) if local.ndim else None))
-        self._begun = self._share(step) > 0
+        # By their names in checkpoints; sharded ones are DTensors.
+        self.tensors = {f"{AVERAGE}{name}": copies[id(each)] for name, each in names}
 
     def update(self, step: int) -> None:
         """Include the weights after update number `step`, counted from 1."""
@@ -78,12 +66,11 @@ class WeightAverage:
         if share > 0:
             average, weights = self._pairs()
             get_ema_multi_avg_fn(1.0 - share)(average, weights, 0)
-            self._begun = True
 
     @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Swap the averages into the model inside the block, if they have begun."""
-        if not self._begun:
+    def swapped_in(self, step: int) -> Iterator[None]:
+        """Swap the averages into the model inside the block, if they have begun by `step`."""
+        if self._share(step) == 0:
             yield
             return
         self._swap()
@@ -98,13 +85,13 @@ class WeightAverage:
             case MovingAverageConfig(decay=decay):
                 return 1.0 - min(decay, (1 + step) / (10 + step)) if step > 0 else 0.0
             case LastAverageConfig(steps=steps):
-                taken = step - (self._total_steps - steps)
-                return 1.0 / taken if taken > 0 else 0.0
+                count = step - (self._total_steps - steps)
+                return 1.0 / count if count > 0 else 0.0
 
     def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
         """The local rows of the averages, and of the weights in the same order."""
         names = [name for name, _ in self._model.named_parameters()]
-        averages = [local_rows(self._averages[f"{AVERAGE}{name}"])[0] for name in names]
+        averages = [local_rows(self.tensors[f"{AVERAGE}{name}"])[0] for name in names]
         return averages, [local_rows(each)[0] for each in self._model.parameters()]
 
     @torch.no_grad()
@@ -113,6 +100,6 @@ class WeightAverage:
         if reshard := getattr(self._model, "reshard", None):
             reshard()
         for average, weights in zip(*self._pairs(), strict=True):
-            held = weights.clone()
+            copy = weights.clone()
             weights.copy_(average)
-            average.copy_(held)
+            average.copy_(copy)

@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
 from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
 from rungwise.instances.order import OrderConfig
+from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family, StatefulFamily
 from rungwise.models.fitting import Fitting
+from rungwise.models.losses.objectives import Objective
 from rungwise.training.average import AverageConfig, LastAverageConfig
 from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
-from rungwise.training.outliers import OutlierConfig
-from rungwise.training.progress import EarlyStopConfig
 
 # "auto" is bfloat16 where the processor multiplies it natively, else float32. Weights, moments and
 # losses are always float32.
 Precision = Literal["float32", "bfloat16", "auto"]
 
 
-def first_longer_step(steps: int, longer_share: float | None) -> int:
-    """The first of `steps` steps that reads longer instances; `steps` if none does."""
-    return steps - round(steps * (longer_share or 0.0))
+class OutlierConfig(Config):
+    """Which steps to leave out. They are compared with the medians of the hundred steps before."""
+
+    # multiple of the median loss that stands out; null: ignore the loss
+    loss_factor: float | None = Field(default=1.5, gt=1)
+    # multiple of the median gradient norm that stands out; null: ignore the norm
+    norm_factor: float | None = Field(default=4.0, gt=1)
+
+    @model_validator(mode="after")
+    def _compares_something(self) -> OutlierConfig:
+        if self.loss_factor is None and self.norm_factor is None:
+            raise ValueError(
+                "loss_factor and norm_factor are both null, so no step could stand out; give one, "
+                "or set skip_outliers to null"
+            )
+        return self
+
+
+class EarlyStopConfig(Config):
+    """When the validation loss counts as no longer falling."""
+
+    patience: int = Field(default=3, ge=1)  # validations in a row without an improvement
+    # fall of the loss that counts as an improvement, in nats
+    minimum_improvement: float = Field(default=0.001, ge=0.0)
 
 
 class GradientConfig(Fitting):
@@ -113,33 +136,24 @@ class GradientConfig(Fitting):
             self._check_lanes(model, compute)
 
     def _check_lanes(self, model: Family, compute: ComputeConfig) -> None:
-        default = OrderConfig()
+        order, default = self.order, OrderConfig()
+        as_it_stands = "its lanes are the text as it stands"
         no_blocks = "it has no Transformer blocks to"
-        for key, value, only, why in (
+        for key, value, only, reason in (
             (
                 "pretrain.order.window_instances",
-                self.order.window_instances,
+                order.window_instances,
                 default.window_instances,
                 "it reads contiguous text, which no window permutes",
             ),
             (
                 "pretrain.order.lanes",
-                self.order.lanes,
+                order.lanes,
                 default.lanes,
                 "it has as many lanes as pretrain.global_batch_size",
             ),
-            (
-                "pretrain.order.weights",
-                self.order.weights,
-                default.weights,
-                "its lanes are the text as it stands",
-            ),
-            (
-                "pretrain.order.epochs",
-                self.order.epochs,
-                default.epochs,
-                "its lanes are the text as it stands",
-            ),
+            ("pretrain.order.weights", order.weights, default.weights, as_it_stands),
+            ("pretrain.order.epochs", order.epochs, default.epochs, as_it_stands),
             ("compute.parallel", compute.parallel, "ddp", f"{no_blocks} share out"),
             (
                 "compute.recompute_activations",
@@ -151,8 +165,29 @@ class GradientConfig(Fitting):
             if value != only:
                 raise ConfigError(
                     f"{key} is {value}, but model.kind {model.kind} carries a state from block to "
-                    f"block: {why}; leave it at {only}"
+                    f"block: {reason}; leave it at {only}"
                 )
+
+    @property
+    def longer_from(self) -> int:
+        """The first step that reads longer instances; `steps` if none does."""
+        return self.steps - round(self.steps * (self.longer_share or 0.0))
+
+    @property
+    def shared_steps(self) -> int:
+        """How many first steps a run with other `steps` and another decay has in common.
+
+        They end with the plateau of warmup_stable_decay, or where longer instances or the mean of
+        the last steps begin. 0 if nothing is shared: other schedules decay all the way, a warm-up
+        by fraction grows with the run, and a budget or early stop is no number of steps.
+        """
+        schedule = self.optimizer.schedule
+        plateau = schedule.kind == "warmup_stable_decay" and self.ends_early is None
+        if not plateau or (schedule.warmup_steps is None and schedule.warmup_fraction > 0):
+            return 0
+        mean_steps = self.average.steps if isinstance(self.average, LastAverageConfig) else 0
+        decay_from = schedule.decay_from(self.steps)
+        return min(decay_from, self.longer_from, self.steps - mean_steps)
 
     @property
     def ends_early(self) -> str | None:
@@ -168,9 +203,8 @@ class GradientConfig(Fitting):
                 f"longer_share {self.longer_share} is a share of the steps, and {ends} could "
                 f"end the run before the longer instances; set longer_share or {ends} to null"
             )
-        longer_from = first_longer_step(self.steps, self.longer_share)
-        if self.longer_share is not None and not 0 < longer_from < self.steps:
-            unread = "instances" if longer_from == 0 else "longer_instances"
+        if self.longer_share is not None and not 0 < self.longer_from < self.steps:
+            unread = "instances" if self.longer_from == 0 else "longer_instances"
             raise ValueError(
                 f"longer_share {self.longer_share} of steps {self.steps} leaves no step to read "
                 f"{unread}; raise steps, or set longer_share and longer_instances to null"
@@ -207,3 +241,42 @@ class GradientConfig(Fitting):
                 "each other's shards; choose a divisor"
             )
         return self
+
+
+FittingT_co = TypeVar("FittingT_co", bound=Fitting, covariant=True)
+
+
+@dataclass(frozen=True)
+class FitConfig(Generic[FittingT_co]):
+    """A model and the way its weights are fitted, which is known to be of one kind: what a fitter
+    takes."""
+
+    model: ModelConfig
+    pretrain: FittingT_co
+
+    @property
+    def objective(self) -> Objective:
+        return self.model.objective(self.pretrain.objective)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether torch.compile takes the step: recurrent layers are kernels of their own, and
+        losses that compare a whole batch have no fixed shapes."""
+        return not (isinstance(self.model, StatefulFamily) or self.objective.sentences)
+
+    def blocks(self) -> dict[str, Any]:
+        """Both blocks of the recipe as plain data."""
+        return {
+            "model": self.model.model_dump(mode="json"),
+            "pretrain": self.pretrain.model_dump(mode="json"),
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """The keys that decide the artifact: all but those that are only watched."""
+        blocks = self.blocks()
+        for key in self.pretrain.watched:
+            del blocks["pretrain"][key]
+        return blocks
+
+
+GradientFit = FitConfig[GradientConfig]

@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from torch import Tensor
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import Batch
 from rungwise.instances.mixture import MixedOrder, quotas_of
@@ -24,8 +24,7 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.instances.streams import StreamOrder, streams_of
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import Family, StatefulFamily
-from rungwise.training.average import LastAverageConfig
-from rungwise.training.config import GradientConfig, first_longer_step
+from rungwise.training.config import GradientConfig, GradientFit
 from rungwise.training.feed import (
     Source,
     StepBatch,
@@ -33,9 +32,41 @@ from rungwise.training.feed import (
     held_out_in_streams,
     step_batch,
 )
-from rungwise.training.parallel import Group
+from rungwise.training.parallel import Worker
 
 READ_BY_NAME = ("instances", "longer_instances")  # the inputs of the stage
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The instances that a run reads from one step on; `name` is that of the input."""
+
+    name: str
+    first_step: int
+    instances: Artifact
+
+    @cached_property
+    def summary(self) -> InstancesSummary:
+        return InstancesSummary.of(self.instances)
+
+    @property
+    def length(self) -> int:
+        """T: the tokens of the longest row."""
+        length = self.summary.sequence_length
+        assert length is not None, f"{self.instances.fingerprint} has no rows to train on"
+        return length
+
+    def order(self, config: GradientFit) -> Order:
+        """The order in which a run reads these instances. Raises UserError if the mixture does not
+        fit the sources."""
+        files, settings = self.summary.files_of("train"), config.pretrain
+        rows = np.array([row.instances for row in files], dtype=np.int64)
+        if isinstance(config.model, StatefulFamily):
+            return StreamOrder(rows, settings.seed, settings.global_batch_size)
+        if quotas := quotas_of(settings.order, self.summary.instances_by_source("train")):
+            sources = [row.source for row in files]
+            return MixedOrder(rows, sources, quotas, settings.seed, settings.order)
+        return ReadOrder(rows, settings.seed, settings.order)
 
 
 @dataclass(frozen=True)
@@ -44,6 +75,7 @@ class Phase:
 
     first_step: int
     sequence_length: int
+    global_batch_size: int
     step: Callable[[int], StepBatch]  # takes the number of a step of the run
     validation: Callable[[], list[Batch[Tensor]]]  # the same instances each time
     tokens_per_byte: float | None = None  # of held-out text predicted token by token
@@ -55,173 +87,100 @@ def phase_at(phases: Sequence[Phase], step: int) -> Phase:
     return next(phase for phase in reversed(phases) if phase.first_step <= max(step, 0))
 
 
-def shared_steps(settings: GradientConfig) -> int:
-    """How many first steps a run with other `steps` and another decay has in common.
-
-    They end with the plateau of warmup_stable_decay, or where longer instances or the mean of the
-    last steps begin. 0 if nothing is shared: other schedules decay all the way, a warm-up by
-    fraction grows with the run, and a budget or early stop is no number of steps.
-    """
-    schedule = settings.optimizer.schedule
-    plateau = schedule.kind == "warmup_stable_decay" and settings.ends_early is None
-    if not plateau or (schedule.warmup_steps is None and schedule.warmup_fraction > 0):
-        return 0
-    mean = settings.average
-    return min(
-        schedule.decay_from(settings.steps),
-        first_longer_step(settings.steps, settings.longer_share),
-        settings.steps - (mean.steps if isinstance(mean, LastAverageConfig) else 0),
-    )
-
-
-def read_in_turn(
-    inputs: Mapping[str, Artifact], settings: GradientConfig
-) -> list[tuple[int, Artifact]]:
-    """The instances that a run reads, each with the first step that reads it."""
-    turns = [(0, inputs["instances"])]
-    if settings.longer_share is not None:
-        longer_from = first_longer_step(settings.steps, settings.longer_share)
-        turns.append((longer_from, inputs["longer_instances"]))
-    return turns
-
-
-def epochs_read(
-    model: Family,
-    turns: list[tuple[int, Artifact]],
-    steps: int,
-    global_batch_size: int,
-) -> float:
-    """How many epochs of the instances the first `steps` steps read, summed over phases."""
-    return sum(
-        count
-        * global_batch_size
-        / rows_per_epoch(model, InstancesSummary.of(artifact).instances.train, global_batch_size)
-        for count, artifact in steps_read(turns, steps)
-    )
-
-
-def steps_read(turns: Sequence[tuple[int, Artifact]], steps: int) -> list[tuple[int, Artifact]]:
-    """How many of the first `steps` steps read each phase's instances."""
-    ends = [*(first for first, _ in turns[1:]), steps]
+def list_turns(inputs: Mapping[str, Artifact], settings: GradientConfig) -> list[Turn]:
+    """The instances that a run reads, in turn."""
+    starts = [0] if settings.longer_share is None else [0, settings.longer_from]
     return [
-        (max(0, min(end, steps) - first), artifact)
-        for (first, artifact), end in zip(turns, ends, strict=True)
+        Turn(name, first, inputs[name]) for name, first in zip(READ_BY_NAME, starts, strict=False)
+    ]
+
+
+def count_epochs(config: GradientFit, turns: Sequence[Turn], steps: int) -> float:
+    """How many epochs of the instances the first `steps` steps read, summed over the turns."""
+    size = config.pretrain.global_batch_size
+    return sum(
+        count * size / rows_per_epoch(config.model, turn.summary.instances.train, size)
+        for turn, count in count_steps(turns, steps)
+    )
+
+
+def count_steps(turns: Sequence[Turn], steps: int) -> list[tuple[Turn, int]]:
+    """How many of the first `steps` steps read the instances of each turn."""
+    ends = [*(turn.first_step for turn in turns[1:]), steps]
+    return [
+        (turn, max(0, min(end, steps) - turn.first_step))
+        for turn, end in zip(turns, ends, strict=True)
     ]
 
 
 def rows_per_epoch(model: Family, instances: int, global_batch_size: int) -> int:
     """Instances that an epoch reads. If the model carries a state, streams are equally long, so up
     to `global_batch_size` - 1 instances are left out."""
-    return (
-        instances - instances % global_batch_size
-        if isinstance(model, StatefulFamily)
-        else instances
-    )
+    rest = instances % global_batch_size if isinstance(model, StatefulFamily) else 0
+    return instances - rest
 
 
-def rows_for_length(micro_batch_size: int, first_length: int, length: int) -> int:
+def scale_micro_batch(micro_batch_size: int, first_length: int, length: int) -> int:
     """Rows of a micro-batch: `micro_batch_size` for the first instances, fewer for longer ones, so
-    that a micro-batch holds as many tokens."""
+    that a micro-batch has as many tokens."""
     return max(1, micro_batch_size * first_length // length)
 
 
-def phases_of(
-    model: Family,
-    settings: GradientConfig,
-    inputs: Mapping[str, Artifact],
-    compute: ComputeConfig,
-    group: Group,
-) -> list[Phase]:
+def open_phases(config: GradientFit, turns: Sequence[Turn], worker: Worker) -> list[Phase]:
     """The phases of a run, ready to be read by this worker."""
-    return [
-        _phase(first_step, instances, inputs["instances"], model, settings, compute, group)
-        for first_step, instances in read_in_turn(inputs, settings)
-    ]
+    return [_open_phase(config, turn, turns[0].length, worker) for turn in turns]
 
 
-def _phase(
-    first_step: int,
-    instances: Artifact,
-    first: Artifact,
-    model: Family,
-    settings: GradientConfig,
-    compute: ComputeConfig,
-    group: Group,
-) -> Phase:
-    summary = InstancesSummary.of(instances)
-    length = length_of(instances)
-    micro_batch_size = rows_for_length(compute.micro_batch_size, length_of(first), length)
+def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Worker) -> Phase:
+    settings, compute, group = config.pretrain, worker.compute, worker.group
+    order, carries_state = turn.order(config), isinstance(config.model, StatefulFamily)
     cache_bytes = compute.shard_cache_megabytes << 20
     train_source, validation_source = (
-        Source(InstanceReader(instances, split, cache_bytes), compute.compile)
+        Source(InstanceReader(turn.instances, split, cache_bytes), compute.compile)
         for split in ("train", "validation")
     )
-    objective = model.objective(settings.objective)
-    order, streams = order_of(model, settings, summary), None
-    if isinstance(model, StatefulFamily):
-        streams = streams_of(settings.global_batch_size, group.rank, group.world_size)
+    share = {
+        "rank": group.rank,
+        "world_size": group.world_size,
+        "micro_batch_size": scale_micro_batch(compute.micro_batch_size, first_length, turn.length),
+        "seed": settings.seed,
+    }
 
     def step(number: int) -> StepBatch:
         return step_batch(
             train_source,
             order,
-            number - first_step,
-            global_batch_size=settings.global_batch_size,
-            rank=group.rank,
-            world_size=group.world_size,
-            micro_batch_size=micro_batch_size,
-            seed=settings.seed,
-            logical_workers=compute.parts_of_a_batch(group.world_size),
+            number - turn.first_step,
+            settings.global_batch_size,
+            logical_workers=worker.parts_of_a_batch,
+            **share,
         )
 
     held_out = (
         functools.partial(held_out_in_streams, streams=settings.global_batch_size)
-        if isinstance(model, StatefulFamily)
+        if carries_state
         else held_out_batches
     )
+    size = settings.global_batch_size
     return Phase(
-        first_step,
-        length,
+        turn.first_step,
+        turn.length,
+        size,
         step,
-        functools.partial(
-            held_out,
-            validation_source,
-            settings.validation_instances,
-            rank=group.rank,
-            world_size=group.world_size,
-            micro_batch_size=micro_batch_size,
-            seed=settings.seed,
+        functools.partial(held_out, validation_source, settings.validation_instances, **share),
+        tokens_per_byte(turn.summary) if config.objective.is_code_length else None,
+        config.model.flops_per_token(
+            turn.summary.vocab_size,
+            turn.length,
+            config.objective,
+            train_source.reader.config.masked_per_row,
         ),
-        tokens_per_byte(summary) if objective.is_code_length else None,
-        model.flops_per_token(
-            summary.vocab_size, length, objective, train_source.reader.config.masked_per_row
-        ),
-        streams,
+        streams_of(size, group.rank, group.world_size) if carries_state else None,
     )
-
-
-def order_of(model: Family, settings: GradientConfig, instances: InstancesSummary) -> Order:
-    """The order in which a run reads these instances. Raises UserError if the mixture does not fit
-    the sources."""
-    files, seed = instances.files_of("train"), settings.seed
-    rows = np.array([row.instances for row in files], dtype=np.int64)
-    if isinstance(model, StatefulFamily):
-        return StreamOrder(rows, seed, settings.global_batch_size)
-    if quotas := quotas_of(settings.order, instances.instances_by_source("train")):
-        sources = [row.source for row in files]
-        return MixedOrder(rows, sources, quotas, seed, settings.order)
-    return ReadOrder(rows, seed, settings.order)
-
-
-def length_of(instances: Artifact) -> int:
-    """T: the tokens of the longest row."""
-    length = InstancesSummary.of(instances).sequence_length
-    assert length is not None, f"instances {instances.fingerprint} have no rows to train on"
-    return length
 
 
 def tokens_per_byte(summary: InstancesSummary) -> float:
     """Predicted tokens of the held-out blocks over the bytes of their text in UTF-8."""
-    # A block holds one more token than it predicts.
+    # A block has one more token than it predicts.
     predicted = sum(row.tokens - row.instances for row in summary.files_of("validation"))
     return predicted / max(1, summary.text_bytes.validation)

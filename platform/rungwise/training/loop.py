@@ -17,37 +17,34 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import torch
 from torch import nn
 
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.randomness import bits
-from rungwise.core.stages.context import Reporter
 from rungwise.models.device import keep_freed_memory, multiplies_bfloat16
-from rungwise.models.losses.objectives import CarriesState, Objective
+from rungwise.models.losses.objectives import CarriesState, LossSum
 from rungwise.models.transformer.block import recompute_activations, set_stream
 from rungwise.training.average import WeightAverage
 from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.config import GradientConfig, Precision
-from rungwise.training.curriculum import Phase, phase_at, shared_steps
+from rungwise.training.config import EarlyStopConfig, GradientConfig, GradientFit, Precision
+from rungwise.training.curriculum import Phase, phase_at
 from rungwise.training.feed import Prefetched, logical_ranks
 from rungwise.training.optimizer import build_optimizers, learning_rate_at
-from rungwise.training.outliers import Outliers
-from rungwise.training.parallel import Group, distribute
-from rungwise.training.progress import Progress, has_stalled
-from rungwise.training.step import Step
-from rungwise.training.step_metrics import (
-    StepMetrics,
-    StepTotals,
+from rungwise.training.parallel import Worker, distribute
+from rungwise.training.progress import (
+    Progress,
     check_start,
+    log_saves,
     log_step,
-    record_validation,
+    log_validation,
     report_again,
-    report_saves,
 )
+from rungwise.training.state import RunState
+from rungwise.training.step import Step
+from rungwise.training.step_metrics import StepMetrics, StepTotals
 from rungwise.training.streams import StreamStates
 from rungwise.training.throughput import Clock, Costs, group_matmul_rate
 
@@ -55,153 +52,134 @@ _NOTICE_SECONDS = 1.0  # between two checks for a notice that a machine will go 
 
 
 def train(
-    config: GradientConfig,
+    config: GradientFit,
     model: nn.Module,
-    objective: Objective,
     phases: Sequence[Phase],
-    vocab_size: int,
     checkpoints: Checkpoints,
-    compute: ComputeConfig,
-    group: Group,
-    report: Reporter,
-    drawn: bool = True,
-    notice: Callable[[], bool] = lambda: False,
+    worker: Worker,
+    vocab_size: int | None = None,
 ) -> tuple[Progress, Costs]:
     """Train `model` in place until the end, from the newest sound checkpoint if any.
 
-    `compute` changes the numbers only by rounding, and the draw of dropout; with as many
-    logical workers, only by the order of sums. With `drawn`, the
-    weights are random, and the first losses are compared with their known values. `notice` returns
-    True once for each notice that a machine will go away, to save at once; all workers ask at the
-    same steps. Returns the progress and the references for throughput. Raises UserError if too many
+    `worker.compute` changes the numbers only by rounding, and the draw of dropout; with as many
+    logical workers, only by the order of sums. With `vocab_size`, the weights are random, and the
+    first losses are compared with their known values. All workers ask for notices at the same
+    steps. Returns the progress and the references for throughput. Raises UserError if too many
     steps are not finite or checkpoints cannot be written.
     """
+    settings, objective = config.pretrain, config.objective
+    group, compute, report = worker.group, worker.compute, worker.report
     keep_freed_memory()
-    bfloat16 = uses_bfloat16(config.precision, group.device)
+    bfloat16 = uses_bfloat16(settings.precision, group.device)
+    streams = _new_streams(model, phases[0], group.device)
     # On a CPU, LayerNorm takes bfloat16 weights only if its input is bfloat16.
-    narrow = bfloat16 and (config.bfloat16_stream or group.device.type == "cuda")
+    narrow = bfloat16 and (settings.bfloat16_stream or group.device.type == "cuda")
     exchange = distribute(model, group, compute.parallel, compute.shard_workers, narrow)
-    optimizers = build_optimizers(model, config.optimizer, bfloat16)
-    states = _stream_states(model, phases[0], config, group)
-    average = config.average and WeightAverage(model, config.average, config.steps)
-    progress = checkpoints.resume(model, optimizers, states, average)
-    if not progress.attempts or progress.step < config.steps:
-        progress.attempts.append({"step": progress.step, "workers": group.world_size})
     recompute_activations(model, compute.recompute_activations)
-    set_stream(model, torch.bfloat16 if bfloat16 and config.bfloat16_stream else None)
+    set_stream(model, torch.bfloat16 if bfloat16 and settings.bfloat16_stream else None)
+    optimizers = build_optimizers(model, settings.optimizer, bfloat16)
+    average = settings.average and WeightAverage(model, settings.average, settings.steps)
+    state = RunState(model, optimizers, average.tensors if average else {}, streams)
+    progress = checkpoints.resume(state)
+    if not progress.attempts or progress.step < settings.steps:
+        progress.attempts.append({"step": progress.step, "workers": group.world_size})
+    report_again(progress, report)
+    report.progress(progress.step, settings.steps)
     rate_dtype = torch.bfloat16 if bfloat16 else torch.float32
     costs = Costs(group_matmul_rate(group, rate_dtype), compute.price_per_hour)
-    rule = config.skip_outliers
-    step_metrics = StepMetrics(
-        progress,
-        objective.parts,
-        group,
-        config.spike_factor,
-        config.max_skipped_steps,
-        rule and Outliers(rule, progress.compared, group.device),
-    )
+    step_metrics = StepMetrics(progress, config, worker)
     step = Step(
         model,
         objective,
         exchange,
         optimizers,
-        config.optimizer,
+        settings.optimizer,
         group,
         bfloat16,
         compute.compile,
-        step_metrics.stands_out if rule else None,
+        step_metrics.judge if settings.skip_outliers else None,
     )
-    parts_of_a_batch = compute.parts_of_a_batch(group.world_size)
-    ranks = logical_ranks(group.rank, group.world_size, parts_of_a_batch)
-    plateau_end = shared_steps(config)  # from which a longer run can continue
-    if group.leads:
-        for earlier in progress.prolonged[-1:]:
-            if earlier["step"] == progress.step:
-                named = f"{earlier['label']}-{earlier['fingerprint']}"
-                report.note(f"goes on from step {progress.step} of {named}")
-        if parts_of_a_batch != (compute.logical_workers or group.world_size):
-            report.note(
-                f"compute.logical_workers is {compute.logical_workers}, which the "
-                f"{group.world_size} workers left cannot share evenly: each computes one part"
-            )
-        report_again(progress, report)
-        report.progress(progress.step, config.steps)
+    ranks = logical_ranks(group.rank, group.world_size, worker.parts_of_a_batch)
+    if worker.parts_of_a_batch != (compute.logical_workers or group.world_size):
+        report.note(
+            f"compute.logical_workers is {compute.logical_workers}, which the "
+            f"{group.world_size} workers left cannot share evenly: each computes one part"
+        )
     if progress.step == 0:
-        first = validate(step, phases[0], config, group)
-        record_validation(progress, first, report, group)
-        if group.leads:
-            report.progress(0, config.steps, loss=first["loss"])
-        if drawn:
-            check_start(first, objective, vocab_size, report, group)
+        first = validate(step, phases[0])
+        log_validation(progress, first, report)
+        report.progress(0, settings.steps, loss=first["loss"])
+        if vocab_size is not None:
+            check_start(first, objective, vocab_size, report)
     clock = Clock(progress, costs)
     before = progress.seconds
-    began = asked = time.monotonic()
+    began = last_notice = time.monotonic()
     logged = False
     feed = Prefetched(
         lambda number: phase_at(phases, number).step(number),
         progress.step,
-        config.steps,
+        settings.steps,
         group.device.type == "cuda",
     )
     try:
-        while not is_finished(progress, config):
+        while not is_finished(progress, settings):
             phase = phase_at(phases, progress.step)
-            waited = time.perf_counter()
+            waiting = time.perf_counter()
             batch = feed.next()
-            clock.waited += time.perf_counter() - waited
+            clock.waited += time.perf_counter() - waiting
 
             model.train()
-            seeds = [int(bits(config.seed, progress.step, each)) >> 1 for each in ranks]
-            rate = learning_rate_at(spent_steps(progress, config), config.steps, config.optimizer)
+            spent = spent_steps(progress, settings)
+            rate = learning_rate_at(spent, settings.steps, settings.optimizer)
+            seeds = [int(bits(settings.seed, progress.step, each)) >> 1 for each in ranks]
             parts = [part.to(group.device, non_blocking=True) for part in batch.micro_batches]
-            if states is not None:
-                parts = [states.enter(part) for part in parts]
+            if streams is not None:
+                parts = [streams.enter(part) for part in parts]
             now = time.monotonic()
             totals = StepTotals(
                 torch.stack([objective.counts(part) for part in parts]).sum(0),
                 batch,
                 seconds=before + now - began,
-                ask=now - asked > _NOTICE_SECONDS,
+                ask=now - last_notice > _NOTICE_SECONDS,
                 group=group,
             )
-            sums, norm, stood_out = step(parts, totals.counts, rate, states, seeds)
+            sums, norm, verdict = step(parts, totals.counts, rate, streams, seeds)
             clock.computed += step.computed_seconds
             if average is not None:
                 average.update(progress.step + 1)
 
             must_leave = False
-            if step_metrics.enter(totals, sums, norm, stood_out, phase.flops_per_token):
-                asked = time.monotonic()
-                must_leave = group.count(notice()) > 0
-                if not logged:  # wait for the first losses
-                    step_metrics.gather(report)
-                if group.leads:
-                    newest = {} if logged else step_metrics.newest_loss()
-                    report.progress(progress.step, config.steps, **newest)
+            if step_metrics.enter(totals, sums, norm, verdict, phase.flops_per_token):
+                last_notice = time.monotonic()
+                must_leave = group.count(worker.notice()) > 0
+                # Until the first row is logged, the loss is shown here.
+                newest = {} if logged else step_metrics.gather()
+                report.progress(progress.step, settings.steps, **newest)
             done = progress.step
-            save = done % compute.checkpoint_every_steps == 0 or done == plateau_end or must_leave
-            if done % config.validation_every_steps == 0 or is_spent(progress, config):
+            if done % settings.validation_every_steps == 0 or is_spent(progress, settings):
                 began_validation = time.perf_counter()
-                with average.in_use() if average else contextlib.nullcontext():
-                    measured = validate(step, phase, config, group)
-                record_validation(progress, measured, report, group)
+                with average.swapped_in(done) if average else contextlib.nullcontext():
+                    values = validate(step, phase)
+                log_validation(progress, values, report)
                 clock.validated += time.perf_counter() - began_validation
-            ends = is_finished(progress, config)
-            log = done % config.log_every_steps == 0 or ends
-            if save or log:
-                step_metrics.gather(report)
+            ends = is_finished(progress, settings)
+            log = done % settings.log_every_steps == 0 or ends
+            # From the end of the plateau a longer run can continue.
+            save = done % compute.checkpoint_every_steps == 0 or done == settings.shared_steps
+            if log or save or must_leave:
+                step_metrics.gather()
             if log:
                 values, logged = step_metrics.take(), True
                 straggler = clock.straggler(group)
-                if group.leads and values:
-                    log_step(progress, values, rate, clock, config.steps, straggler, report)
+                if values:
+                    timing = clock.timing(progress) | straggler
+                    values = {"learning_rate": rate, **values}
+                    log_step(progress, values, timing, settings.steps, report)
                 clock.restart(progress)
-            if save or ends:
+            if save or must_leave or ends:
                 wait = ends or must_leave
-                clock.stalled += checkpoints.save(
-                    model, optimizers, progress, wait, must=ends, states=states, average=average
-                )
-                report_saves(checkpoints, progress, report, group)
+                clock.stalled += checkpoints.save(state, progress, wait, must=ends)
+                log_saves(progress, checkpoints.settled, report)
     finally:
         feed.close()
         checkpoints.close()
@@ -209,26 +187,26 @@ def train(
 
 
 @torch.no_grad()
-def validate(step: Step, phase: Phase, config: GradientConfig, group: Group) -> dict[str, float]:
+def validate(step: Step, phase: Phase) -> dict[str, float]:
     """Losses and accuracies over a phase's validation instances, with the same masks each time.
 
     `perplexity` is that of the objective's first part, the one over tokens; `bits_per_byte` is
     given if every token of the text is predicted and its bytes are known.
     """
-    model, objective = step.model, step.objective
+    model, objective, group = step.model, step.objective, step.group
     model.eval()
     total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
-    states = _stream_states(model, phase, config, group)  # separate from training's
+    streams = _new_streams(model, phase, group.device)  # separate from training's
     batches = (batch.to(group.device) for batch in phase.validation())
-    for part in step.together(batches):
-        if states is not None:
-            part = states.enter(part)
+    for part in step.with_vectors(batches):
+        if streams is not None:
+            part = streams.enter(part)
         losses = step.losses(part)
-        if states is not None:
-            states.leave(part, losses.state)
-            states.settle(torch.tensor(True, device=group.device))
+        if streams is not None:
+            streams.leave(part, losses.state)
+            streams.settle(torch.tensor(True, device=group.device))
         total += losses.packed()
-    values = StepMetrics.metrics(group.sum(total), objective.parts)
+    values = LossSum.unpacked(group.sum(total), objective.parts).metrics()
     nats = values[f"{objective.parts[0]}_loss"]
     values["perplexity"] = math.exp(min(nats, 700.0))
     if phase.tokens_per_byte is not None:
@@ -236,13 +214,11 @@ def validate(step: Step, phase: Phase, config: GradientConfig, group: Group) -> 
     return values | {"sequence_length": float(phase.sequence_length)}
 
 
-def _stream_states(
-    model: nn.Module, phase: Phase, config: GradientConfig, group: Group
-) -> StreamStates | None:
+def _new_streams(model: nn.Module, phase: Phase, device: torch.device) -> StreamStates | None:
     if phase.streams is None:
         return None
     shape = cast(CarriesState, model).state_shape
-    return StreamStates(shape, phase.streams, config.global_batch_size, group.device)
+    return StreamStates(shape, phase.streams, phase.global_batch_size, device)
 
 
 def spent_steps(progress: Progress, config: GradientConfig) -> float:
@@ -264,6 +240,14 @@ def is_finished(progress: Progress, config: GradientConfig) -> bool:
     """Whether the run has ended: a budget is used up, or the validation loss has stalled."""
     losses = [row["loss"] for row in progress.validation]
     return is_spent(progress, config) or has_stalled(losses, config.early_stop)
+
+
+def has_stalled(losses: Sequence[float], config: EarlyStopConfig | None) -> bool:
+    """Whether the last `patience` validation losses did not improve on the best before them."""
+    if config is None or len(losses) <= config.patience:
+        return False
+    before, last = losses[: -config.patience], losses[-config.patience :]
+    return min(last) > min(before) - config.minimum_improvement
 
 
 def uses_bfloat16(precision: Precision, device: torch.device) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rungwise.training.sharded import is_sharded, local_rows
+from rungwise.training.state import is_sharded, local_rows
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan's: steepest at 0, singular values in 0.7 .. 1.2
 _ITERATIONS = 5

@@ -18,23 +18,21 @@ step are a function of the number of workers. They are sums, not means, as objec
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from rungwise.instances.batch import Batch
-from rungwise.models.losses.objectives import Losses, Objective
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.stages.context import Reporter, SilentReporter
 from rungwise.models.transformer.block import Block
 
 Parallel = Literal["ddp", "fsdp", "hybrid"]
 
 _BUCKET_BYTES = 25 << 20
-_MOST_GRAPHS = 64  # compiled graphs of one function
 
 
 @dataclass(frozen=True)
@@ -68,17 +66,38 @@ class Group:
             return value
         return int(self.sum(torch.tensor([value], dtype=torch.int64, device=self.device)))
 
-    def gathered(self, tensors: list[Tensor]) -> list[list[Tensor]]:
+    def gather(self, tensors: list[Tensor]) -> list[list[Tensor]]:
         """The tensors of each worker, on the CPU, by rank. Waits for the device."""
-        mine = [tensor.cpu() for tensor in tensors]
-        everyone = [mine] * self.world_size
+        own = [tensor.cpu() for tensor in tensors]
+        by_rank = [own] * self.world_size
         if self.world_size > 1:
-            dist.all_gather_object(everyone, mine)
-        return everyone
+            dist.all_gather_object(by_rank, own)
+        return by_rank
 
     def from_leader(self, value: int) -> int:
         """The leader's `value`, on every worker."""
         return self.count(value if self.leads else 0)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One process of a run: its place among the others, how it computes, and whom it tells."""
+
+    group: Group
+    compute: ComputeConfig
+    reporter: Reporter = field(default_factory=SilentReporter)
+    # Returns True once for each notice that a machine will go away, to save at once.
+    notice: Callable[[], bool] = lambda: False
+
+    @property
+    def report(self) -> Reporter:
+        """The leader's reporter; the other workers' reports go nowhere."""
+        return self.reporter if self.group.leads else SilentReporter()
+
+    @property
+    def parts_of_a_batch(self) -> int:
+        """The logical workers that share a batch."""
+        return self.compute.parts_of_a_batch(self.group.world_size)
 
 
 class Exchange(Protocol):
@@ -100,8 +119,8 @@ class Exchange(Protocol):
 def distribute(
     model: nn.Module,
     group: Group,
-    parallel: Parallel,
-    shard_workers: int,
+    parallel: Parallel = "ddp",
+    shard_workers: int = 1,
     bfloat16: bool = False,
 ) -> Exchange:
     """Put `model` on this worker's device with the leader's weights, sharded if `parallel` says so.
@@ -118,42 +137,6 @@ def distribute(
         model.to(group.device)
         return _Buckets(model, group)
     return _Shards(_sharded(model, group, parallel, shard_workers, bfloat16))
-
-
-def compiled(
-    objective: Objective, model: nn.Module, group: Group
-) -> Callable[[Batch[Tensor]], tuple[Losses, Tensor]]:
-    """Compile the losses of a forward pass and their counts as one graph, from ids to sums.
-
-    If workers exchange gradients, each function that the model's classes name in `graphs`
-    (embeddings, each block, heads) is a graph, and so are the losses: the backward of a single
-    graph returns all gradients at its end, when it is too late to overlap their exchange.
-
-    Shapes are static except for the number of documents. There are few of them, but more than the
-    compiler's default limit per function: two phases have two lengths, and batches of training and
-    of validation two numbers of rows each.
-    """
-    torch._dynamo.config.recompile_limit = _MOST_GRAPHS
-
-    graph = functools.partial(torch.compile, fullgraph=True, dynamic=False)
-    losses = objective.losses
-    if group.world_size > 1:
-        losses = graph(losses)
-        for module in model.modules():
-            for name in getattr(module, "graphs", ()):
-                setattr(module, name, graph(getattr(module, name)))
-
-    def run(part: Batch[Tensor]) -> tuple[Losses, Tensor]:
-        return losses(objective.outputs(model, part), part), objective.counts(part)
-
-    whole = graph(run) if group.world_size == 1 else run
-
-    def with_any_number_of_documents(part: Batch[Tensor]) -> tuple[Losses, Tensor]:
-        for tensor in part.of_varying_size():
-            torch._dynamo.mark_dynamic(tensor, 0)
-        return whole(part)
-
-    return with_any_number_of_documents
 
 
 class _Alone:

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torch import Tensor
-
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.training.parallel import Group
+from rungwise.training.state import Piece
 from rungwise.training.tensor_files import write_file
 
 T = TypeVar("T")
@@ -32,7 +31,7 @@ class PartWriter:
         self,
         step: int,
         folder: Folder,
-        pieces: dict[str, tuple[Tensor, int, tuple[int, ...]]],
+        pieces: dict[str, Piece],
         group: Group,
         attempt: str,
         commit: Callable[[list[dict[str, Any]]], None],
@@ -55,14 +54,14 @@ class PartWriter:
         began = time.perf_counter()
         group = self._group
         try:
-            part = self._patiently(self._write_part)
+            part = self._retry(self._write_part)
             self.written.set()
             if group.leads:
                 parts = [part]
                 for rank in range(1, group.world_size):
-                    parts.append(self._patiently(lambda rank=rank: self._part_of(rank)))
+                    parts.append(self._retry(lambda rank=rank: self._wait_for_part(rank)))
                 if not self.cancelled.is_set():
-                    self._patiently(lambda: self._commit(parts))
+                    self._retry(lambda: self._commit(parts))
         except Exception as error:  # raised by `settle`
             self.error = error
         finally:
@@ -70,7 +69,7 @@ class PartWriter:
             self._pieces.clear()
             self.written.set()
 
-    def _patiently(self, write: Callable[[], T]) -> T:
+    def _retry(self, write: Callable[[], T]) -> T:
         """The result of `write`, retried for some minutes if a store is unavailable.
 
         The store itself gives up within seconds if connections are refused. Here nobody waits until
@@ -86,8 +85,8 @@ class PartWriter:
                     raise
 
     def _write_part(self) -> dict[str, Any]:
-        name = self._name_of(self._group.rank)
-        tensors = {key: tensor.contiguous() for key, (tensor, _, _) in self._pieces.items()}
+        name = self._file_name(self._group.rank)
+        tensors = {key: piece.local.contiguous() for key, piece in self._pieces.items()}
         with self._folder.staged(name) as path:
             write_file(tensors, path)
             digest, self.bytes = file_digest(path), path.stat().st_size
@@ -96,16 +95,16 @@ class PartWriter:
             "sha256": digest,
             "bytes": self.bytes,
             "tensors": {
-                key: [start, len(tensor) if shape else 1, list(shape)]
-                for key, (tensor, start, shape) in self._pieces.items()
+                key: [piece.start, len(piece.local) if piece.shape else 1, list(piece.shape)]
+                for key, piece in self._pieces.items()
             },
         }
         if not self._group.leads:
             self._folder.write_bytes(f"{name}.json", json.dumps(part).encode())
         return part
 
-    def _part_of(self, rank: int) -> dict[str, Any]:
-        name = f"{self._name_of(rank)}.json"
+    def _wait_for_part(self, rank: int) -> dict[str, Any]:
+        name = f"{self._file_name(rank)}.json"
         pause = 0.02
         while not self._folder.exists(name):
             if self.cancelled.wait(pause):
@@ -113,6 +112,6 @@ class PartWriter:
             pause = min(1.0, pause * 1.5)
         return json.loads(self._folder.read_bytes(name))
 
-    def _name_of(self, rank: int) -> str:
+    def _file_name(self, rank: int) -> str:
         world_size = self._group.world_size
         return f"part-{rank:05d}-of-{world_size:05d}-{self._attempt}.safetensors"

@@ -1,31 +1,21 @@
-"""Where a run is, as plain data, and how steps that go wrong are handled. All of it is reported.
+"""Where a run is, as plain data, and the rows of it that are reported.
 
-not finite   A step whose gradient holds a NaN or an infinity changes neither weights nor moments.
-             It is counted and named; more than `max_skipped_steps` of them end the run. (With cross
-             entropy, the loss is not finite exactly if its gradient is not.)
-spike        Each gradient is clipped to `optimizer.clip_norm`, which bounds the effect of one
-             batch. A step whose loss exceeds `spike_factor` times the median of the hundred before
-             it is counted and named, but kept, unless `skip_outliers` skips it (outliers.py).
-plateau      With `early_stop`, a run ends when the validation loss has not improved for so many
-             validations in a row.
+A row has a step and numbers by name. It is kept in the progress, which a checkpoint saves, and goes
+to the reporter as points of curves: `train/loss`, `system/mfu`, `validation/loss`.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import Field
-
-from rungwise.core.configuration.config import Config
 from rungwise.core.errors import UserError
-from rungwise.core.plural import counted
+from rungwise.core.stages.context import Reporter
+from rungwise.models.losses.objectives import Objective
 
-T = TypeVar("T")
-WINDOW = 100
-ENOUGH = 20  # losses needed before one can stand out
+Values = Mapping[str, float]  # by name
 
 
 @dataclass
@@ -53,39 +43,96 @@ class Progress:
     prolonged: list[dict[str, Any]] = field(default_factory=list, compare=False)  # earlier runs
 
 
-class EarlyStopConfig(Config):
-    """When the validation loss counts as no longer falling."""
+@dataclass(frozen=True)
+class Saved:
+    """The outcome of one save. `error` is empty if the checkpoint is valid."""
 
-    patience: int = Field(default=3, ge=1)  # validations in a row without an improvement
-    # fall of the loss that counts as an improvement, in nats
-    minimum_improvement: float = Field(default=0.001, ge=0.0)
-
-
-def is_spike(loss: float, recent: Sequence[float], factor: float) -> bool:
-    return len(recent) >= ENOUGH and loss > factor * statistics.median(recent)
-
-
-def remember(value: T, recent: list[T]) -> None:
-    """Append `value` to the window that the next one is compared with."""
-    recent.append(value)
-    del recent[:-WINDOW]
+    step: int
+    save_seconds: float  # of the writing thread
+    stall_seconds: float  # of training
+    megabytes: float  # of this worker's part
+    error: str = ""
 
 
-def check_skipped(skipped: Sequence[int], most: int) -> None:
-    """Raise UserError if more than `most` steps had to be skipped."""
-    if len(skipped) > most:
-        named = ", ".join(str(step) for step in skipped[-5:])
+def report_again(progress: Progress, report: Reporter) -> None:
+    """Report all that a checkpoint remembers: workers outlive a killed driver by some steps, whose
+    reports are lost. Points that arrived before are dropped (tracking)."""
+    for earlier in progress.prolonged[-1:]:
+        if earlier["step"] == progress.step:
+            name = f"{earlier['label']}-{earlier['fingerprint']}"
+            report.note(f"goes on from step {progress.step} of {name}")
+    for prefix, rows in (
+        ("train/", progress.history),
+        ("system/", progress.timings),
+        ("validation/", progress.validation),
+        ("system/checkpoint_", progress.saves),
+    ):
+        for row in rows:
+            _report_row(report, prefix, row)
+
+
+def log_step(
+    progress: Progress, values: Values, timing: Values, total: int, report: Reporter
+) -> None:
+    """Log the metrics of the steps since the last logged one, and their times."""
+    row = {"step": progress.step, "tokens": progress.tokens, **values}
+    timing = {**timing, "attempts": len(progress.attempts)}
+    progress.history.append(row)
+    progress.timings.append(timing)
+    _report_row(report, "train/", row)
+    _report_row(report, "system/", timing)
+    speed = {"tokens/s": timing["tokens_per_second"]}
+    if "mfu" in timing:
+        speed["mfu"] = timing["mfu"]
+    report.progress(progress.step, total, loss=values["loss"], **speed)
+
+
+def log_validation(progress: Progress, values: Values, report: Reporter) -> None:
+    """Log a validation. Raises UserError if its loss is not finite."""
+    if not math.isfinite(values["loss"]):
         raise UserError(
-            f"the loss is not finite at step {skipped[-1]}; lower "
-            "pretrain.optimizer.learning_rate or raise its schedule.warmup_fraction "
-            f"(skipped {counted(len(skipped), 'step')}, the last {named}; "
-            f"pretrain.max_skipped_steps is {most})"
+            f"the validation loss is not finite at step {progress.step}; lower "
+            "pretrain.optimizer.learning_rate or raise its schedule.warmup_fraction"
         )
+    row = {"step": progress.step, "tokens": progress.tokens, **values}
+    progress.validation.append(row)
+    _report_row(report, "validation/", row)
 
 
-def has_stalled(losses: Sequence[float], config: EarlyStopConfig | None) -> bool:
-    """Whether the last `patience` validation losses did not improve on the best before them."""
-    if config is None or len(losses) <= config.patience:
-        return False
-    before, last = losses[: -config.patience], losses[-config.patience :]
-    return min(last) > min(before) - config.minimum_improvement
+def log_saves(progress: Progress, saves: list[Saved], report: Reporter) -> None:
+    """Log the outcomes of saves and empty their list."""
+    for saved in saves:
+        row = {
+            "step": saved.step,
+            "valid": float(not saved.error),
+            "save_seconds": saved.save_seconds,
+            "stall_seconds": saved.stall_seconds,
+            "megabytes": saved.megabytes,
+        }
+        progress.saves.append(row)
+        _report_row(report, "system/checkpoint_", row)
+        if saved.error:
+            report.note(
+                f"the checkpoint of step {saved.step} is not written, the one before it stays: "
+                f"{saved.error}"
+            )
+    saves.clear()
+
+
+def check_start(values: Values, objective: Objective, vocab_size: int, report: Reporter) -> None:
+    """Compare the first losses of random weights with their known values."""
+    for part in (objective.tokens, objective.pair):
+        if part is None or not objective.predicts_text:
+            continue
+        loss, expected = values[part.loss_key], part.expected_start(vocab_size)
+        if abs(loss - expected) > part.start_tolerance:
+            report.note(
+                f"{part.key} loss before the first step is {loss:.3f}, expected about "
+                f"{expected:.3f} (ln {part.num_classes or 'V'}): look at "
+                "model.initializer_range, the labels, and the vocabulary size"
+            )
+
+
+def _report_row(report: Reporter, prefix: str, row: Values) -> None:
+    values = {f"{prefix}{name}": value for name, value in row.items() if name != "step"}
+    report.metrics(values, int(row["step"]))

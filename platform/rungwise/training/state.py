@@ -2,7 +2,8 @@
 
     model/NAME                 parameters and buffers
     optimizer/PARAMETER/KEY    moments and counters, by the names of their parameters
-    lanes/state                the state carried from step to step, one row per lane (lanes.py)
+    average/PARAMETER          the average of a parameter (average.py)
+    lanes/state                the states of streams, a row for each (streams.py)
 
 A sharded tensor is cut along its first dimension, so each part is a range of rows of a named
 tensor. Readers ask for the rows they hold, whichever workers wrote them; so a checkpoint fits any
@@ -12,84 +13,114 @@ number of workers, sharded or not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
-import safetensors
 import torch
 from torch import Tensor, nn
-
-from rungwise.training.sharded import is_sharded, local_rows
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-    from rungwise.training.optimizer import Optimizers
+STREAMS = "lanes/state"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of one tensor that this worker writes; `shape` is that of the whole tensor."""
+    """Rows of one tensor on this worker; `shape` is that of the whole tensor."""
 
     local: Tensor
     start: int
     shape: tuple[int, ...]
 
 
-def named_state(model: nn.Module, optimizers: Optimizers) -> dict[str, Tensor]:
-    """Every tensor of a run, as it is held; sharded ones are DTensors."""
-    state = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
-    for name, parameter in model.named_parameters():
-        for optimizer in optimizers:
-            for key, value in optimizer.state.get(parameter, {}).items():
-                state[f"optimizer/{name}/{key}"] = torch.as_tensor(value)
-    return state
+class HasPiece(Protocol):
+    """The states of streams (streams.py)."""
+
+    def piece(self) -> Piece: ...
+
+    def restore(self, saved: SavedTensors) -> None: ...
 
 
-def pieces_to_write(
-    state: dict[str, Tensor], rank: int, world_size: int
-) -> Iterator[tuple[str, Piece]]:
-    """This worker's part of `state`; together the workers write everything once."""
-    whole = [tensor for tensor in state.values() if not is_sharded(tensor)]
-    total = sum(tensor.numel() for tensor in whole) or 1
-    before = 0
-    for name, tensor in state.items():
-        if is_sharded(tensor):
-            local, start = local_rows(tensor)
-            if _writes(tensor) and local.numel():
-                yield name, Piece(local, start, tuple(tensor.shape))
-            continue
-        # Every worker holds it: each writes about the same number of elements.
-        if before * world_size // total == rank:
-            yield name, Piece(tensor.detach(), 0, tuple(tensor.shape))
-        before += tensor.numel()
+@dataclass(frozen=True)
+class RunState:
+    """What the steps of a run change, besides its progress."""
 
+    model: nn.Module
+    optimizers: Sequence[torch.optim.Optimizer]
+    average: Mapping[str, Tensor] = field(default_factory=dict)  # by name, if there is one
+    streams: HasPiece | None = None  # if the model carries a state
 
-def _writes(tensor: DTensor) -> bool:
-    """True on the first of the workers that hold the same rows."""
-    mesh = tensor.device_mesh
-    copies = [n for n, placed in enumerate(tensor.placements) if not placed.is_shard()]
-    return all(mesh.get_local_rank(n) == 0 for n in copies)
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor but the states of streams, as it is stored; sharded ones are DTensors."""
+        tensors = {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            for optimizer in self.optimizers:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    tensors[f"optimizer/{name}/{key}"] = torch.as_tensor(value)
+        return {**tensors, **self.average}
+
+    def pieces(self, rank: int, world_size: int) -> dict[str, Piece]:
+        """This worker's part of a checkpoint; together the workers write everything once."""
+        tensors = self.tensors()
+        whole = [tensor for tensor in tensors.values() if not is_sharded(tensor)]
+        total = sum(tensor.numel() for tensor in whole) or 1
+        before = 0
+        pieces: dict[str, Piece] = {}
+        for name, tensor in tensors.items():
+            if is_sharded(tensor):
+                local, start = local_rows(tensor)
+                if _is_first_copy(tensor) and local.numel():
+                    pieces[name] = Piece(local, start, tuple(tensor.shape))
+                continue
+            # Every worker has it: each writes about the same number of elements.
+            if before * world_size // total == rank:
+                pieces[name] = Piece(tensor.detach(), 0, tuple(tensor.shape))
+            before += tensor.numel()
+        if self.streams is not None:
+            pieces[STREAMS] = self.streams.piece()
+        return pieces
+
+    @torch.no_grad()
+    def restore(self, saved: SavedTensors) -> None:
+        """Load what was saved, of each tensor the rows of this worker."""
+        weights = {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
+        for name, tensor in {**weights, **self.average}.items():
+            local_rows(tensor)[0].copy_(saved.read_like(tensor, name))
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        moments: defaultdict[str, list[str]] = defaultdict(list)
+        for key in saved.tensors:
+            owner, _, moment = key.rpartition("/")
+            moments[owner].append(moment)
+        for optimizer in self.optimizers:
+            for parameter in [each for group in optimizer.param_groups for each in group["params"]]:
+                owner = f"optimizer/{names[id(parameter)]}"
+                for moment in moments[owner]:
+                    value = _load_moment(parameter, f"{owner}/{moment}", saved)
+                    optimizer.state[parameter][moment] = value
+        if self.streams is not None:
+            self.streams.restore(saved)
 
 
 class SavedTensors:
     """Reads rows of the tensors in the files of one checkpoint.
 
     `tensors` is from its record: {name: {"shape": [...], "pieces": [[file, start, rows], ...]}}.
-    `path_of` returns a local path; it is called only for files whose rows are read.
+    `local_path` returns a local path; it is called only for files whose rows are read.
     """
 
-    def __init__(self, path_of: Callable[[str], Path], tensors: dict[str, Any]) -> None:
-        self._path_of = path_of
+    def __init__(self, local_path: Callable[[str], Path], tensors: dict[str, Any]) -> None:
+        self._local_path = local_path
         self.tensors = tensors
-        self._paths: dict[str, Path] = {}
+        self.paths: dict[str, Path] = {}  # of the files that were read
         self._open: dict[str, Any] = {}
 
-    def opened(self) -> list[Path]:
-        """The files that were read."""
-        return list(self._paths.values())
+    def read_like(self, tensor: Tensor, name: str) -> Tensor:
+        """Of the tensor `name`, the rows that this worker has of `tensor`."""
+        local, start = local_rows(tensor)
+        return self.read(name, start, start + len(local) if local.ndim else None)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
         """Rows [start, stop) of a tensor; the whole tensor by default."""
@@ -102,49 +133,52 @@ class SavedTensors:
             for file, first, rows in sorted(saved["pieces"], key=lambda piece: piece[1])
             if first < stop and start < first + rows
         ]
-        if not pieces:  # more workers than rows: this one holds none
+        if not pieces:  # more workers than rows: this one has none
             file, _, _ = saved["pieces"][0]
             return self._file(file).get_slice(name)[0:0]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _file(self, name: str) -> Any:
+        import safetensors  # which a bare machine with PyTorch lacks
+
         if name not in self._open:
-            self._paths[name] = self._path_of(name)
-            self._open[name] = safetensors.safe_open(self._paths[name], framework="pt")
+            self.paths[name] = self._local_path(name)
+            self._open[name] = safetensors.safe_open(self.paths[name], framework="pt")
         return self._open[name]
 
 
-@torch.no_grad()
-def restore(model: nn.Module, optimizers: Optimizers, saved: SavedTensors) -> None:
-    """Load what was saved into `model` and `optimizers`, of each tensor the rows held here."""
-    for name, tensor in model.state_dict().items():
-        local, start = local_rows(tensor)
-        stop = start + len(local) if local.ndim else None
-        local.copy_(saved.read(f"model/{name}", start, stop))
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    kept: defaultdict[str, list[str]] = defaultdict(list)
-    for key in saved.tensors:
-        owner, _, moment = key.rpartition("/")
-        kept[owner].append(moment)
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                owner = f"optimizer/{names[id(parameter)]}"
-                for moment in kept[owner]:
-                    value = _like(parameter, f"{owner}/{moment}", saved)
-                    optimizer.state[parameter][moment] = value
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether other workers have other rows of `tensor`. Importing DTensor would take a second."""
+    return hasattr(tensor, "device_mesh")
 
 
-def _like(parameter: Tensor, key: str, saved: SavedTensors) -> Tensor:
+def local_rows(tensor: Tensor) -> tuple[Tensor, int]:
+    """This worker's rows of `tensor`, and the index of the first."""
+    if not is_sharded(tensor):
+        return tensor.detach(), 0
+    mesh = tensor.device_mesh
+    (dimension,) = (n for n, placement in enumerate(tensor.placements) if placement.is_shard())
+    rows = -(-tensor.shape[0] // mesh.size(dimension))
+    start = min(mesh.get_local_rank(dimension) * rows, tensor.shape[0])
+    return tensor.to_local().detach(), start
+
+
+def _is_first_copy(tensor: DTensor) -> bool:
+    """True on the first of the workers that have the same rows."""
+    mesh = tensor.device_mesh
+    copies = [n for n, placement in enumerate(tensor.placements) if not placement.is_shard()]
+    return all(mesh.get_local_rank(n) == 0 for n in copies)
+
+
+def _load_moment(parameter: Tensor, key: str, saved: SavedTensors) -> Tensor:
     """An optimizer tensor, sharded like its parameter."""
     if not is_sharded(parameter) or not saved.tensors[key]["shape"]:
         # The step counter stays on the parameter's device, as in fused AdamW.
         return saved.read(key).to(parameter.device)
     from torch.distributed.tensor import DTensor
 
-    local, start = local_rows(parameter)
     return DTensor.from_local(
-        saved.read(key, start, start + len(local)).to(local.device),
+        saved.read_like(parameter, key).to(parameter.to_local().device),
         parameter.device_mesh,
         parameter.placements,
         run_check=False,

@@ -1,9 +1,9 @@
 """One optimizer step, as the loop runs it and as benchmarks and tests measure it.
 
     step = Step(model, objective, exchange, optimizers, config, group, bfloat16, compile=True)
-    sums, norm, stood_out = step(micro_batches, counts, learning_rate)
+    sums, norm, verdict = step(micro_batches, counts, learning_rate)
 
-Nothing in it waits for the device, unless losses compare vectors (`together`). Whether the step
+Nothing in it waits for the device, unless losses compare vectors (`with_vectors`). Whether the step
 counts is decided there as well: one whose gradient is not finite, or that stands out, leaves
 weights and moments unchanged; the former also leaves the states.
 
@@ -12,16 +12,17 @@ P parts of the objective
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rungwise.instances.batch import Batch
-from rungwise.models.losses.objectives import LossSum, Objective
+from rungwise.models.losses.objectives import Losses, LossSum, Objective
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,
@@ -30,11 +31,10 @@ from rungwise.training.optimizer import (
     set_learning_rate,
     update,
 )
-from rungwise.training.parallel import Exchange, Group, compiled
+from rungwise.training.parallel import Exchange, Group
+from rungwise.training.streams import StreamStates
 
-if TYPE_CHECKING:  # a bare machine with PyTorch has no safetensors
-    from rungwise.training.streams import StreamStates
-
+_MOST_GRAPHS = 64  # compiled graphs of one function
 # Takes the sums (3, P) of this worker and the norm (); returns the loss over all workers and
 # whether to skip the step, both ().
 Judge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -61,12 +61,12 @@ class Step:
         self._exchange = exchange
         self._optimizers = optimizers
         self._config = config
-        self._group = group
+        self.group = group
         self._bfloat16 = bfloat16
         # Host time in forward and backward of the last step, before waiting for other workers.
         self.computed_seconds = 0.0
-        self._judge = judge or _never
-        self._compiled = compiled(objective, model, group) if compile else None
+        self._judge = judge
+        self._compiled = _compile(objective, model, group) if compile else None
 
     def losses(self, part: Batch[Tensor]) -> LossSum:
         """The sums over a micro-batch, from one forward pass."""
@@ -77,40 +77,40 @@ class Step:
             return LossSum(total, counts, correct, self.objective.parts, state)
 
     def _autocast(self) -> torch.autocast:
-        kind = self._group.device.type
+        kind = self.group.device.type
         return torch.autocast(kind, dtype=torch.bfloat16, enabled=self._bfloat16)
 
-    def together(
+    def with_vectors(
         self, parts: Iterable[Batch[Tensor]], seeds: Sequence[int] = ()
     ) -> Iterable[Batch[Tensor]]:
         """The micro-batches of a global batch, with its vectors if losses compare them. Forward
         passes over them draw the dropout of `seeds` again."""
         if not self.objective.compares:
             return parts
-        parts, group = list(parts), self._group
+        parts, group = list(parts), self.group
         if group.world_size == len(parts) == 1:
             return parts
         device = group.device
         forked = torch.random.fork_rng([device] if device.type == "cuda" else [])
         with forked, torch.no_grad(), self._autocast():
-            mine = [self.objective.outputs(self.model, part) for part in _drawn(parts, seeds)]
-        everyone = group.gathered(mine)
-        whole_2ND = torch.cat([each for one in everyone for each in one], dim=1).to(device)
-        begin = sum(each.shape[1] for one in everyone[: group.rank] for each in one)
-        told: list[Batch[Tensor]] = []
+            own = [self.objective.outputs(self.model, part) for part in _seed_dropout(parts, seeds)]
+        by_rank = group.gather(own)
+        whole_2ND = torch.cat([each for one in by_rank for each in one], dim=1).to(device)
+        begin = sum(each.shape[1] for one in by_rank[: group.rank] for each in one)
+        whole: list[Batch[Tensor]] = []
         for part in parts:
             place_B = torch.arange(begin, begin + len(part.ids), device=device)
-            whole: Any = {"vectors": whole_2ND, "place": place_B}
-            told.append(replace(part, **whole))
+            vectors: Any = {"vectors": whole_2ND, "place": place_B}
+            whole.append(replace(part, **vectors))
             begin += len(part.ids)
-        return told
+        return whole
 
     def __call__(
         self,
         parts: Sequence[Batch[Tensor]],
         counts_P: Tensor,
         learning_rate: float,
-        states: StreamStates | None = None,
+        streams: StreamStates | None = None,
         seeds: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Take one step over micro-batches that are on the device.
@@ -119,31 +119,33 @@ class Step:
         `seeds`, each of which serves as many micro-batches. Returns the sums (3, P)
         of `LossSum.packed` on this worker, the gradient norm (), and the judge's result.
         """
-        device = self._group.device
+        device = self.group.device
         sums_3P = torch.zeros(3, len(self.objective.parts), dtype=torch.float64, device=device)
-        told = list(self.together(parts, seeds))
+        whole = list(self.with_vectors(parts, seeds))
         began = time.perf_counter()
-        for number, part in enumerate(_drawn(told, seeds)):
+        for number, part in enumerate(_seed_dropout(whole, seeds)):
             with self._exchange.backward(last=number == len(parts) - 1):
                 losses = self.losses(part)
                 losses.loss(counts_P).backward()
             sums_3P += losses.packed()
-            if states is not None:
-                states.leave(part, losses.state)
+            if streams is not None:
+                streams.leave(part, losses.state)
         self.computed_seconds = time.perf_counter() - began
         self._exchange.finish()
         norm = clip_gradients(self.model, self._config)
         for optimizer in self._optimizers:
             set_learning_rate(optimizer, learning_rate)
-        loss, outlier = self._judge(sums_3P, norm)
+        loss, outlier = torch.zeros_like(norm), torch.zeros_like(norm, dtype=torch.bool)
+        if self._judge is not None:
+            loss, outlier = self._judge(sums_3P, norm)
         update(self._optimizers, norm.isfinite() & ~outlier)
-        if states is not None:
-            states.settle(norm.isfinite())
+        if streams is not None:
+            streams.settle(norm.isfinite())
         self._exchange.zero()
         return sums_3P, norm, (loss, outlier)
 
 
-def _drawn(parts: Sequence[Batch[Tensor]], seeds: Sequence[int]) -> Iterator[Batch[Tensor]]:
+def _seed_dropout(parts: Sequence[Batch[Tensor]], seeds: Sequence[int]) -> Iterator[Batch[Tensor]]:
     """Yield `parts`, and begin the draw of dropout anew for each logical worker's."""
     each = len(parts) // max(1, len(seeds))
     for number, part in enumerate(parts):
@@ -152,5 +154,37 @@ def _drawn(parts: Sequence[Batch[Tensor]], seeds: Sequence[int]) -> Iterator[Bat
         yield part
 
 
-def _never(sums_3P: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.zeros_like(norm), torch.zeros_like(norm, dtype=torch.bool)
+def _compile(
+    objective: Objective, model: nn.Module, group: Group
+) -> Callable[[Batch[Tensor]], tuple[Losses, Tensor]]:
+    """Compile the losses of a forward pass and their counts as one graph, from ids to sums.
+
+    If workers exchange gradients, each function that the model's classes name in `graphs`
+    (embeddings, each block, heads) is a graph, and so are the losses: the backward of a single
+    graph returns all gradients at its end, when it is too late to overlap their exchange.
+
+    Shapes are static except for the number of documents. There are few of them, but more than the
+    compiler's default limit per function: two phases have two lengths, and batches of training and
+    of validation two numbers of rows each.
+    """
+    torch._dynamo.config.recompile_limit = _MOST_GRAPHS
+
+    graph = functools.partial(torch.compile, fullgraph=True, dynamic=False)
+    losses = objective.losses
+    if group.world_size > 1:
+        losses = graph(losses)
+        for module in model.modules():
+            for name in getattr(module, "graphs", ()):
+                setattr(module, name, graph(getattr(module, name)))
+
+    def run(part: Batch[Tensor]) -> tuple[Losses, Tensor]:
+        return losses(objective.outputs(model, part), part), objective.counts(part)
+
+    whole = graph(run) if group.world_size == 1 else run
+
+    def with_any_number_of_documents(part: Batch[Tensor]) -> tuple[Losses, Tensor]:
+        for tensor in part.of_varying_size():
+            torch._dynamo.mark_dynamic(tensor, 0)
+        return whole(part)
+
+    return with_any_number_of_documents

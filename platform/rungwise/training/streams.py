@@ -20,9 +20,7 @@ from torch import Tensor
 
 from rungwise.instances.batch import Batch
 from rungwise.instances.causal_batch import CausalBatch
-from rungwise.training.state import Piece, SavedTensors
-
-STATE = "lanes/state"  # its name in a checkpoint
+from rungwise.training.state import STREAMS, Piece, SavedTensors
 
 
 class StreamStates:
@@ -61,7 +59,7 @@ class StreamStates:
 
     def restore(self, saved: SavedTensors) -> None:
         """Take this worker's streams from a checkpoint of any number of workers."""
-        self._now_LS.copy_(saved.read(STATE, self._streams.start, self._streams.stop))
+        self._now_LS.copy_(saved.read(STREAMS, self._streams.start, self._streams.stop))
 
 
 def _in_streams(batch: Batch[Tensor]) -> tuple[CausalBatch[Tensor], Tensor, Tensor]:

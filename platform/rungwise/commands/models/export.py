@@ -94,18 +94,18 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     from rungwise import tokenizer as tokenizers
     from rungwise.models.families.kneser_ney import NgramLanguageModel
     from rungwise.models.fitting import CountedFamily
-    from rungwise.pretraining.initial import config_of
+    from rungwise.pretraining.initial import trained_config
     from rungwise.pretraining.pretrained import load_model, load_module, tokenizer_of
 
     tokenizer = tokenizer_of(pretrain)
-    objective = config_of(pretrain).objective
+    objective = trained_config(pretrain).objective
     if vectors or not (objective.predicts_text or objective.sentences):
         return _write_vectors(pretrain, tokenizer, to)
-    if isinstance(config_of(pretrain).model, CountedFamily):
+    if isinstance(trained_config(pretrain).model, CountedFamily):
         model = load_model(pretrain)
         if isinstance(model, NgramLanguageModel):
             return _write_arpa(model, tokenizer, to)
-    config, file = config_of(pretrain).model, tokenizer.folder.local(tokenizers.FILE)
+    config, file = trained_config(pretrain).model, tokenizer.folder.local(tokenizers.FILE)
     return _write_for_transformers(load_module(pretrain), config, file, to)
 
 
@@ -127,7 +127,7 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
     model has no ONNX form.
     """
     from rungwise import tokenizer as tokenizers
-    from rungwise.pretraining.pretrained import config_of, load_encoder, tokenizer_of
+    from rungwise.pretraining.pretrained import load_encoder, tokenizer_of, trained_config
     from rungwise.serving import onnx
     from rungwise.serving.predictor import Predictor
     from rungwise.tasks.kinds.items import Frame
@@ -137,10 +137,10 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
     else:
         module = load_encoder(model)
         if module is None:
-            kind = config_of(model).model.kind
+            kind = trained_config(model).model.kind
             raise ConfigError(f"a {kind} has no token states to export as ONNX")
         tokenizer, frame = tokenizers.load_tokenizer(tokenizer_of(model).folder), None
-        if config_of(model).objective.masks:
+        if trained_config(model).objective.masks:
             cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
             frame = Frame(cls, sep, sep, module.max_length or 0)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:

@@ -28,7 +28,7 @@ from rungwise.models.trained.capabilities import (
     WordVectors,
 )
 from rungwise.pretraining.config import PretrainConfig
-from rungwise.pretraining.pretrained import config_of, load_model
+from rungwise.pretraining.pretrained import load_model, trained_config
 from rungwise.report.sections.specimen import Specimen, choose_specimen
 from rungwise.training.config import GradientConfig
 
@@ -67,7 +67,7 @@ def gather_examples(
     seed: int,
 ) -> Examples:
     """Draw `blanks`, `prompts` and `words` examples of a pretrained model with `seed`."""
-    config = config_of(pretrain)
+    config = trained_config(pretrain)
     if instances is None:
         if config.objective.predicts_text:
             return Examples()

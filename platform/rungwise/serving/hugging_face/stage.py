@@ -24,7 +24,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.imported import IMPORTED, ImportConfig, ImportSummary
+from rungwise.pretraining.initial import IMPORTED, ImportConfig, ImportSummary
 from rungwise.serving.hugging_face.names import CONFIG, Known
 from rungwise.serving.hugging_face.reading import load, weight_files
 from rungwise.tokenizer import TokenizerFileConfig, load_tokenizer, read_tokenizer

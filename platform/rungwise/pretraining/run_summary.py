@@ -1,0 +1,144 @@
+"""The summary of a finished run by gradient, from what its leading worker brings back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, Reporter
+from rungwise.pretraining.initial import build_model, compare_tensors
+from rungwise.pretraining.summary import (
+    Attempt,
+    GradientRun,
+    PretrainSummary,
+    Prolonged,
+    ReadLength,
+    SourceRead,
+)
+from rungwise.training.config import GradientConfig, GradientFit
+from rungwise.training.curriculum import Turn, count_epochs, count_steps
+from rungwise.training.progress import Progress
+from rungwise.training.throughput import COUNTING_RULE, Costs, totals
+
+_NOTHING_LEARNT_NATS = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the leading worker brings back."""
+
+    progress: Progress
+    costs: Costs
+    device: str
+    bfloat16: bool
+
+
+def summarise(
+    config: GradientFit,
+    turns: Sequence[Turn],
+    initial: Artifact | None,
+    outcome: Outcome,
+    context: Context,
+) -> PretrainSummary:
+    """Summarise a run, and report a loss that shows that nothing is learnt."""
+    settings, objective, progress = config.pretrain, config.objective, outcome.progress
+    compute, instances = context.compute, turns[-1].summary
+    model = build_model(config, instances.vocab_size, meta=True)
+    parameters = sum(p.numel() for p in model.parameters())
+    first, last = progress.validation[0], progress.validation[-1]
+    part, pair = objective.tokens, objective.pair
+    accuracy = f"  {pair.key} accuracy {last[pair.accuracy_key]:.1%}" if pair else ""
+    if objective.predicts_text:
+        note_unlearnt(last[part.loss_key], instances.unigram_entropy, settings, context.report)
+    unigram = f" (unigram {instances.unigram_entropy:.2f})" if objective.predicts_text else ""
+    before = f" from {first[part.loss_key]:.3f}" if initial else ""
+    return PretrainSummary(
+        fitting="gradient",
+        model=config.model,
+        objective=objective.name,
+        parameters=parameters,
+        vocab_size=instances.vocab_size,
+        tokens=progress.tokens,
+        epochs=count_epochs(config, turns, progress.step),
+        unigram_entropy=instances.unigram_entropy,
+        final=last,
+        seconds=progress.seconds,
+        began_with=compare_tensors(model, initial) if initial else None,
+        gradient=GradientRun(
+            steps=progress.step,
+            history=tuple(progress.history),
+            validation=tuple(progress.validation),
+            timings=tuple(progress.timings),
+            data=tuple((step, digest) for step, digest in progress.data),
+            data_hash=progress.data_hash,
+            skipped_steps=tuple(progress.skipped),
+            spikes=tuple(progress.spikes),
+            outlier_steps=tuple(progress.outliers),
+            prolonged=tuple(Prolonged(**row) for row in progress.prolonged),
+            attempts=tuple(Attempt(**row) for row in progress.attempts),
+            stopped_early=progress.step < settings.steps,
+            device=outcome.device,
+            bfloat16=outcome.bfloat16,
+            parallel=compute.parallel if progress.attempts[-1]["workers"] > 1 else "one worker",
+            lengths=tuple(
+                ReadLength(from_step=turn.first_step, sequence_length=turn.length) for turn in turns
+            ),
+            sources=count_sources(config, turns, progress.step, progress.tokens),
+            flops_per_token=progress.flops / max(1, progress.tokens),
+            flops_rule=COUNTING_RULE,
+            throughput=totals(progress, outcome.costs),
+        ),
+        headline=f"{parameters / 1e6:.1f} M parameters  validation {part.key} "
+        f"{last[part.loss_key]:.3f}{before}{unigram}{accuracy}",
+    )
+
+
+def note_unlearnt(
+    loss: float, unigram_entropy: float, settings: GradientConfig, report: Reporter
+) -> None:
+    """Report a validation loss, in nats, that is no better than guessing by token frequencies."""
+    if loss > unigram_entropy - _NOTHING_LEARNT_NATS:
+        report.note(
+            f"nothing is learnt yet: the validation loss {loss:.2f} is that of guessing by how "
+            f"often each token occurs ({unigram_entropy:.2f}); try more pretrain.steps (now "
+            f"{settings.steps:,}), a higher pretrain.optimizer.learning_rate (now "
+            f"{settings.optimizer.learning_rate:g}), or the recipe that `rungwise init` writes for "
+            "this text"
+        )
+
+
+def count_sources(
+    config: GradientFit, turns: Sequence[Turn], steps: int, tokens: int
+) -> tuple[SourceRead, ...]:
+    """Count what the first `steps` steps, of `tokens` tokens in all, read of each source.
+
+    Instances are exact. Tokens are divided by the mean length of a source's instances, which is
+    exact after whole epochs.
+    """
+    instances: Counter[str] = Counter()
+    lengths: Counter[str] = Counter()
+    epochs: dict[str, float] = {}
+    for turn, count in count_steps(turns, steps):
+        files = turn.summary.files_of("train")
+        sizes = turn.summary.instances_by_source("train")
+        names = sorted(sizes)
+        groups = np.array([names.index(row.source) for row in files])
+        rows = turn.order(config).rows_read(count * config.pretrain.global_batch_size, groups)
+        for name, number in zip(names, rows.tolist(), strict=True):
+            whole = sum(row.tokens for row in files if row.source == name)
+            instances[name] += number
+            lengths[name] += number * whole // max(1, sizes[name])
+            epochs[name] = epochs.get(name, 0.0) + number / max(1, sizes[name])
+    return tuple(
+        SourceRead(
+            source=name,
+            instances=instances[name],
+            tokens=tokens * lengths[name] // max(1, lengths.total()),
+            epochs=epochs[name],
+        )
+        for name in sorted(epochs)
+    )
