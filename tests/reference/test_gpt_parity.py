@@ -16,7 +16,7 @@ from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.transformer.block import parameter_count
-from rungwise.serving.hugging_face import load
+from rungwise.serving.hugging_face import load_model
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 VOCAB_SIZE = 97
@@ -47,7 +47,7 @@ def pair(request, tmp_path_factory):
             parameter.add_(0.1 * torch.randn_like(parameter))
     folder = tmp_path_factory.mktemp(request.param)
     theirs.eval().save_pretrained(folder)
-    config, state = load(folder)
+    config, state = load_model(folder)
     assert config.norm == ("pre" if request.param == "gpt2" else "post")
     ours = config.build(VOCAB_SIZE, config.objective("causal"))
     ours.load_state_dict(state)

@@ -20,7 +20,7 @@ from rungwise.finetune.heads import (
     TokenHead,
 )
 from rungwise.finetune.scoring import loss_sums
-from rungwise.serving.hugging_face import load
+from rungwise.serving.hugging_face import load_model
 from tests.small_models import shaken
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
@@ -63,7 +63,7 @@ def theirs(name, **changes):
 def ours(model, folder, objective, head, last):
     """Their body under a head of ours, the last layer copied."""
     model.base_model.save_pretrained(folder)
-    config, state = load(folder)
+    config, state = load_model(folder)
     encoder = config.encoder(config.objective(objective), V, dropout=0.1)
     encoder.load(state)
     with torch.no_grad():
@@ -188,7 +188,7 @@ def test_the_states_of_every_layer_are_theirs(tmp_path):
     for name, objective in (("BertModel", "mlm"), ("GPT2Model", "causal")):
         model = theirs(name)
         model.save_pretrained(tmp_path / name)
-        config, state = load(tmp_path / name)
+        config, state = load_model(tmp_path / name)
         encoder = config.encoder(config.objective(objective), V, dropout=0.0).eval()
         encoder.load(state)
         (ids_BT, segments_BT), inputs, real_BT = batch(segments=name == "BertModel")

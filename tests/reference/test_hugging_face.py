@@ -33,8 +33,8 @@ from rungwise.models.families.bert import (
 )
 from rungwise.models.families.gpt import GptConfig, GptForPretraining
 from rungwise.models.families.llama import LlamaConfig
-from rungwise.serving.hugging_face import export, load
-from rungwise.serving.hugging_face.tensors import headed_names
+from rungwise.serving.hugging_face import export_model, load_model
+from rungwise.serving.hugging_face.tensors import rename_headed
 from tests.small_models import shaken, small_model
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
@@ -139,7 +139,7 @@ def every_logit(model, ours):
 def test_bert_goes_out(wordpiece, tmp_path, positions, multiple):
     config, V = BertConfig(**SIZES, positions=positions), size_of(wordpiece)
     model = shaken(BertForPretraining(config, V, vocab_multiple=multiple), 0.1).eval()
-    export(model, config, wordpiece, tmp_path)
+    export_model(model, config, wordpiece, tmp_path)
     theirs = loaded(transformers.AutoModelForPreTraining, tmp_path)
     assert isinstance(theirs, transformers.BertForPreTraining)
     ours, inputs, real_BT = bert_inputs(V)
@@ -164,7 +164,7 @@ def test_bert_without_nsp_goes_out(wordpiece, tmp_path, norm, positions, next_se
     """With norms in front it is RoBERTa-PreLayerNorm, which has no head of NSP."""
     config, V = BertConfig(**SIZES, norm=norm, positions=positions), size_of(wordpiece)
     model = shaken(BertForPretraining(config, V, next_sentence=next_sentence), 0.1).eval()
-    export(model, config, wordpiece, tmp_path)
+    export_model(model, config, wordpiece, tmp_path)
     theirs = loaded(transformers.AutoModelForMaskedLM, tmp_path)
     ours, inputs, real_BT = bert_inputs(V)
     torch.testing.assert_close(
@@ -194,7 +194,7 @@ def test_a_classifier_goes_out_with_its_labels(wordpiece, tmp_path, outputs):
     config, V = BertConfig(**SIZES), size_of(wordpiece)
     model = headed(config, V, SequenceHead(32, outputs, "cls", 0.1, pooler=True))
     names = ["numpy", "scipy", "torch"][:outputs]
-    export(model, config, wordpiece, tmp_path, labels=names)
+    export_model(model, config, wordpiece, tmp_path, labels=names)
     theirs = loaded(transformers.AutoModelForSequenceClassification, tmp_path)
     assert theirs.config.id2label == dict(enumerate(names))
     expected_kind = "regression" if outputs == 1 else "single_label_classification"
@@ -203,7 +203,7 @@ def test_a_classifier_goes_out_with_its_labels(wordpiece, tmp_path, outputs):
     found = model(ids_BT, segments_BT, one_row_an_item(lengths_B, 18))
     torch.testing.assert_close(theirs(**inputs).logits, found, **TOLERANCE)
     with pytest.raises(ConfigError, match=f"labels: expected {outputs} names, one a class, found"):
-        export(model, config, wordpiece, tmp_path, labels=["numpy", "scipy"])
+        export_model(model, config, wordpiece, tmp_path, labels=["numpy", "scipy"])
 
 
 @torch.no_grad()
@@ -211,7 +211,7 @@ def test_a_classifier_goes_out_with_its_labels(wordpiece, tmp_path, outputs):
 def test_a_tagger_goes_out_with_its_tags(wordpiece, tmp_path, positions):
     config, V = BertConfig(**SIZES, positions=positions), size_of(wordpiece)
     model = headed(config, V, TokenHead(32, 3, 0.1))
-    export(model, config, wordpiece, tmp_path, labels=["O", "B-X", "I-X"])
+    export_model(model, config, wordpiece, tmp_path, labels=["O", "B-X", "I-X"])
     theirs = loaded(transformers.AutoModelForTokenClassification, tmp_path)
     assert theirs.config.id2label == {0: "O", 1: "B-X", 2: "I-X"}
     (ids_BT, segments_BT, lengths_B), inputs, real_BT = bert_inputs(V)
@@ -224,14 +224,14 @@ def test_spans_and_choices_go_out(wordpiece, tmp_path):
     config, V = BertConfig(**SIZES), size_of(wordpiece)
     (ids_BT, segments_BT, lengths_B), inputs, real_BT = bert_inputs(V)
     model = headed(config, V, SpanHead(32))
-    export(model, config, wordpiece, tmp_path / "span")
+    export_model(model, config, wordpiece, tmp_path / "span")
     theirs = loaded(transformers.AutoModelForQuestionAnswering, tmp_path / "span")(**inputs)
     found_BT2 = model(ids_BT, segments_BT, one_row_an_item(lengths_B, 18))
     both_BT2 = torch.stack((theirs.start_logits, theirs.end_logits), dim=-1)
     torch.testing.assert_close(both_BT2[real_BT], found_BT2[real_BT], **TOLERANCE)
 
     model = headed(config, V, ChoiceHead(32, "cls", 0.1, pooler=True))
-    export(model, config, wordpiece, tmp_path / "choice")
+    export_model(model, config, wordpiece, tmp_path / "choice")
     theirs = loaded(transformers.AutoModelForMultipleChoice, tmp_path / "choice")
     rows = Rows(lengths_B, torch.tensor([0, 0, 1, 1]), 2)
     pairs: dict[str, Any] = {name: tensor.view(2, 2, 18) for name, tensor in inputs.items()}
@@ -246,7 +246,7 @@ def test_spans_and_choices_go_out(wordpiece, tmp_path):
 def test_gpt_goes_out(byte_bpe, tmp_path, norm, multiple):
     config, V = GptConfig(**SIZES, norm=norm), size_of(byte_bpe)
     model = shaken(GptForPretraining(config, V, vocab_multiple=multiple), 0.1).eval()
-    export(model, config, byte_bpe, tmp_path)
+    export_model(model, config, byte_bpe, tmp_path)
     theirs = loaded(transformers.AutoModelForCausalLM, tmp_path)
     ids_BT = torch.randint(V, (3, 20))
     expected = theirs(input_ids=ids_BT).logits
@@ -262,13 +262,13 @@ def test_a_left_to_right_bert_goes_out_and_is_not_mistaken_for_bert_coming_in(
     wordpiece, tmp_path, norm, cls
 ):
     model = shaken(small_model("left_to_right", V := size_of(wordpiece), norm=norm), 0.1).eval()
-    export(model, model.bert.config, wordpiece, tmp_path)
+    export_model(model, model.bert.config, wordpiece, tmp_path)
     theirs = loaded(transformers.AutoModelForCausalLM, tmp_path)
     assert type(theirs).__name__.startswith(cls)
     ids_BT = torch.randint(1, V, (3, 12))
     torch.testing.assert_close(theirs(input_ids=ids_BT).logits, model.logits(ids_BT), **TOLERANCE)
     with pytest.raises(DataError, match="is_decoder must be false, found true"):
-        load(tmp_path)
+        load_model(tmp_path)
 
 
 # Back, and in.
@@ -286,12 +286,12 @@ def test_what_went_out_comes_back_bit_by_bit(kind, wordpiece, tmp_path):
         model = small_model(kind, V, initializer_range=0.05, dropout=0.1, **norm)
         config = model.gpt.config if kind == "causal" else model.bert.config
     shaken(model)
-    export(model, config, wordpiece, tmp_path)
-    found, state = load(tmp_path)
+    export_model(model, config, wordpiece, tmp_path)
+    found, state = load_model(tmp_path)
     assert found == config
     expected = model.state_dict()
     if kind == "classifier":
-        expected = headed_names(expected, model.head, config)
+        expected = rename_headed(expected, model.head, config)
     assert state.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(state[name], tensor), name
@@ -315,7 +315,7 @@ def test_bert_comes_in(name, tmp_path):
     ).eval()
     shaken(theirs, 0.1)
     theirs.save_pretrained(tmp_path)
-    config, state = load(tmp_path)
+    config, state = load_model(tmp_path)
     assert config.dropout == 0.1
     ours, inputs, real_BT = bert_inputs(97)
     expected = theirs(**inputs)
@@ -351,20 +351,20 @@ def test_bert_comes_in(name, tmp_path):
 @pytest.fixture
 def bert_folder(wordpiece, tmp_path):
     model = shaken(small_model("mlm_nsp", size_of(wordpiece)))
-    export(model, model.bert.config, wordpiece, tmp_path)
+    export_model(model, model.bert.config, wordpiece, tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def gpt_folder(byte_bpe, tmp_path):
     model = shaken(small_model("causal", size_of(byte_bpe), intermediate_size=64))
-    export(model, model.gpt.config, byte_bpe, tmp_path)
+    export_model(model, model.gpt.config, byte_bpe, tmp_path)
     return tmp_path
 
 
 def test_names_of_old_checkpoints_are_understood(bert_folder):
     """bert-base-uncased has TensorFlow's names of LayerNorm, a counter, and tied copies."""
-    _, expected = load(bert_folder)
+    _, expected = load_model(bert_folder)
 
     def age(tensors):
         for name in list(tensors):
@@ -378,12 +378,12 @@ def test_names_of_old_checkpoints_are_understood(bert_folder):
 
     rewritten(bert_folder, age)
     edited(bert_folder, position_embedding_type="absolute", gradient_checkpointing=False)
-    torch.testing.assert_close(load(bert_folder)[1], expected, atol=0, rtol=0)
+    torch.testing.assert_close(load_model(bert_folder)[1], expected, atol=0, rtol=0)
 
 
 def test_gpt2_without_prefix_and_with_its_masks_is_understood(gpt_folder):
     """As openai-community/gpt2 is stored, in half width too."""
-    _, expected = load(gpt_folder)
+    _, expected = load_model(gpt_folder)
 
     def age(tensors):
         for name in list(tensors):
@@ -394,17 +394,17 @@ def test_gpt2_without_prefix_and_with_its_masks_is_understood(gpt_folder):
 
     rewritten(gpt_folder, age)
     edited(gpt_folder, n_ctx=16, n_inner="removed")
-    config, state = load(gpt_folder)
+    config, state = load_model(gpt_folder)
     assert config.intermediate_size == 4 * 16
     torch.testing.assert_close(state, expected, atol=0, rtol=0)
 
     rewritten(gpt_folder, lambda tensors: tensors.update({k: v.half() for k, v in tensors.items()}))
-    assert {tensor.dtype for tensor in load(gpt_folder)[1].values()} == {torch.float32}
+    assert {tensor.dtype for tensor in load_model(gpt_folder)[1].values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_weights_in_shards_and_of_old_versions_are_the_same(bert_folder, name):
-    _, expected = load(bert_folder)
+    _, expected = load_model(bert_folder)
     safe = name.endswith(".safetensors")
     theirs = transformers.AutoModelForPreTraining.from_pretrained(bert_folder)
     (bert_folder / "model.safetensors").unlink()
@@ -412,7 +412,7 @@ def test_weights_in_shards_and_of_old_versions_are_the_same(bert_folder, name):
         theirs.save_pretrained(bert_folder, max_shard_size="5KB")
     else:
         torch.save(theirs.state_dict(), bert_folder / name)
-        torch.testing.assert_close(load(bert_folder)[1], expected, atol=0, rtol=0)
+        torch.testing.assert_close(load_model(bert_folder)[1], expected, atol=0, rtol=0)
         (bert_folder / name).unlink()
         parts = {"a.bin": {}, "b.bin": {}}
         for number, (key, tensor) in enumerate(theirs.state_dict().items()):
@@ -422,7 +422,7 @@ def test_weights_in_shards_and_of_old_versions_are_the_same(bert_folder, name):
         where = {key: file for file, tensors in parts.items() for key in tensors}
         (bert_folder / f"{name}.index.json").write_text(json.dumps({"weight_map": where}))
     assert not (bert_folder / name).exists()
-    torch.testing.assert_close(load(bert_folder)[1], expected, atol=0, rtol=0)
+    torch.testing.assert_close(load_model(bert_folder)[1], expected, atol=0, rtol=0)
 
 
 # Tokenizers.
@@ -467,9 +467,9 @@ def test_a_pipeline_fills_a_mask(bert_folder):
 def test_a_tokenizer_of_another_size_is_refused(wordpiece, byte_bpe, tmp_path):
     model = small_model("mlm_nsp", size_of(wordpiece))
     with pytest.raises(DataError, match=r"tokenizer\.json: expected 59 tokens .*, found 270"):
-        export(model, model.bert.config, byte_bpe, tmp_path)
+        export_model(model, model.bert.config, byte_bpe, tmp_path)
     with pytest.raises(DataError, match=r"missing\.json: expected a tokenizer\.json"):
-        export(model, model.bert.config, tmp_path / "missing.json", tmp_path)
+        export_model(model, model.bert.config, tmp_path / "missing.json", tmp_path)
 
 
 # What cannot be.
@@ -498,7 +498,7 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
         (torch.nn.Linear(2, 2), bert, "a Linear has no counterpart in transformers"),
     ):
         with pytest.raises(ConfigError, match=message):
-            export(model, config, wordpiece, tmp_path / "out")
+            export_model(model, config, wordpiece, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -524,7 +524,7 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
 def test_a_config_that_ours_cannot_follow_is_named_with_file_and_key(bert_folder, changes, message):
     edited(bert_folder, **changes)
     with pytest.raises(DataError if "num_heads" not in message else ConfigError) as caught:
-        load(bert_folder)
+        load_model(bert_folder)
     assert str(bert_folder / "config.json") in str(caught.value)
     assert "\n" not in str(caught.value)
     caught.match(message)
@@ -541,7 +541,7 @@ def test_a_config_that_ours_cannot_follow_is_named_with_file_and_key(bert_folder
 def test_the_same_for_gpt2(gpt_folder, changes, message):
     edited(gpt_folder, **changes)
     with pytest.raises(DataError, match=message):
-        load(gpt_folder)
+        load_model(gpt_folder)
 
 
 def test_weights_that_do_not_fit_are_named(bert_folder):
@@ -574,47 +574,47 @@ def test_weights_that_do_not_fit_are_named(bert_folder):
         change(tensors)
         save_file(tensors, bert_folder / "model.safetensors")
         with pytest.raises(DataError, match=message):
-            load(bert_folder)
+            load_model(bert_folder)
 
 
 def test_files_that_are_not_there_or_not_readable_are_named(bert_folder):
     weights, config = bert_folder / "model.safetensors", bert_folder / "config.json"
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(DataError, match=r"model\.safetensors: expected safetensors"):
-        load(bert_folder)
+        load_model(bert_folder)
     weights.rename(bert_folder / "pytorch_model.bin")
     with pytest.raises(DataError, match=r"pytorch_model\.bin: expected a dictionary of tensors"):
-        load(bert_folder)
+        load_model(bert_folder)
     torch.save([print], bert_folder / "pytorch_model.bin")
     with pytest.raises(DataError, match=r"pytorch_model\.bin: expected a dictionary of tensors"):
-        load(bert_folder)
+        load_model(bert_folder)
     (bert_folder / "pytorch_model.bin").unlink()
     with pytest.raises(
         DataError, match=r"has no weights; expected model\.safetensors or pytorch_mo"
     ):
-        load(bert_folder)
+        load_model(bert_folder)
     index = bert_folder / "model.safetensors.index.json"
     index.write_text('{"weight_map": {"a": "model-1.safetensors"}}')
     with pytest.raises(
         DataError, match=r"index\.json lists model-1\.safetensors, which is not besid"
     ):
-        load(bert_folder)
+        load_model(bert_folder)
     index.write_text("{}")
     with pytest.raises(DataError, match=r"index\.json: expected a weight_map"):
-        load(bert_folder)
+        load_model(bert_folder)
     config.write_text("{")
     with pytest.raises(DataError, match=r"config\.json: expected JSON"):
-        load(bert_folder)
+        load_model(bert_folder)
     config.write_text("[]")
     with pytest.raises(DataError, match="expected an object, found list"):
-        load(bert_folder)
+        load_model(bert_folder)
     config.unlink()
     with pytest.raises(DataError, match=r"cannot read .*config\.json"):
-        load(bert_folder)
+        load_model(bert_folder)
 
 
 def test_an_imported_model_can_be_trained_on(gpt_folder):
-    config, state = load(gpt_folder)
+    config, state = load_model(gpt_folder)
     V = len(state["gpt.token_embedding.weight"])
     model = config.build(V, config.objective("causal"))
     model.load_state_dict(state)

@@ -9,7 +9,7 @@ import transformers
 
 from rungwise.finetune.config import LoraAdaptation
 from rungwise.finetune.lora import adapt, merge
-from rungwise.serving.hugging_face import load
+from rungwise.serving.hugging_face import load_model
 
 STEPS = 8
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
@@ -28,7 +28,7 @@ def test_eight_steps_and_the_merged_model_are_those_of_peft(tmp_path):
         for parameter in language_model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     language_model.save_pretrained(tmp_path)
-    family, state = load(tmp_path)
+    family, state = load_model(tmp_path)
     whole = family.build(61, family.objective("causal"))
     whole.load_state_dict(state)
     ours = whole.gpt

@@ -20,8 +20,8 @@ from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.transformer.block import parameter_count
-from rungwise.serving.hugging_face import export, load
-from rungwise.serving.hugging_face.tensors import entries
+from rungwise.serving.hugging_face import export_model, load_model
+from rungwise.serving.hugging_face.tensors import list_entries
 from tests.small_models import shaken
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
@@ -91,7 +91,7 @@ def logits_of(model, ids_BT, lengths_B):
 @pytest.mark.parametrize("padded", [False, True])
 def test_what_comes_in_has_the_same_logits_and_gradients(theirs, tmp_path, padded):
     theirs.save_pretrained(tmp_path)
-    config, state = load(tmp_path)
+    config, state = load_model(tmp_path)
     model = config.build(V, config.objectives[0]).eval()
     model.load_state_dict(state)
     assert parameter_count(model) == theirs.num_parameters()
@@ -108,7 +108,7 @@ def test_what_comes_in_has_the_same_logits_and_gradients(theirs, tmp_path, padde
     for logits_BTV in (expected, found):
         functional.cross_entropy(logits_BTV.flatten(0, 1), labels_BT.flatten()).backward()
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    for entry in entries(config):
+    for entry in list_entries(config):
         gradient = entry.to_ours([gradients[name] for name in entry.theirs])
         ours = model.get_parameter(entry.ours).grad
         torch.testing.assert_close(ours, gradient, **TOLERANCE, msg=lambda m, e=entry: e.ours + m)
@@ -117,16 +117,16 @@ def test_what_comes_in_has_the_same_logits_and_gradients(theirs, tmp_path, padde
 @torch.no_grad()
 def test_what_goes_out_again_is_what_came_in(theirs, tmp_path):
     theirs.save_pretrained(tmp_path / "in")
-    config, state = load(tmp_path / "in")
+    config, state = load_model(tmp_path / "in")
     model = config.build(V, config.objectives[0], 64).eval()  # a padded vocabulary is cut off
     for name, tensor in model.state_dict().items():
         tensor[: len(state[name])].copy_(state[name])
     words = {f"w{index}": index for index in range(V)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    name = export(model, config, tmp_path / "tokenizer.json", tmp_path / "out")
+    name = export_model(model, config, tmp_path / "tokenizer.json", tmp_path / "out")
     assert name == type(theirs).__name__
-    assert load(tmp_path / "out")[0] == config
+    assert load_model(tmp_path / "out")[0] == config
     again = type(theirs).from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(again[1][key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     for name, tensor in theirs.state_dict().items():
@@ -179,16 +179,16 @@ def test_what_ours_cannot_follow_is_named(tmp_path, kind, changes, message):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(DataError, match=message):
-        load(tmp_path)
+        load_model(tmp_path)
 
 
 def test_the_keys_of_older_configs_say_the_same(tmp_path):
     """ModernBERT's of transformers 4, which had a key for each number."""
     MODELS["modernbert"]().save_pretrained(tmp_path)
-    expected, _ = load(tmp_path)
+    expected, _ = load_model(tmp_path)
     path = tmp_path / "config.json"
     data = json.loads(path.read_text())
     del data["layer_types"], data["rope_parameters"]
     old = {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
     path.write_text(json.dumps(data | old | {"global_attn_every_n_layers": 3}))
-    assert load(tmp_path)[0] == expected
+    assert load_model(tmp_path)[0] == expected

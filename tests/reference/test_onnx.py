@@ -52,7 +52,7 @@ def test_states_of_an_encoder_are_those_of_pytorch(kind: str, tmp_path: Path) ->
     torch.manual_seed(3)
     encoder = small_config(kind).encoder(objective_of(kind), VOCAB_SIZE, 0.1, 0)
     shaken(encoder).eval()
-    onnx.export(encoder, WORDS, None, tmp_path)
+    onnx.export_onnx(encoder, WORDS, None, tmp_path)
     graph = session(tmp_path)
     for lengths in ([1], [LENGTH], [9, 4, 1, 6], [3, 3], None):
         B, T = (5, 7) if lengths is None else (len(lengths), max(lengths))
@@ -135,8 +135,8 @@ def test_an_artifact_is_written_with_its_frame_and_what_cannot_be_is_refused(
     config = small_config("mlm")
     model = TaskModel(settings, INFO["tagging"], config, objective_of("mlm"), VOCAB_SIZE)
     with pytest.raises(ConfigError, match=r"finetune\.top is a bilstm"):
-        onnx.export(model, WORDS, None, tmp_path)
+        onnx.export_onnx(model, WORDS, None, tmp_path)
     lstm = LstmConfig(hidden_size=8, num_layers=1)
     encoder = lstm.encoder(lstm.objective(None), VOCAB_SIZE, 0.0, 0)
     with pytest.raises(ConfigError, match="cannot be written as ONNX"):
-        onnx.export(encoder.eval(), WORDS, None, tmp_path)
+        onnx.export_onnx(encoder.eval(), WORDS, None, tmp_path)

@@ -23,7 +23,7 @@ from rungwise.models.losses.contrastive import (
 )
 from rungwise.models.losses.denoising import TSDAE, without_masked
 from rungwise.pretraining.config import check_rows
-from rungwise.serving.hugging_face import export
+from rungwise.serving.hugging_face import export_model
 from rungwise.tokenizer import WordPieceConfig, special_ids, train
 from rungwise.training import parallel
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers
@@ -190,7 +190,7 @@ def test_the_exported_folder_gives_sentence_transformers_the_same_vectors(
     tokenizer.save(str(file))
     family = small_config(kind, norm=norm)
     model = shaken(family.build(tokenizer.get_vocab_size(), objective), 0.2).eval()
-    assert export(model, family, file, tmp_path / "out") == name
+    assert export_model(model, family, file, tmp_path / "out") == name
     theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     texts = [sentences[0][:12], sentences[1], "a"]
     ours = SentenceModel(model, family.max_length, *special_ids(tokenizer).require("cls", "sep"))

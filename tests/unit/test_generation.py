@@ -24,7 +24,7 @@ from rungwise.finetune.loop import build
 from rungwise.finetune.scoring import outputs
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import hugging_face
-from rungwise.serving.onnx import export
+from rungwise.serving.onnx import export_onnx
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.guess import guess_format
 from rungwise.tasks.interface import task_kind
@@ -261,6 +261,6 @@ def test_other_formats_are_refused_with_a_reason(letters: Tokenizer, tmp_path: P
     frame = frame_of(config, model.model_config, model.objective, V, letters)
     letters.save(str(tmp_path / "words"))
     with pytest.raises(ConfigError, match="token by token"):
-        export(model, letters, frame, tmp_path)
+        export_onnx(model, letters, frame, tmp_path)
     with pytest.raises(ConfigError, match="transformers has no model that reads one text"):
-        hugging_face.export(model, model.model_config, tmp_path / "words", tmp_path)
+        hugging_face.export_model(model, model.model_config, tmp_path / "words", tmp_path)

@@ -29,7 +29,7 @@ from rungwise.models.losses.objectives import Objective
 from rungwise.pipeline.recipe import Recipe, pretrain_stages
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import ImportConfig, check_initial, compare_tensors, load_initial
-from rungwise.serving.hugging_face import export, load
+from rungwise.serving.hugging_face import export_model, load_model
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS, import_weights
 from rungwise.tokenizer.new_words import add_new_words
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
@@ -173,7 +173,7 @@ def test_a_run_begins_with_their_logits_and_new_words_as_the_mean_of_their_piece
 
     # Out again, with the new words: their library has the same logits, and one id for the word.
     words.save(str(tmp_path / "tokenizer.json"))
-    export(module.eval(), model, tmp_path / "tokenizer.json", tmp_path / "out")
+    export_model(module.eval(), model, tmp_path / "tokenizer.json", tmp_path / "out")
     auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     ids = auto.encode("the cat and the endocarditis", add_special_tokens=False)
     assert ids == words.encode("the cat and the endocarditis").ids
@@ -204,7 +204,7 @@ def test_an_output_matrix_that_the_folder_lacks_is_drawn(tmp_path: Path) -> None
     """A LlamaModel without its head, as a BertModel is."""
     folder = folder_of("llama", tmp_path / "theirs")
     transformers.LlamaModel.from_pretrained(folder).save_pretrained(folder)
-    _, state = load(folder)
+    _, state = load_model(folder)
     assert "output.weight" not in state
 
 

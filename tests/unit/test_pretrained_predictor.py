@@ -19,7 +19,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.models.word_vectors.vector_family import WordVectorModel
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.serving.pretrained import PretrainedPredictor, describe, load
+from rungwise.serving.pretrained import PretrainedPredictor, describe_model, load_predictor
 from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer import WordConfig, train
 from tests.conftest import made_up_sentences
@@ -30,14 +30,14 @@ TEXTS = [Text(str(n), text) for n, text in enumerate([*made_up_sentences(5, 3), 
 
 def answered(pretrain: Artifact, tokenizer: Artifact, copy: Path) -> list[dict[str, Any]]:
     """The answers to all texts, which a copy of the files without the artifact gives too."""
-    predictor = load(pretrain.folder)
+    predictor = load_predictor(pretrain.folder)
     assert isinstance(predictor, PretrainedPredictor)
     copy.mkdir()
-    (copy / "model.json").write_text(json.dumps(describe(pretrain)))
+    (copy / "model.json").write_text(json.dumps(describe_model(pretrain)))
     for source, name in ((pretrain, "model.safetensors"), (tokenizer, "tokenizer.json")):
         (copy / name).write_bytes(source.folder.read_bytes(name))
     said = predictor(TEXTS)
-    assert load(Folder.at(copy))(TEXTS) == said
+    assert load_predictor(Folder.at(copy))(TEXTS) == said
     [alone] = predictor(TEXTS[2:3])
     assert alone.keys() == said[2].keys()
     for key, value in alone.items():
@@ -108,10 +108,10 @@ def test_a_table_gives_words_their_neighbours(tmp_path: Path) -> None:
         artifacts.finish(one.folder, one.record, {})
     copy = tmp_path / "copy"
     copy.mkdir()
-    (copy / "model.json").write_text(json.dumps(describe(pretrain)))
+    (copy / "model.json").write_text(json.dumps(describe_model(pretrain)))
     (copy / "model.safetensors").write_bytes(pretrain.folder.read_bytes("model.safetensors"))
     (copy / "tokenizer.json").write_text(tokenizer.to_str())
-    predictor = load(Folder.at(copy))
+    predictor = load_predictor(Folder.at(copy))
     assert isinstance(predictor, PretrainedPredictor)
     [own] = predictor([Text("1", "worker")])
     vector_D = table_VD[tokenizer.token_to_id("worker")]

@@ -25,9 +25,9 @@ from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
-from rungwise.serving.card import description, uses
+from rungwise.serving.card import fit_description, list_uses
 from rungwise.serving.predictor import FILES, Predictor
-from rungwise.serving.pretrained import load
+from rungwise.serving.pretrained import load_predictor
 from rungwise.serving.registry import RegisterConfig, register_model
 from rungwise.tasks.data.unlabelled import parse_examples
 from rungwise.tasks.interface import task_kind
@@ -231,7 +231,7 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     assert f"]({pages['3']}?" in about
     assert f"]({pages['1']}?" in card
     assert f"]({pages['3']}?" in client.get_registered_model(NAME).description
-    short = description("before\n", "row\n" * 2000, "after")
+    short = fit_description("before\n", "row\n" * 2000, "after")
     assert len(short) <= 5000, "PostgreSQL takes no more"
     assert short.startswith("before\nrow\n")
     assert short.endswith("row\n\nThe rest is in card.md, beside the model.\nafter")
@@ -253,13 +253,13 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     assert main(["verify", f"models:/{NAME}/3", "--root", str(models.root)]) == 2
     assert f"models:/{NAME}/3  CHANGED" in capsys.readouterr().out
     with pytest.raises(DataError, match=r"model\.safetensors has changed since it was written"):
-        load(Folder.at(served / "artifacts"))
+        load_predictor(Folder.at(served / "artifacts"))
     assert main(["verify", f"models:/{NAME}/1", "--root", str(models.root)]) == 0
     capsys.readouterr()
     assert main(["why", f"models:/{NAME}@trial", "--root", str(models.root)]) == 0
     assert capsys.readouterr().out.startswith(f"models:/{NAME}/2\n  registered 20")
     first = Path(mlflow.artifacts.download_artifacts(f"models:/{NAME}/1")) / "artifacts"
-    load(Folder.at(first))
+    load_predictor(Folder.at(first))
     (first / "more.pkl").write_bytes(b"x")
     assert main(["verify", f"models:/{NAME}/1", "--root", str(models.root)]) == 2
     assert "more.pkl is not in the record" in capsys.readouterr().err
@@ -267,7 +267,7 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
 
 @pytest.mark.parametrize("kind", list(INFO))
 def test_a_model_is_said_to_take_lines_of_text_only_if_it_does(kind: Kind) -> None:
-    told = uses("models:/small-toy/1", "root", INFO[kind]).partition("\n")[0]
+    told = list_uses("models:/small-toy/1", "root", INFO[kind]).partition("\n")[0]
     try:
         parse_examples("a line", INFO[kind])
     except DataError:

@@ -28,7 +28,7 @@ def asked(service: Service, method: str, path: str, body: Any = None) -> tuple[i
         waiting.append(example)
         while len(waiting) < len(body):
             await asyncio.sleep(0)
-        return service.answers(waiting)[waiting.index(example)]
+        return service.answer_examples(waiting)[waiting.index(example)]
 
     waiting: list[Example] = []
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -98,7 +98,7 @@ def test_what_is_no_request_is_told_so_and_one_that_is_refused_costs_no_other_it
     assert asked(service, "POST", "/predict", "one") == (200, {"label": "one"})
     assert asked(service, "POST", "/predict", ["one", "bad"])[0] == 400
     examples: Any = [SimpleNamespace(text=text) for text in ("one", "bad", "two")]
-    first, refused, last = service.answers(examples)
+    first, refused, last = service.answer_examples(examples)
     assert (first, last) == ({"label": "one"}, {"label": "two"})
     assert isinstance(refused, DataError)
     status, text = asked(service, "GET", "/metrics")

@@ -23,7 +23,7 @@ from rungwise.pipeline.recipe import Recipe, chained_stages
 from rungwise.pipeline.workflow import load_recipe, root_folder
 from rungwise.pretraining.pretrained import load_model, tokenizer_of
 from rungwise.serving.predictor import Predictor
-from rungwise.serving.pretrained import load as load_served
+from rungwise.serving.pretrained import load_predictor
 
 _RECIPES = (".yaml", ".yml")
 REGISTERED = "models:/"
@@ -60,7 +60,7 @@ def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Pre
         artifact = artifacts.at_or_below(Folder.at(model))
         if artifact is not None and artifact.stage == "pretrain":
             return artifact
-    found = load_served(find_served(model, root))
+    found = load_predictor(find_served(model, root))
     if not isinstance(found, Predictor):
         raise UserError(
             f"{model} is a pretrained model; give its artifact, as in artifacts/pretrain"
@@ -147,7 +147,7 @@ def store_of(root: str) -> str:
 
 def find_served(model: str, root: str) -> Folder:
     """Find the files of a servable model in a folder or the registry of `root`, for
-    `serving.pretrained.load`. Raises UserError if there is none."""
+    `load_predictor`. Raises UserError if there is none."""
     if model.startswith((REGISTERED, _RUN)):
         return served_files(model, root)
     if model.endswith(_RECIPES):

@@ -14,7 +14,7 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.ladder.page import LADDER
 from rungwise.report.page import REPORT
 from rungwise.report.sections import findings
-from rungwise.serving.card import page_link
+from rungwise.serving.card import link_page
 
 PAGE_FILES = "report_files"  # sorts after report.html
 _PAGES = (REPORT.name, LADDER.name)
@@ -65,7 +65,7 @@ def description(finished: Mapping[str, Artifact], root: str) -> str:
     last = pages[-1] if pages else list(results.values())[-1]
     lines = [f"**{last.headline}**", ""]
     if page := page_of(last):  # in the first line, which the UI does not fold away
-        lines[0] += f" The whole page: {page_link(EXPERIMENT_ID, RUN_ID, page)}"
+        lines[0] += f" The whole page: {link_page(EXPERIMENT_ID, RUN_ID, page)}"
     if {"pretrain", "corpus"} <= finished.keys() and pages:
         lines += [findings.describe_training(finished), ""]
     if pages and (picture := _picture(pages[-1])):

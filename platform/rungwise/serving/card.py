@@ -24,7 +24,7 @@ NAME = "card.md"
 Licences = Mapping[str, Sequence[str | None]]  # of each corpus's sources, by its fingerprint
 
 
-def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
+def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
     """The card of the model that an evaluation kept.
 
     Inputs: evaluate, its task, and the pretrain artifact that the model started from. 95 %
@@ -60,7 +60,7 @@ def task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> 
     return _card(name, lines, inputs, inputs["evaluate"], licences)
 
 
-def pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
+def write_pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
     """The card of a pretrained model with its final validation metrics.
 
     Inputs: pretrain, and measure if the model was measured.
@@ -104,14 +104,14 @@ def _card(
                 if each.group is None
             ),
         ]
-    found = sources(inputs["pretrain"], licences)
+    found = list_sources(inputs["pretrain"], licences)
     read = [f"- {line}; licence: {licence}" for line, licence in found]
     told = f"Rebuild it and compare byte by byte: `rungwise rebuild {again} --into FOLDER`"
     text = [f"# {name}", "", *lines, "", "Pretrained on", "", *read, "", told, ""]
     return without_passwords("\n".join(text))
 
 
-def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
+def list_sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
     """A line and a licence for each source of each corpus that the weights were trained on."""
     found = []
     for corpus in (each for each in chain(pretrain) if each.stage in CORPORA):
@@ -125,13 +125,13 @@ def sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
     return found
 
 
-def page_link(experiment_id: str, run_id: str, file: str) -> str:
+def link_page(experiment_id: str, run_id: str, file: str) -> str:
     """A link, on any page of MLflow's UI, to a file among the artifacts of a run."""
     place = f"#/experiments/{experiment_id}/runs/{run_id}/artifacts/{file}"
     return f"[{file}]({place}?workflowType=machine_learning)"
 
 
-def description(before: str, card: str, after: str) -> str:
+def fit_description(before: str, card: str, after: str) -> str:
     """`before`, as many lines of the card as MLflow's description has room for, and `after`."""
     room = _MOST_LETTERS - len(before) - len(after)
     if len(card) > room:
@@ -140,7 +140,7 @@ def description(before: str, card: str, after: str) -> str:
     return before + card + after
 
 
-def uses(model: str, root: str, info: TaskInfo) -> str:
+def list_uses(model: str, root: str, info: TaskInfo) -> str:
     """The commands that use a registered model of the registry of `root`."""
     kind, content = task_kind(info), "one text per line"
     if not kind.is_one_text:

@@ -44,7 +44,7 @@ INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 _TRACED = 16  # the longest row that is traced; the graph takes any length
 
 
-def export(
+def export_onnx(
     model: LayeredEncoder | TaskModel, tokenizer: Tokenizer, frame: Frame | None, folder: Path
 ) -> None:
     """Write the graph, the tokenizer and, for a fine-tuned model, its description.
@@ -65,19 +65,21 @@ def export(
             "of another kind, or the model before fine-tuning"
         )
     longest: Any = model.max_length if task is None else task.config.sequence_length
-    # Three tensors, since one given twice would become a single input.
-    given = [torch.ones((4, min(longest or _TRACED, _TRACED)), dtype=torch.int64) for _ in INPUTS]
+    # Three tensors, since one passed twice would become a single input.
+    arguments = [
+        torch.ones((4, min(longest or _TRACED, _TRACED)), dtype=torch.int64) for _ in INPUTS
+    ]
     rows: Any = 2 * Dim("items") if _has_two_rows(model) else Dim("rows")
     sizes = {0: rows, 1: Dim("length", max=longest)}
-    quiet = logging.getLogger("torch.onnx")
-    level = quiet.level
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
     try:
         import onnxscript  # noqa: F401  # what torch.onnx writes with
 
-        quiet.setLevel(logging.ERROR)
+        logger.setLevel(logging.ERROR)
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             traced = torch.export.export(
-                _Graph(model).eval(), tuple(given), dynamic_shapes=(sizes,) * len(INPUTS)
+                _Graph(model).eval(), tuple(arguments), dynamic_shapes=(sizes,) * len(INPUTS)
             )
             program = torch.onnx.export(
                 traced, verbose=False, input_names=INPUTS, output_names=_outputs(model)
@@ -85,11 +87,11 @@ def export(
     except ImportError as error:
         raise UserError(f"{error.name} is not installed: pip install 'rungwise[onnx]'") from error
     finally:
-        quiet.setLevel(level)
-    assert program is not None, "with dynamo the program is given back"
+        logger.setLevel(level)
+    assert program is not None, "dynamo returns the program"
     program.save(folder / MODEL)
     if frame is not None:
-        _frame(tokenizer, frame)
+        _add_frame(tokenizer, frame)
     tokenizer.save(str(folder / TOKENIZER))
     if task is not None:
         (folder / DESCRIPTION).write_text(json.dumps(describe(task), indent=1), encoding="utf-8")
@@ -110,8 +112,8 @@ class _Graph(nn.Module):
         if isinstance(head, TokenHead | SpanHead):
             logits = head.linear(states_RTE)
             return logits.unbind(dim=-1) if isinstance(head, SpanHead) else logits
-        read = head.vectors if isinstance(head, SequenceHead) else head.pool
-        return head.linear(read(states_RTE, lengths_R))
+        pool = head.vectors if isinstance(head, SequenceHead) else head.pool
+        return head.linear(pool(states_RTE, lengths_R))
 
 
 def _has_two_rows(model: LayeredEncoder | TaskModel) -> bool:
@@ -124,10 +126,10 @@ def _outputs(model: LayeredEncoder | TaskModel) -> tuple[str, ...]:
     return ("start_logits", "end_logits") if model.info.kind == "span" else ("logits",)
 
 
-def _frame(tokenizer: Tokenizer, frame: Frame) -> None:
+def _add_frame(tokenizer: Tokenizer, frame: Frame) -> None:
     """Frame texts as in fine-tuning; marks that fine-tuning added are not in the vocabulary."""
-    known = {role: tokenizer.id_to_token(getattr(frame, role)) for role in ("start", "end")}
-    start, end = (known[role] or f"[{role.upper()}]" for role in ("start", "end"))
+    start = tokenizer.id_to_token(frame.start) or "[START]"
+    end = tokenizer.id_to_token(frame.end) or "[END]"
     between = tokenizer.id_to_token(frame.between) or "[BETWEEN]"
     marks = {start: frame.start, between: frame.between, end: frame.end}
     tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]

@@ -45,7 +45,7 @@ class Predictor:
     ) -> None:
         self.model = restore(description, weights).to(own_devices()[0])
         self.info = self.model.info
-        self._said_cut = quiet
+        self._has_warned = quiet
         self.tokenizer = tokenizer
         self.frame = frame_of(
             self.model.config,
@@ -86,16 +86,16 @@ class Predictor:
             return []
         kind = task_kind(self.info, self.model.config.reading)
         items = kind.encode(examples, self.tokenizer, self.frame)
-        self._say_cut(examples, items)
+        self._warn_of_cut(examples, items)
         answered = Outputs(outputs(self.model, items), items, examples)
         return kind.decode(answered, self.model.calibration, self.tokenizer)
 
-    def _say_cut(self, examples: Sequence[Example], items: Sequence[Item]) -> None:
+    def _warn_of_cut(self, examples: Sequence[Example], items: Sequence[Item]) -> None:
         """Warn once, on standard error, that a text is longer than the model reads."""
         cut = next((item for item in items if item.cut), None)
-        if cut is None or self._said_cut:
+        if cut is None or self._has_warned:
             return
-        self._said_cut = True
+        self._has_warned = True
         why = (
             "a question is read up to 64 tokens, and up to half of the "
             f"{self.frame.sequence_length} of a row (finetune.sequence_length)"

@@ -35,7 +35,7 @@ from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
 from rungwise.tokenizer import load_tokenizer, special_ids
 
 _NEAREST = 10
-_KEPT = ("fingerprint", "label", "config", "summary")  # of the record, for the description
+_RECORD_KEYS = ("fingerprint", "label", "config", "summary")  # of the record, for the description
 _PRETRAIN = "pretrain"  # the key that only the description of a pretrained model has
 
 
@@ -60,7 +60,7 @@ class PretrainedPredictor:
             assert isinstance(model, WordVectors), "what has no states has a table"
             near = Neighbourhood(model, tokenizer)
             self.words = near.words
-            self._answer = lambda texts: [_of_word(near, text) for text in texts]
+            self._answer = lambda texts: [_describe_word(near, text) for text in texts]
 
     @property
     def example(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _vectors(encoder: LayeredEncoder, texts: list[list[int]], marks: tuple[int, 
     return [{"vector": encoder(ids_1T)[0].float().mean(dim=0).tolist()} for ids_1T in rows]
 
 
-def _of_word(near: Neighbourhood, word: str) -> dict[str, Any]:
+def _describe_word(near: Neighbourhood, word: str) -> dict[str, Any]:
     found = near.nearest(word, _NEAREST).nearest
     return {
         "vector": near.vector(word).tolist(),
@@ -97,15 +97,15 @@ def _of_word(near: Neighbourhood, word: str) -> dict[str, Any]:
     }
 
 
-def describe(pretrain: Artifact) -> dict[str, Any]:
+def describe_model(pretrain: Artifact) -> dict[str, Any]:
     """The JSON description of the model without its tensors; `load` reads it."""
-    return {_PRETRAIN: {name: pretrain.record[name] for name in _KEPT}}
+    return {_PRETRAIN: {name: pretrain.record[name] for name in _RECORD_KEYS}}
 
 
 Model = Predictor | PretrainedPredictor
 
 
-def load(folder: Folder) -> Model:
+def load_predictor(folder: Folder) -> Model:
     """The model in the folder of an artifact, or in one with the files of a registered model.
 
     Raises DataError naming a missing file.
@@ -114,9 +114,9 @@ def load(folder: Folder) -> Model:
     if artifact is not None:
         if artifact.stage == _PRETRAIN:
             return PretrainedPredictor(artifact, load_tokenizer(tokenizer_of(artifact).folder))
-        folder = artifact.folder  # which checks what is read against the record
-    described = json.loads(folder.read_bytes(DESCRIPTION)) if folder.exists(DESCRIPTION) else {}
-    if record := described.get(_PRETRAIN):
+        folder = artifact.folder  # checks every file against the record
+    description = json.loads(folder.read_bytes(DESCRIPTION)) if folder.exists(DESCRIPTION) else {}
+    if record := description.get(_PRETRAIN):
         copy = Artifact(_PRETRAIN, record["fingerprint"], folder, record)
         return PretrainedPredictor(copy, load_tokenizer(folder))
     return Predictor.load(folder)

@@ -27,7 +27,7 @@ from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.finetune import DESCRIPTION
 from rungwise.pretraining.pretrained import tokenizer_of, tokens_of
 from rungwise.serving.predictor import FILES, Predictor
-from rungwise.serving.pretrained import load
+from rungwise.serving.pretrained import load_predictor
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER
@@ -70,7 +70,7 @@ def _check(verify: Callable[[], None]) -> list[str]:
 
 def _find_changed_answers(model: Artifact, served: Folder) -> list[str]:
     if model.stage == "pretrain":
-        predictor = load(served)
+        predictor = load_predictor(served)
         texts, before = json.loads(served.read_bytes(DESCRIPTION))["answered"]
         examples = [Text(repr(text), text) for text in texts]
         answers = predictor(examples)

@@ -12,7 +12,7 @@ import ray
 
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
-from rungwise.serving.pretrained import load
+from rungwise.serving.pretrained import load_predictor
 from rungwise.serving.service import Answer, Service
 from rungwise.tasks.kinds.examples import Example
 
@@ -40,12 +40,12 @@ def serving(model: Folder, host: str, port: int) -> Iterator[None]:
     @serve.deployment(max_ongoing_requests=_REQUESTS)
     class Model:
         def __init__(self, uri: str) -> None:
-            self._service = Service(load(Folder.at(uri)))
+            self._service = Service(load_predictor(Folder.at(uri)))
 
         @serve.batch(max_batch_size=_BATCH_EXAMPLES, batch_wait_timeout_s=_WAIT_SECONDS)
         async def _ask(self, examples: list[Example]) -> list[Answer]:
             # In a thread, so that requests are accepted while the model computes.
-            return await asyncio.to_thread(self._service.answers, examples)
+            return await asyncio.to_thread(self._service.answer_examples, examples)
 
         async def __call__(self, request: Any) -> Any:
             from starlette.responses import Response

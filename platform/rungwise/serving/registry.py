@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import tempfile
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -40,15 +39,15 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
 from rungwise.serving.card import NAME as CARD
 from rungwise.serving.card import (
-    description,
-    page_link,
-    pretrain_card,
-    sources,
-    task_card,
-    uses,
+    fit_description,
+    link_page,
+    list_sources,
+    list_uses,
+    write_pretrain_card,
+    write_task_card,
 )
 from rungwise.serving.predictor import Predictor
-from rungwise.serving.pretrained import PretrainedPredictor, describe, load
+from rungwise.serving.pretrained import PretrainedPredictor, describe_model, load_predictor
 from rungwise.tasks.kinds.examples import (
     Example,
     TaskInfo,
@@ -130,11 +129,10 @@ def register_model(
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
     info: ModelInfo | None = None
-    # MLflow prints what it registered, which the display already shows, and warns of missing types.
+    # MLflow prints what it registered, which the display already shows.
     with (
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stderr(nowhere),
-        warnings.catch_warnings(action="ignore"),
         tempfile.TemporaryDirectory(prefix="rungwise-") as scratch,
         mlflow.start_run(run_id=context.tracking.run_id),
     ):
@@ -164,7 +162,7 @@ def register_model(
     assert info is not None, "an error leaves the block above"
     client = MlflowClient(tracking_uri=context.tracking.uri)
     number = str(info.registered_model_version)
-    licences = [licence for _, licence in sources(inputs["pretrain"], config.licences)]
+    licences = [licence for _, licence in list_sources(inputs["pretrain"], config.licences)]
     tags = {
         **{f"rungwise.{name}": made.fingerprint for name, made in sorted(inputs.items())},
         **entry.tags,
@@ -180,15 +178,16 @@ def register_model(
         f"{entry.about} `@{config.alias}` is the version to use: a new one gets it unless the "
         f"holder's {entry.score_name} is better, any other through `rungwise promote`.\n\n"
         f"The newest is [version {number}](#/models/{config.name}/versions/{number}); the page of "
-        f"its run: {page}\n\n" + uses(f"models:/{config.name}@{config.alias}", root, entry.info),
+        f"its run: {page}\n\n"
+        + list_uses(f"models:/{config.name}@{config.alias}", root, entry.info),
     )
     client.update_model_version(
         config.name,
         number,
-        description(
+        fit_description(
             f"The page of its run: {page}\n\n",
             entry.card,
-            "\n" + uses(f"models:/{config.name}/{number}", root, entry.info),
+            "\n" + list_uses(f"models:/{config.name}/{number}", root, entry.info),
         ),
     )
     better = _better_holder(client, config, entry.compared_on, tags)
@@ -213,7 +212,7 @@ def _page(client: Any, tracking: TrackingRun) -> str:
     """A link to the page of the run that this stage belongs to."""
     run = client.get_run(tracking.run_id)
     whole = run.data.tags.get(PARENT_TAG, tracking.run_id)
-    return page_link(run.info.experiment_id, whole, tracking.page)
+    return link_page(run.info.experiment_id, whole, tracking.page)
 
 
 def _of_task(config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder) -> _Entry:
@@ -226,7 +225,7 @@ def _of_task(config: RegisterConfig, inputs: Mapping[str, Artifact], output: Fol
         info=info,
         shown=_input_example(examples, info),
         said=Predictor.load(evaluation.folder, quiet=True)(examples),
-        card=task_card(config.name, inputs, config.licences),
+        card=write_task_card(config.name, inputs, config.licences),
         about=f"Models fine-tuned for the task {evaluated.task} ({info.goal}).",
         score=chosen.validation[metric],
         score_name=f"{metric} on the validation split",
@@ -242,19 +241,19 @@ def _of_pretraining(
     config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder
 ) -> _Entry:
     pretrain = inputs["pretrain"]
-    predictor = load(pretrain.folder)
+    predictor = load_predictor(pretrain.folder)
     assert isinstance(predictor, PretrainedPredictor), "it is the folder of a pretraining"
     texts = predictor.words[:_EXAMPLES] or _held_out(inputs["corpus"])
     said = predictor([Text(text, text) for text in texts])
     answered = {"answered": [texts, said]}  # `rungwise promote` checks these again
-    output.write_bytes(DESCRIPTION, json.dumps(describe(pretrain) | answered).encode("utf-8"))
+    output.write_bytes(DESCRIPTION, json.dumps(describe_model(pretrain) | answered).encode("utf-8"))
     summary = PretrainSummary.of(pretrain)
     return _Entry(
         files=_files(pretrain.folder, inputs["tokenizer"].folder, output),
         info=predictor.info,
         shown=texts,
         said=said,
-        card=pretrain_card(config.name, inputs, config.licences),
+        card=write_pretrain_card(config.name, inputs, config.licences),
         about=f"Pretrained models of the kind {summary.model.kind}.",
         score=-summary.final["loss"],
         score_name="validation loss with the same objective on the same text",

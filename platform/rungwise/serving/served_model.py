@@ -16,7 +16,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from rungwise.core.storage.folder import Folder
-from rungwise.serving.pretrained import load
+from rungwise.serving.pretrained import load_predictor
 from rungwise.tasks.data.unlabelled import parse_examples
 
 
@@ -26,7 +26,7 @@ class Served(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         # MLflow puts the files into one folder and keeps their names.
         folder = Path(context.artifacts["description"]).parent
-        self._predictor = load(Folder.at(folder))
+        self._predictor = load_predictor(Folder.at(folder))
 
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,

@@ -51,16 +51,16 @@ class Service:
             registry=self._registry,
         )
 
-    def answers(self, examples: Sequence[Example]) -> list[Answer]:
+    def answer_examples(self, examples: Sequence[Example]) -> list[Answer]:
         """One answer per example, or its own error if the model refuses it: one bad example must
         not fail other requests in the batch."""
         self._batches.observe(len(examples))
         try:
             return list(self._predictor(examples))
         except DataError:
-            return [self._answer(example) for example in examples]
+            return [self._answer_one(example) for example in examples]
 
-    def _answer(self, example: Example) -> Answer:
+    def _answer_one(self, example: Example) -> Answer:
         try:
             return self._predictor([example])[0]
         except DataError as error:
@@ -69,7 +69,8 @@ class Service:
     async def handle(
         self, ask: Callable[[Example], Awaitable[Answer]], method: str, path: str, body: bytes
     ) -> Reply:
-        """The reply to a request; `ask` passes an example to `answers`, batched with others."""
+        """The reply to a request; `ask` passes an example to `answer_examples`, in a batch with
+        others."""
         if path not in _METHODS:
             return _error(404, f"there is no {path}; expected {', '.join(_METHODS)}")
         if method != _METHODS[path]:
@@ -81,16 +82,16 @@ class Service:
         status = 500  # for an error that is not the caller's, which the server reports
         try:
             with self._seconds.time():
-                reply = await self._predicted(ask, body)
+                reply = await self._predict(ask, body)
             status = reply.status
         finally:
             self._requests.labels(str(status)).inc()
         return reply
 
-    async def _predicted(self, ask: Callable[[Example], Awaitable[Answer]], body: bytes) -> Reply:
+    async def _predict(self, ask: Callable[[Example], Awaitable[Answer]], body: bytes) -> Reply:
         try:
-            given = json.loads(body)
-            examples = parse_examples(given, self._predictor.info)
+            value = json.loads(body)
+            examples = parse_examples(value, self._predictor.info)
         except ValueError as error:
             return _error(400, f'expected JSON, such as {{"text": "..."}}; {error}')
         except DataError as error:
@@ -99,7 +100,7 @@ class Service:
         for answer in answers:
             if isinstance(answer, DataError):
                 return _error(400, str(answer))
-        return _reply(200, answers if isinstance(given, list) else answers[0])
+        return _reply(200, answers if isinstance(value, list) else answers[0])
 
 
 def _error(status: int, message: str) -> Reply:

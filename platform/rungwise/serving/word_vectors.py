@@ -11,7 +11,6 @@ Shapes: V tokens written, D vector size.
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -23,22 +22,18 @@ from rungwise.tokenizer import special_ids
 TEXT, BINARY = FILES = ("vectors.txt", "vectors.bin")
 
 
-def export(model: WordVectors, tokenizer: Tokenizer, folder: Path) -> None:
+def export_vectors(model: WordVectors, tokenizer: Tokenizer, folder: Path) -> None:
     """Write both files."""
     special = set(special_ids(tokenizer).ids)
     vectors_VD = model.vectors(range(model.vocab_size))
-    kept = [t for t in np.flatnonzero(vectors_VD.any(axis=1)).tolist() if t not in special]
-    text, binary = io.StringIO(), io.BytesIO()
-    head = f"{len(kept)} {vectors_VD.shape[1]}\n"
-    text.write(head)
-    binary.write(head.encode())
-    for token in kept:
-        name = _spelled(tokenizer.id_to_token(token) or "")
-        text.write(f"{name} {' '.join(f'{value:.9g}' for value in vectors_VD[token].tolist())}\n")
-        binary.write(f"{name} ".encode() + vectors_VD[token].astype("<f4").tobytes() + b"\n")
-    (folder / TEXT).write_text(text.getvalue(), encoding="utf-8")
-    (folder / BINARY).write_bytes(binary.getvalue())
-
-
-def _spelled(token: str) -> str:
-    return "".join("␣" if sign.isspace() else sign for sign in token)
+    tokens = [t for t in np.flatnonzero(vectors_VD.any(axis=1)).tolist() if t not in special]
+    header = f"{len(tokens)} {vectors_VD.shape[1]}\n".encode()
+    with (folder / TEXT).open("wb") as text, (folder / BINARY).open("wb") as binary:
+        text.write(header)
+        binary.write(header)
+        for token in tokens:
+            spelling = tokenizer.id_to_token(token) or ""
+            name = "".join("␣" if sign.isspace() else sign for sign in spelling)
+            numbers = " ".join(f"{value:.9g}" for value in vectors_VD[token].tolist())
+            text.write(f"{name} {numbers}\n".encode())
+            binary.write(f"{name} ".encode() + vectors_VD[token].astype("<f4").tobytes() + b"\n")

@@ -144,7 +144,7 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
             cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
             frame = Frame(cls, sep, sep, module.max_length or 0)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
-        onnx.export(module, tokenizer, frame, Path(scratch))
+        onnx.export_onnx(module, tokenizer, frame, Path(scratch))
         # Weights above 2 GB are in a separate file, which the graph names.
         files = _put(scratch, to, last=onnx.MODEL)
     return Export(files, "onnxruntime.InferenceSession and tokenizers.Tokenizer.from_file")
@@ -157,7 +157,7 @@ def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Expor
 
     loaded = tokenizers.load_tokenizer(tokenizer.folder)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
-        formats.export(word_vectors(pretrain), loaded, Path(scratch))
+        formats.export_vectors(word_vectors(pretrain), loaded, Path(scratch))
         files = _put(scratch, to)
     loader = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
     return Export(files, loader)
@@ -194,7 +194,7 @@ def _write_for_transformers(
     from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, MODULES
 
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
-        architecture = hugging_face.export(
+        architecture = hugging_face.export_model(
             model, config, tokenizer_file, Path(scratch), labels, longest
         )
         files = _put(scratch, to, last=CONFIG)

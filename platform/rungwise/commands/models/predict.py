@@ -43,13 +43,13 @@ def add(commands: Commands) -> None:
 def predict(options: argparse.Namespace) -> None:
     """Read the input line by line and write the answers; "-" is standard input or output."""
     from rungwise.pipeline.loading import find_served
-    from rungwise.serving.pretrained import load
+    from rungwise.serving.pretrained import load_predictor
     from rungwise.tasks.data.unlabelled import read_lines
 
     source = options.input
     folder = find_served(options.model, options.root)
     file_format = options.format or _detect_format(source)
-    predictor = load(folder)
+    predictor = load_predictor(folder)
     with ExitStack() as stack:
         name = "stdin" if source == "-" else source
         lines = check_encoding(_open(source, stack), name)

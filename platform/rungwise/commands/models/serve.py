@@ -28,14 +28,14 @@ def serve(options: argparse.Namespace) -> None:
     from rungwise.core.console import plain_console
     from rungwise.pipeline.loading import find_served
     from rungwise.serving import ray_serve
-    from rungwise.serving.pretrained import load
+    from rungwise.serving.pretrained import load_predictor
 
     ray_serve.import_serve()
     if address := os.environ.get("RAY_ADDRESS"):
         raise UserError(f"serve runs on this machine, but RAY_ADDRESS is {address}; unset it")
     say = plain_console().print
     folder = find_served(options.model, options.root)
-    example = json.dumps(load(folder).example)  # report a bad model before Ray starts
+    example = json.dumps(load_predictor(folder).example)  # report a bad model before Ray starts
     port = _free_port(options.host, options.port)
     address = f"http://{_place(options.host, port)}"
     try:

@@ -43,14 +43,11 @@ def modern_bert_values(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
                 f"{path}: layer_types must begin with {_FULL} and have it again every so many "
                 f"layers, {_SLIDING} between, found {layers}; rungwise has no such modernbert"
             )
-    bases = {
-        ours: _base(data, path, f"{prefix}_rope_theta", default, name)
-        for ours, prefix, default, name in (
-            ("global_rotary_base", "global", 160_000.0, _FULL),
-            ("local_rotary_base", "local", 10_000.0, _SLIDING),
-        )
+    return {
+        "global_every": every,
+        "global_rotary_base": _read_base(data, path, "global_rope_theta", 160_000.0, _FULL),
+        "local_rotary_base": _read_base(data, path, "local_rope_theta", 10_000.0, _SLIDING),
     }
-    return {"global_every": every, **bases}
 
 
 def llama_keys(config: LlamaConfig) -> dict[str, Any]:
@@ -77,7 +74,7 @@ def llama_values(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
         "query_key_norm": is_qwen3,
         "norm_epsilon": data.get("rms_norm_eps", 1e-6),
         "tied": data.get("tie_word_embeddings", False),
-        "rotary_base": _base(data, path, "rope_theta", 10_000.0),
+        "rotary_base": _read_base(data, path, "rope_theta", 10_000.0),
     }
 
 
@@ -85,7 +82,7 @@ def _layer_types(num_layers: int, every: int) -> list[str]:
     return [_SLIDING if number % every else _FULL for number in range(num_layers)]
 
 
-def _base(
+def _read_base(
     data: Mapping[str, Any], path: Path, key: str, default: float, layer: str | None = None
 ) -> float:
     """The rotary base, of the layer type `layer` if there are several."""

@@ -1,6 +1,6 @@
 """The same weights and shapes under the names of Hugging Face transformers, both ways.
 
-    ours                              theirs
+    rungwise                          transformers
     BertForPretraining                bert: BertForPreTraining; without NSP BertForMaskedLM
     HeadedEncoder of a BERT           bert, by its head:
         sequence, pooling cls             BertForSequenceClassification
@@ -41,7 +41,7 @@ ModelType = Literal[
 Known = BertConfig | GptConfig | ModernBertConfig | LlamaConfig
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-OLD_WEIGHTS = "pytorch_model.bin"  # a pickle, which older versions of theirs wrote
+OLD_WEIGHTS = "pytorch_model.bin"  # a pickle, of older versions of transformers
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 INDEX = ".index.json"  # ends the name of the file that lists shards
 FILES = (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG)
@@ -136,7 +136,7 @@ SETTINGS = {
     "qwen3": (*SETTINGS["llama"], Setting("use_sliding_window", (False,), False)),
 }
 
-# Their keys of config.json by ours.
+# Keys of their config.json by those of rungwise.
 SIZES: Mapping[ModelType, Mapping[str, str]] = {
     "bert": {
         "num_layers": "num_hidden_layers",

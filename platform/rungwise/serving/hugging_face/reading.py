@@ -40,46 +40,46 @@ from rungwise.serving.hugging_face.names import (
     ModelType,
     positions_before,
 )
-from rungwise.serving.hugging_face.tensors import ENCODER, Entry, entries
+from rungwise.serving.hugging_face.tensors import ENCODER, Entry, list_entries
 
 
-def load(folder: Path) -> tuple[Known, dict[str, Tensor]]:
-    """The config and the weights in `folder`, in float32 and under our names.
+def load_model(folder: Path) -> tuple[Known, dict[str, Tensor]]:
+    """The config and the weights in `folder`, in float32 and under the names of rungwise.
 
     Names are those of the family's pretraining model, and `classifier` or `qa_outputs` for the last
     layer of a task head; absent heads are left out. The vocabulary size is that of the embedding.
     Raises DataError naming the file and the missing or unsupported key.
     """
     data, kind, config = _read_config(folder / CONFIG)
-    paths = [folder / name for name in weight_files(folder)]
-    path, theirs = paths[0], _read_weights(paths, kind, config)
-    table = entries(config)
-    present = {entry.group for entry in table if any(name in theirs for name in entry.theirs)}
+    paths = [folder / name for name in list_weight_files(folder)]
+    path, tensors = paths[0], _read_weights(paths, kind, config)
+    entries = list_entries(config)
+    groups = {entry.group for entry in entries if not tensors.keys().isdisjoint(entry.parts)}
     state = {
-        entry.ours: _take(entry, theirs, path)
-        for entry in table
-        if entry.group in {ENCODER, *present}
+        entry.name: _pop_tensor(entry, tensors, path)
+        for entry in entries
+        if entry.group in {ENCODER, *groups}
     }
-    if theirs:
+    if tensors:
         raise DataError(
-            f"{path}: {min(theirs)} has no place in a {kind} of {CONFIG}; expected the "
+            f"{path}: {min(tensors)} has no place in a {kind} of {CONFIG}; expected the "
             f"weights of one of the classes that rungwise exports"
         )
     _check_shapes(state, config, data, path)
     return config, state
 
 
-def weight_files(folder: Path) -> list[str]:
+def list_weight_files(folder: Path) -> list[str]:
     """The names of the files in `folder` that hold the weights; an index of shards comes first."""
     for name in (WEIGHTS, OLD_WEIGHTS):
         if (folder / name).is_file():
             return [name]
         index = folder / f"{name}{INDEX}"
         if index.is_file():
-            listed = _read_json(index).get("weight_map")
-            if not isinstance(listed, dict) or not listed:
+            files = _read_json(index).get("weight_map")
+            if not isinstance(files, dict) or not files:
                 raise DataError(f"{index}: expected a weight_map of tensor to file, found none")
-            shards = sorted({str(shard) for shard in listed.values()})
+            shards = sorted({str(shard) for shard in files.values()})
             if missing := [shard for shard in shards if not (folder / shard).is_file()]:
                 raise DataError(f"{index} lists {missing[0]}, which is not beside it; add the file")
             return [index.name, *shards]
@@ -90,20 +90,18 @@ def weight_files(folder: Path) -> list[str]:
 
 
 def load_config(folder: Path) -> Known:
-    """Only the config of `load`."""
+    """Only the config of `load_model`."""
     return _read_config(folder / CONFIG)[2]
 
 
 def _read_config(path: Path) -> tuple[dict[str, Any], ModelType, Known]:
     data = _read_json(path)
-    kind = _checked_type(data, path)
-    return data, kind, _config(data, kind, path)
+    kind = _check_type(data, path)
+    return data, kind, _convert_config(data, kind, path)
 
 
-def _checked_type(data: dict[str, Any], path: Path) -> ModelType:
-    kind: ModelType | None = next(
-        (known for known in SETTINGS if known == data.get("model_type")), None
-    )
+def _check_type(data: dict[str, Any], path: Path) -> ModelType:
+    kind = next((each for each in SETTINGS if each == data.get("model_type")), None)
     if kind is None:
         raise DataError(
             f"{path}: model_type must be one of {', '.join(SETTINGS)}, found "
@@ -120,13 +118,13 @@ def _checked_type(data: dict[str, Any], path: Path) -> ModelType:
     return kind
 
 
-def _config(data: dict[str, Any], kind: ModelType, path: Path) -> Known:
-    missing = [theirs for theirs in (*SIZES[kind].values(), "vocab_size") if theirs not in data]
+def _convert_config(data: dict[str, Any], kind: ModelType, path: Path) -> Known:
+    missing = [key for key in (*SIZES[kind].values(), "vocab_size") if key not in data]
     if missing:
         raise DataError(f"{path}: the key {missing[0]} is missing")
     if not isinstance(data["vocab_size"], int) or data["vocab_size"] < 1:
-        found = json.dumps(data["vocab_size"])
-        raise DataError(f"{path}: vocab_size must be a number above 0, found {found}")
+        size = json.dumps(data["vocab_size"])
+        raise DataError(f"{path}: vocab_size must be a number above 0, found {size}")
     usual = 0.0 if kind in NO_DROPOUT else 0.1
     rates = {name: data.get(name, usual) for name in DROPOUTS[kind]}
     if len(set(rates.values())) > 1:
@@ -135,32 +133,32 @@ def _config(data: dict[str, Any], kind: ModelType, path: Path) -> Known:
             f"{', '.join(str(rate) for rate in rates.values())}; rungwise has one dropout, change "
             f"the file to the one you want"
         )
-    ours: dict[str, Any] = {name: data[theirs] for name, theirs in SIZES[kind].items()}
-    ours["dropout"] = next(iter(rates.values()))
-    ours["initializer_range"] = data.get("initializer_range", 0.02)
+    values: dict[str, Any] = {name: data[key] for name, key in SIZES[kind].items()}
+    values["dropout"] = next(iter(rates.values()))
+    values["initializer_range"] = data.get("initializer_range", 0.02)
     match kind:
         case "bert":
-            return validate(BertConfig, ours, source=str(path))
+            return validate(BertConfig, values, source=str(path))
         case "roberta-prelayernorm":
-            ours |= {"norm": "pre"}
-            ours["max_position_embeddings"] -= positions_before(data)
-            return validate(BertConfig, ours, source=str(path))
+            values["norm"] = "pre"
+            values["max_position_embeddings"] -= positions_before(data)
+            return validate(BertConfig, values, source=str(path))
         case "modernbert":
-            values = modern_bert_values(data, path)
-            return validate(ModernBertConfig, ours | values, source=str(path))
+            values |= modern_bert_values(data, path)
+            return validate(ModernBertConfig, values, source=str(path))
         case "llama" | "qwen3":
-            values = llama_values(data, path)
-            return validate(LlamaConfig, ours | values, source=str(path))
+            values |= llama_values(data, path)
+            return validate(LlamaConfig, values, source=str(path))
         case "gpt2" | "openai-gpt":
             pass
     inner = data.get("n_inner") if kind == "gpt2" else None
-    ours["intermediate_size"] = 4 * data["n_embd"] if inner is None else inner
-    ours["norm"] = "pre" if kind == "gpt2" else "post"
-    return validate(GptConfig, ours, source=str(path))
+    values["intermediate_size"] = 4 * data["n_embd"] if inner is None else inner
+    values["norm"] = "pre" if kind == "gpt2" else "post"
+    return validate(GptConfig, values, source=str(path))
 
 
 def _read_weights(paths: list[Path], kind: ModelType, config: Known) -> dict[str, Tensor]:
-    """Their tensors under current names, tied ones once."""
+    """The tensors under current names of transformers, tied ones once."""
     stored: dict[str, Tensor] = {}
     for path in paths:
         if not path.name.endswith(INDEX):
@@ -200,11 +198,11 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     return stored
 
 
-def _take(entry: Entry, theirs: dict[str, Tensor], path: Path) -> Tensor:
-    for name in entry.theirs:
-        if name not in theirs:
-            raise DataError(f"{path}: the tensor {name} is missing")
-    return entry.to_ours([theirs.pop(name) for name in entry.theirs]).contiguous()
+def _pop_tensor(entry: Entry, tensors: dict[str, Tensor], path: Path) -> Tensor:
+    for part in entry.parts:
+        if part not in tensors:
+            raise DataError(f"{path}: the tensor {part} is missing")
+    return entry.join([tensors.pop(part) for part in entry.parts]).contiguous()
 
 
 def _check_shapes(

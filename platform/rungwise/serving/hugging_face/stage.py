@@ -1,6 +1,6 @@
 """Initial stage: the weights of a transformers folder, to start pretraining from.
 
-    folder ──> config.json, model.safetensors ──> our names ──> rows for new words ──> model
+    folder ──> config.json, model.safetensors ──> own names ──> rows for new words ──> model
     tokenizer of the recipe ─────────────────────────────────────┘
 
 A new word starts as the mean of the pieces that the folder's tokenizer cuts it into, in the token
@@ -26,7 +26,7 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.initial import IMPORTED, ImportConfig, ImportSummary
 from rungwise.serving.hugging_face.names import CONFIG, Known
-from rungwise.serving.hugging_face.reading import load, weight_files
+from rungwise.serving.hugging_face.reading import list_weight_files, load_model
 from rungwise.tokenizer import TokenizerFileConfig, load_tokenizer, read_tokenizer
 from rungwise.training.tensor_files import MODEL, save_tensors
 
@@ -34,31 +34,31 @@ from rungwise.training.tensor_files import MODEL, save_tensors
 def import_weights(
     config: ImportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> ImportSummary:
-    """Write the weights of `config.path` under our names, with a row for each token of `tokenizer`.
+    """Write the weights of `config.path` under own names, with a row for each token of `tokenizer`.
 
     Raises DataError if the folder's kind of model is unsupported, or the tokenizer does not extend
     the folder's.
     """
     folder = Path(config.path)
-    model, state = load(folder)
+    model, state = load_model(folder)
     before = read_tokenizer(TokenizerFileConfig(path=config.path))
-    pieces = _pieces_of_new(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
-    kept = before.get_vocab_size()
-    for name in _of_vocabulary(model):
+    pieces = _cut_new_words(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
+    size = before.get_vocab_size()
+    for name in _list_vocabulary_tensors(model):
         if name not in state:
             continue
-        if len(state[name]) < kept:
+        if len(state[name]) < size:
             raise DataError(
-                f"{folder}: {name} has {len(state[name])} rows, fewer than the {kept} "
+                f"{folder}: {name} has {len(state[name])} rows, fewer than the {size} "
                 "tokens of the tokenizer beside it; give the folder the tokenizer of its model"
             )
-        state[name] = _grown(state[name][:kept], pieces)
+        state[name] = _add_rows(state[name][:size], pieces)
     save_tensors(output, MODEL, state)
     return ImportSummary(
         model=model,
-        vocab_size=kept + len(pieces),
+        vocab_size=size + len(pieces),
         new_words=len(pieces),
-        headline=f"{model.kind}: {model.describe()}  V={kept:,} and {len(pieces):,} new words",
+        headline=f"{model.kind}: {model.describe()}  V={size:,} and {len(pieces):,} new words",
     )
 
 
@@ -69,7 +69,7 @@ def _outside(config: ImportConfig) -> Mapping[str, Any]:
             f"pretrain.initial: {config.path} has no {CONFIG}; expected a folder that "
             "save_pretrained of transformers, or rungwise export, has written"
         )
-    names = [CONFIG, *weight_files(Path(config.path))]
+    names = [CONFIG, *list_weight_files(Path(config.path))]
     return {name: folder.sha256(name) for name in names}
 
 
@@ -78,26 +78,26 @@ INITIAL_WEIGHTS = StageType(
 )
 
 
-def _pieces_of_new(before: Tokenizer, after: Tokenizer, path: str) -> list[list[int]]:
+def _cut_new_words(before: Tokenizer, after: Tokenizer, path: str) -> list[list[int]]:
     """The ids that `before` cuts each additional token of `after` into."""
-    kept = before.get_vocab_size()
-    for index in range(kept):
+    size = before.get_vocab_size()
+    for index in range(size):
         if before.id_to_token(index) != after.id_to_token(index):
             raise DataError(
                 f"the tokenizer is not that of pretrain.initial: token {index} is "
                 f"{after.id_to_token(index)!r}, but {before.id_to_token(index)!r} in {path}; leave "
                 "out the block tokenizer, or set new_words in it alone"
             )
-    new = [after.id_to_token(index) for index in range(kept, after.get_vocab_size())]
+    new = [after.id_to_token(index) for index in range(size, after.get_vocab_size())]
     return [[piece.id for piece in before.model.tokenize(token)] for token in new]
 
 
-def _of_vocabulary(config: Known) -> list[str]:
+def _list_vocabulary_tensors(config: Known) -> list[str]:
     """The tensors that have a row for each token."""
     with torch.device("meta"):
         one, other = (config.build(size, config.objectives[0]).state_dict() for size in (7, 8))
     return [name for name, tensor in one.items() if tensor.shape != other[name].shape]
 
 
-def _grown(rows: Tensor, pieces: list[list[int]]) -> Tensor:
+def _add_rows(rows: Tensor, pieces: list[list[int]]) -> Tensor:
     return torch.cat((rows, *(rows[ids].mean(dim=0, keepdim=True) for ids in pieces)))

@@ -1,4 +1,4 @@
-"""Every tensor of a model under our name and theirs, and the conversion between them."""
+"""Every tensor of a model by its name here and in transformers, and the conversion."""
 
 from __future__ import annotations
 
@@ -22,36 +22,37 @@ ENCODER = "encoder"  # the group that every checkpoint must have
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of ours. A `group` is present or absent as a whole. `sizes`: for "split", the rows
-    of each of theirs; for "last", how many of their last rows are ours (writing.py adds the first).
+    """One tensor and its parts in transformers. A `group` is present or absent as a whole. `sizes`:
+    for "split", the rows of each part; for "last", how many of the part's last rows the tensor has
+    (writing.py adds the first).
     """
 
-    ours: str
-    theirs: tuple[str, ...]
+    name: str
+    parts: tuple[str, ...]
     change: Change = "none"
     group: str = ENCODER
     sizes: tuple[int, ...] = ()
 
-    def to_theirs(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        """The tensors of `theirs`, in their order."""
+    def split(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        """The tensors of `parts`, in their order."""
         if self.change == "split":
             return tensor.split(self.sizes)
-        return (self._turned(tensor),)
+        return (self._turn(tensor),)
 
-    def to_ours(self, tensors: list[Tensor]) -> Tensor:
-        """The inverse of `to_theirs`."""
+    def join(self, tensors: list[Tensor]) -> Tensor:
+        """The inverse of `split`."""
         if self.change == "last":
             return tensors[0][-self.sizes[0] :]
-        return torch.cat(tensors) if self.change == "split" else self._turned(tensors[0])
+        return torch.cat(tensors) if self.change == "split" else self._turn(tensors[0])
 
-    def _turned(self, tensor: Tensor) -> Tensor:
+    def _turn(self, tensor: Tensor) -> Tensor:
         """Transpose or reverse; each is its own inverse."""
         if self.change == "transposed":
             return tensor.T
         return tensor.flip(0) if self.change == "reversed" else tensor
 
 
-def entries(config: Known) -> list[Entry]:
+def list_entries(config: Known) -> list[Entry]:
     """Every tensor that a model of this config can have, heads included."""
     match config:
         case BertConfig():
@@ -65,19 +66,19 @@ def entries(config: Known) -> list[Entry]:
             return list(_llama_entries(config))
 
 
-def headed_names(state: Mapping[str, Tensor], head: Head, config: Known) -> dict[str, Tensor]:
-    """The tensors of a HeadedEncoder under the names of `entries`."""
+def rename_headed(state: Mapping[str, Tensor], head: Head, config: Known) -> dict[str, Tensor]:
+    """The tensors of a HeadedEncoder under the names of `list_entries`."""
     pool, last = "bert.pooler.", "classifier."
     if isinstance(head, SpanHead):
         last = "qa_outputs."
     elif isinstance(head, SequenceHead) and isinstance(config, BertConfig) and config.norm == "pre":
         pool, last = "classifier.dense.", "classifier.out_proj."  # RoBERTa has no pooler here
-    ours = {"encoder.": "", "head.pool.dense.": pool, "head.linear.": last}
-    named: dict[str, Tensor] = {}
+    prefixes = {"encoder.": "", "head.pool.dense.": pool, "head.linear.": last}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        before = next(prefix for prefix in ours if name.startswith(prefix))
-        named[ours[before] + name.removeprefix(before)] = tensor
-    return named
+        old = next(prefix for prefix in prefixes if name.startswith(prefix))
+        tensors[prefixes[old] + name.removeprefix(old)] = tensor
+    return tensors
 
 
 def _bert_entries(config: BertConfig) -> Iterator[Entry]:
@@ -107,11 +108,11 @@ def _bert_body(
     config: BertConfig, prefix: str, norms: tuple[str, str], positions: Change = "none"
 ) -> Iterator[Entry]:
     """Embeddings, layers and pooler; `norms` are the parts that hold a layer's two norms."""
-    for ours, theirs in (("token", "word"), ("segment", "token_type"), ("position", "position")):
-        name = f"{prefix}.embeddings.{theirs}_embeddings.weight"
-        change = positions if ours == "position" else "none"
+    for kind, part in (("token", "word"), ("segment", "token_type"), ("position", "position")):
+        part = f"{prefix}.embeddings.{part}_embeddings.weight"
+        change = positions if kind == "position" else "none"
         rows = (config.max_position_embeddings,)
-        yield Entry(f"bert.{ours}_embedding.weight", (name,), change, sizes=rows)
+        yield Entry(f"bert.{kind}_embedding.weight", (part,), change, sizes=rows)
     yield from _both("bert.embedding_norm", f"{prefix}.embeddings.LayerNorm")
     for index in range(config.num_layers):
         block, layer = f"bert.transformer.blocks.{index}", f"{prefix}.encoder.layer.{index}"
@@ -128,12 +129,9 @@ def _bert_body(
 
 
 def _gpt_entries(config: GptConfig) -> Iterator[Entry]:
-    tokens, positions = (
-        ("wte", "wpe") if config.norm == "pre" else ("tokens_embed", "positions_embed")
-    )
-    for ours, theirs in (("token", tokens), ("position", positions)):
-        name = f"transformer.{theirs}.weight"
-        yield Entry(f"gpt.{ours}_embedding.weight", (name,))
+    tables = ("wte", "wpe") if config.norm == "pre" else ("tokens_embed", "positions_embed")
+    for kind, table in zip(("token", "position"), tables, strict=True):
+        yield Entry(f"gpt.{kind}_embedding.weight", (f"transformer.{table}.weight",))
     for index in range(config.num_layers):
         block, layer = f"gpt.transformer.blocks.{index}", f"transformer.h.{index}"
         yield from _both(f"{block}.attention_norm", f"{layer}.ln_1")
@@ -147,11 +145,10 @@ def _gpt_entries(config: GptConfig) -> Iterator[Entry]:
 
 
 def _modern_bert_entries(config: ModernBertConfig) -> Iterator[Entry]:
-    ours, theirs = "modern_bert.transformer", "model"
     yield from _weights("modern_bert.token_embedding", "model.embeddings.tok_embeddings")
     yield from _weights("modern_bert.embedding_norm", "model.embeddings.norm")
     for index in range(config.num_layers):
-        block, layer = f"{ours}.blocks.{index}", f"{theirs}.layers.{index}"
+        block, layer = f"modern_bert.transformer.blocks.{index}", f"model.layers.{index}"
         if config.layer(index).first_norm:
             yield from _weights(f"{block}.attention_norm", f"{layer}.attn_norm")
         yield from _weights(f"{block}.attention.query_key_value", f"{layer}.attn.Wqkv")
@@ -159,7 +156,7 @@ def _modern_bert_entries(config: ModernBertConfig) -> Iterator[Entry]:
         yield from _weights(f"{block}.mlp_norm", f"{layer}.mlp_norm")
         yield from _weights(f"{block}.mlp.expand", f"{layer}.mlp.Wi")
         yield from _weights(f"{block}.mlp.contract", f"{layer}.mlp.Wo")
-    yield from _weights(f"{ours}.final_norm", f"{theirs}.final_norm")
+    yield from _weights("modern_bert.transformer.final_norm", "model.final_norm")
     yield from _weights("mlm.dense", "head.dense", group="mlm")
     yield from _weights("mlm.norm", "head.norm", group="mlm")
     yield Entry("mlm.bias", ("decoder.bias",), group="mlm")
@@ -168,20 +165,20 @@ def _modern_bert_entries(config: ModernBertConfig) -> Iterator[Entry]:
 def _llama_entries(config: LlamaConfig) -> Iterator[Entry]:
     yield from _weights("llama.token_embedding", "model.embed_tokens")
     for index in range(config.num_layers):
-        made = config.layer(index)
+        shape = config.layer(index)
         block, layer = f"llama.transformer.blocks.{index}", f"model.layers.{index}"
-        attention, theirs = f"{block}.attention", f"{layer}.self_attn"
-        names = [f"{theirs}.{part}_proj" for part in "qkv"]
-        yield from _weights(f"{attention}.query_key_value", *names, sizes=made.attention_sizes)
-        yield from _weights(f"{attention}.output", f"{theirs}.o_proj")
-        if made.query_key_norm:
-            yield from _weights(f"{attention}.query_norm", f"{theirs}.q_norm")
-            yield from _weights(f"{attention}.key_norm", f"{theirs}.k_norm")
+        own, other = f"{block}.attention", f"{layer}.self_attn"
+        parts = [f"{other}.{part}_proj" for part in "qkv"]
+        yield from _weights(f"{own}.query_key_value", *parts, sizes=shape.attention_sizes)
+        yield from _weights(f"{own}.output", f"{other}.o_proj")
+        if shape.query_key_norm:
+            yield from _weights(f"{own}.query_norm", f"{other}.q_norm")
+            yield from _weights(f"{own}.key_norm", f"{other}.k_norm")
         yield from _weights(f"{block}.attention_norm", f"{layer}.input_layernorm")
         yield from _weights(f"{block}.mlp_norm", f"{layer}.post_attention_layernorm")
-        both = (made.intermediate_size, made.intermediate_size)
-        names = [f"{layer}.mlp.{part}_proj" for part in ("gate", "up")]
-        yield from _weights(f"{block}.mlp.expand", *names, sizes=both)
+        sizes = (shape.intermediate_size, shape.intermediate_size)
+        parts = [f"{layer}.mlp.{part}_proj" for part in ("gate", "up")]
+        yield from _weights(f"{block}.mlp.expand", *parts, sizes=sizes)
         yield from _weights(f"{block}.mlp.contract", f"{layer}.mlp.down_proj")
     yield from _weights("llama.transformer.final_norm", "model.norm")
     if not config.tied:
@@ -189,16 +186,16 @@ def _llama_entries(config: LlamaConfig) -> Iterator[Entry]:
 
 
 def _weights(
-    ours: str, *theirs: str, group: str = ENCODER, sizes: tuple[int, ...] = ()
+    name: str, *parts: str, group: str = ENCODER, sizes: tuple[int, ...] = ()
 ) -> Iterator[Entry]:
-    """The weight of a module without bias, split over several of theirs if there are `sizes`."""
+    """The weight of a module without bias, split over several parts if there are `sizes`."""
     change: Change = "split" if sizes else "none"
-    names = tuple(f"{name}.weight" for name in theirs)
-    yield Entry(f"{ours}.weight", names, change, group, sizes)
+    parts = tuple(f"{part}.weight" for part in parts)
+    yield Entry(f"{name}.weight", parts, change, group, sizes)
 
 
-def _both(ours: str, theirs: str, change: Change = "none", group: str = ENCODER) -> Iterator[Entry]:
+def _both(name: str, part: str, change: Change = "none", group: str = ENCODER) -> Iterator[Entry]:
     """Weight and bias; a bias is never transposed."""
-    yield Entry(f"{ours}.weight", (f"{theirs}.weight",), change, group)
+    yield Entry(f"{name}.weight", (f"{part}.weight",), change, group)
     bias: Change = "none" if change == "transposed" else change
-    yield Entry(f"{ours}.bias", (f"{theirs}.bias",), bias, group)
+    yield Entry(f"{name}.bias", (f"{part}.bias",), bias, group)

@@ -54,7 +54,7 @@ def read_tokenizer(path: Path, vocab_size: int, masked: bool) -> tuple[Tokenizer
     return tokenizer, roles
 
 
-def frame(tokenizer: Tokenizer, roles: dict[str, str]) -> None:
+def add_frame(tokenizer: Tokenizer, roles: dict[str, str]) -> None:
     """Frame as [CLS] A [SEP] and [CLS] A [SEP] B [SEP], with B in segment 1."""
     if "cls_token" not in roles or "sep_token" not in roles:
         return

@@ -51,11 +51,11 @@ from rungwise.serving.hugging_face.names import (
     model_type,
     positions_before,
 )
-from rungwise.serving.hugging_face.tensors import entries, headed_names
-from rungwise.serving.hugging_face.tokenizer import frame, read_tokenizer
+from rungwise.serving.hugging_face.tensors import list_entries, rename_headed
+from rungwise.serving.hugging_face.tokenizer import add_frame, read_tokenizer
 
 
-def export(
+def export_model(
     model: nn.Module,
     config: Family,
     tokenizer_file: Path,
@@ -69,17 +69,17 @@ def export(
     fine-tuned on. A BERT tokenizer that frames nothing gets [CLS] A [SEP] B [SEP], as in training.
     Raises ConfigError for a model without a counterpart, DataError for a tokenizer of another size.
     """
-    config, vocab_size, architecture = _counterpart(model, config)
+    config, vocab_size, architecture = _find_counterpart(model, config)
     kind = model_type(config)
     tokenizer, roles = read_tokenizer(tokenizer_file, vocab_size, is_masked(config))
     if is_masked(config) and tokenizer.post_processor is None:
-        frame(tokenizer, roles)
+        add_frame(tokenizer, roles)
     data = {
         "architectures": [architecture],
         "model_type": kind,
         "vocab_size": vocab_size,
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        **{theirs: getattr(config, ours) for ours, theirs in SIZES[kind].items()},
+        **{key: getattr(config, name) for name, key in SIZES[kind].items()},
         **dict.fromkeys(DROPOUTS[kind], config.dropout),
         "initializer_range": config.initializer_range,
         **{setting.key: setting.missing for setting in SETTINGS[kind] if setting.missing},
@@ -95,10 +95,10 @@ def export(
     if isinstance(config, LlamaConfig):
         data |= llama_keys(config)
     if isinstance(model, HeadedEncoder):
-        data |= _classes(model, labels)
+        data |= _label_keys(model, labels)
     if isinstance(model, BertLeftToRight):
         data["is_decoder"] = True  # their word for a left-to-right model
-    tensors = _theirs(model, config, vocab_size)
+    tensors = _convert_tensors(model, config, vocab_size)
     if before := positions_before(data):
         data["max_position_embeddings"] += before
         name = "roberta_prelayernorm.embeddings.position_embeddings.weight"
@@ -118,17 +118,17 @@ def export(
     }
     _write_json(folder / TOKENIZER_CONFIG, {**settings, **roles})
     if isinstance(model, SentenceEncoder):
-        _write_for_sentences(folder, config.hidden_size, config.max_position_embeddings)
+        _write_sentence_files(folder, config.hidden_size, config.max_position_embeddings)
     return architecture
 
 
-def _counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
+def _find_counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
     """The config, the vocabulary size, and their class."""
     match model:
         case BertForPretraining():
             bert, name = model.bert, "BertForPreTraining" if model.nsp else "BertForMaskedLM"
         case HeadedEncoder():
-            bert, name = _headed(model)
+            bert, name = _find_headed(model)
             # Fine-tuning has a dropout of its own.
             config = config.model_copy(update={"dropout": bert.config.dropout})
         case SentenceEncoder():
@@ -177,7 +177,7 @@ def _counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
     return bert.config, bert.vocab_size, name
 
 
-def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
+def _find_headed(model: HeadedEncoder) -> tuple[Bert, str]:
     encoder, head = model.encoder, model.head
     bert = encoder.body
     if isinstance(model, TaskModel) and model.info.kind == "generation":
@@ -218,12 +218,12 @@ def _headed(model: HeadedEncoder) -> tuple[Bert, str]:
     return bert, name
 
 
-def _theirs(model: nn.Module, config: Known, vocab_size: int) -> dict[str, Tensor]:
+def _convert_tensors(model: nn.Module, config: Known, vocab_size: int) -> dict[str, Tensor]:
     state = dict(model.state_dict())
     if isinstance(model, SentenceEncoder):
         state = {name: state[name] for name in state if name.startswith(f"{model.body.name}.")}
     if isinstance(model, HeadedEncoder):
-        state = headed_names(state, model.head, config)
+        state = rename_headed(state, model.head, config)
     for name in (f"{config.kind}.token_embedding.weight", "output.weight"):
         if name in state:
             state[name] = state[name][:vocab_size]
@@ -240,15 +240,15 @@ def _theirs(model: nn.Module, config: Known, vocab_size: int) -> dict[str, Tenso
             if not name.startswith(("bert.pooler.", "nsp."))
         }
     tensors: dict[str, Tensor] = {}
-    for entry in entries(config):
-        if entry.ours in state:
-            changed = entry.to_theirs(state.pop(entry.ours).detach().cpu())
-            tensors |= zip(entry.theirs, (t.contiguous().clone() for t in changed), strict=True)
+    for entry in list_entries(config):
+        if entry.name in state:
+            parts = entry.split(state.pop(entry.name).detach().cpu())
+            tensors |= zip(entry.parts, (t.contiguous().clone() for t in parts), strict=True)
     assert not state, f"no place for {sorted(state)}"
     return tensors
 
 
-def _classes(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
+def _label_keys(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
     if isinstance(model.head, SpanHead):
         return {}
     data: dict[str, Any] = {"classifier_dropout": model.head.dropout.p}
@@ -267,7 +267,7 @@ def _classes(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
     return data
 
 
-def _write_for_sentences(folder: Path, width: int, longest: int) -> None:
+def _write_sentence_files(folder: Path, width: int, longest: int) -> None:
     """Write the additional files of sentence-transformers, with mean pooling."""
     steps = {"Transformer": "", "Pooling": POOLING}
     modules = [
