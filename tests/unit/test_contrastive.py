@@ -19,9 +19,9 @@ from rungwise.models.losses.contrastive import (
     SENTENCE_PAIRS,
     SIMCSE,
     SentenceEncoder,
-    SentenceModel,
 )
 from rungwise.models.losses.denoising import TSDAE, without_masked
+from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.pretraining.config import check_rows
 from rungwise.serving.hugging_face import export_model
 from rungwise.tokenizer import WordPieceConfig, special_ids, train
@@ -193,7 +193,9 @@ def test_the_exported_folder_gives_sentence_transformers_the_same_vectors(
     assert export_model(model, family, file, tmp_path / "out") == name
     theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     texts = [sentences[0][:12], sentences[1], "a"]
-    ours = SentenceModel(model, family.max_length, *special_ids(tokenizer).require("cls", "sep"))
+    ours = MeanOfStates(
+        model.body, family.max_length, *special_ids(tokenizer).require("cls", "sep")
+    )
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     found = theirs.encode(texts)
     np.testing.assert_allclose(found, ours.sentence_vectors(ids), rtol=1e-4, atol=1e-5)

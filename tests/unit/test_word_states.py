@@ -16,6 +16,7 @@ from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.recurrent import LstmConfig
+from rungwise.models.trained.contexts import EncodedWords
 from rungwise.tokenizer import ByteBpeConfig, UnigramConfig, train
 from rungwise.tokenizer.training import wordpiece
 from tests.conftest import SPECIAL_IDS
@@ -43,7 +44,7 @@ class Recorder:
 
 
 def reader(encoder: Any, closes: int | None, opens: int = 90) -> WordReader:
-    return WordReader(WORDPIECE, encoder, None, opens, closes)
+    return WordReader(WORDPIECE, EncodedWords(encoder, opens, closes), None)
 
 
 def test_pieces_of_odd_characters_by_hand() -> None:
@@ -134,7 +135,8 @@ def test_rows_are_framed_as_in_pretraining_and_batched_alike(
         summary=SimpleNamespace(model=config, objective=objective),
     )
     reads = word_reader(rung)
-    assert (reads.opens, reads.closes) == frame
+    assert isinstance(reads.source, EncodedWords)
+    assert (reads.source.opens, reads.source.closes) == frame
     draw = random.Random(5)
     sentences = [
         Sentence.of_words(draw.choices(["the", "banks", "of", "茶叶"], k=draw.randint(1, 9)))

@@ -3,8 +3,9 @@
 model                         answer to a text
 n-gram or left-to-right       log_probability of the text and its end token, in nats, and the number
                               of tokens
-bidirectional                 vector: the mean of the last states, special tokens included, as
-                              sentence-transformers computes it from an export; long text is cut
+with vectors of sentences     vector: its own way; else of a bidirectional model the mean of the
+                              last states, special tokens included, as sentence-transformers
+                              computes it from an export; long text is cut
 table of word vectors         of a word its vector, and the nearest words with their cosines
 
 model.json         what the model is and how it was pretrained
@@ -18,7 +19,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 
 from rungwise.core.stages import artifact as artifacts
@@ -26,8 +26,8 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.page.neighbours import Neighbourhood
 from rungwise.finetune import DESCRIPTION
-from rungwise.models.trained.capabilities import LanguageModel, WordVectors
-from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.trained.capabilities import LanguageModel, SentenceVectors, WordVectors
+from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.pretraining.initial import trained_config
 from rungwise.pretraining.pretrained import load_encoder, load_model, tokenizer_of
 from rungwise.serving.predictor import Predictor
@@ -52,10 +52,13 @@ class PretrainedPredictor:
         if isinstance(model, LanguageModel) and (encoder is None or encoder.causal):
             (end,) = special.require("end")
             self._answer = lambda texts: _log_probabilities(model, self._ids(texts), end)
+        elif isinstance(model, SentenceVectors):
+            self._answer = lambda texts: _sentence_vectors(model, self._ids(texts))
         elif encoder is not None and encoder.num_layers:
             masks = trained_config(pretrain).objective.masks
             marks = special.require("cls", "sep") if masks else special.require("end", "end")
-            self._answer = lambda texts: _vectors(encoder, self._ids(texts), marks)
+            pooled = MeanOfStates(encoder.body, encoder.max_length, *marks)
+            self._answer = lambda texts: _sentence_vectors(pooled, self._ids(texts))
         else:
             assert isinstance(model, WordVectors), "what has no states has a table"
             near = Neighbourhood(model, tokenizer)
@@ -80,12 +83,8 @@ def _log_probabilities(model: LanguageModel, texts: list[list[int]], end: int) -
     return [{"log_probability": float(row.sum()), "tokens": len(row)} for row in rows]
 
 
-@torch.no_grad()
-def _vectors(encoder: LayeredEncoder, texts: list[list[int]], marks: tuple[int, ...]) -> Any:
-    """One text at a time, so that results do not depend on the batch, not even in the last bit."""
-    room = None if encoder.max_length is None else encoder.max_length - len(marks)
-    rows = (torch.tensor([[marks[0], *ids[:room], marks[1]]]) for ids in texts)
-    return [{"vector": encoder(ids_1T)[0].float().mean(dim=0).tolist()} for ids_1T in rows]
+def _sentence_vectors(model: SentenceVectors, texts: list[list[int]]) -> Any:
+    return [{"vector": row.tolist()} for row in model.sentence_vectors(texts)]
 
 
 def _describe_word(near: Neighbourhood, word: str) -> dict[str, Any]:

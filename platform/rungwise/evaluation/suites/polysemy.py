@@ -12,7 +12,6 @@ measures. Ties, as among static vectors, share the credit.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
 from rungwise.instances.order import evenly
+from rungwise.models.trained.contexts import StaticWords
 
 PAIRS = "pairs.json"
 NEIGHBOURS = "neighbours.json"
@@ -132,7 +132,8 @@ def _nearest_words(
         return None
     # After a space, as usual in text: byte-level BPE has separate tokens for this.
     sentences = [Sentence(f"a {word}", ((2, 2 + len(word)),)) for word in words]
-    vectors = dataclasses.replace(reader, encoder=None).layers(sentences).layers[0]
+    static = replace(reader, source=StaticWords(reader.table))
+    vectors = static.layers(sentences).layers[0]
     ids, texts = _whole_words(reader)
     cosines = classifiers.cosines(vectors, reader.table.vectors(ids))
     nearest = {}

@@ -2,10 +2,12 @@
 
     a pair and a score ──> mean of the states of each sentence ──> cosine ──> Spearman's rho
 
-A sentence vector is the mean over its tokens in each layer, or over its words in a table:
+A sentence vector is the mean over its tokens in each layer, or over its words in a table, or the
+model's own:
 
     layer 0, layer 1 ...    rungs with layers; 0 are the embeddings
     words                   rungs with a table of static word vectors
+    own vector              rungs that pool or infer in their own way
 
 Nothing is trained on the scores. Reads the STS benchmark (Cer et al. 2017, arXiv:1708.00055), SICK,
 and any table of pairs with scores.
@@ -14,6 +16,7 @@ and any table of pairs with scores.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -25,19 +28,21 @@ from rungwise.core.storage.outside import matching
 from rungwise.core.storage.store_errors import reached
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
+from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
 from rungwise.evaluation.suites.words import cosines
+from rungwise.models.trained.capabilities import SentenceVectors
+from rungwise.models.trained.contexts import StaticWords
 from rungwise.tasks.formats.presets import SickFormat, StsFormat
 from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.kinds.examples import Text
 
-WORDS = "words"  # the part of the word table
+WORDS, OWN = "words", "own vector"  # the parts of the word table, and of a model's own way
 
 
 class SentencesSuite(FileSuite):
     """Pairs of sentences with similarity scores."""
 
-    needs: ClassVar[str] = "word vectors"
+    needs: ClassVar[str] = "vectors of words or sentences"
 
     kind: Literal["sentences"] = "sentences"
     # a task format that has scores
@@ -53,7 +58,7 @@ class SentencesSuite(FileSuite):
         return value
 
     def serves(self, rung: Rung) -> bool:
-        return reads_words(rung)
+        return reads_words(rung) or isinstance(rung.model, SentenceVectors)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         pairs = self._pairs(f"measure.{name}.path")
@@ -81,14 +86,15 @@ class SentencesSuite(FileSuite):
 
 def _vectors(rung: Rung, texts: list[str]) -> dict[str, NDArray[np.float64]]:
     """The vectors (N, E) of sentences by part."""
-    asked = [Sentence(text, ((0, len(text)),)) for text in texts]
-    reader = word_reader(rung)
-    vectors = {}
-    if reader.encoder is not None:
-        layers = reader.layers(asked).layers
-        vectors = {f"layer {number}": layer for number, layer in enumerate(layers)}
-    if reader.table is not None:
-        [vectors[WORDS]] = (
-            WordReader(reader.splitter, None, reader.table, 0, None).layers(asked).layers
-        )
+    vectors: dict[str, NDArray[np.float32]] = {}
+    if reads_words(rung):
+        reader, whole = word_reader(rung), [Sentence(text, ((0, len(text)),)) for text in texts]
+        if not isinstance(reader.source, StaticWords):
+            layers = reader.layers(whole).layers
+            vectors = {f"layer {number}": layer for number, layer in enumerate(layers)}
+        if reader.table is not None:
+            static = replace(reader, source=StaticWords(reader.table))
+            [vectors[WORDS]] = static.layers(whole).layers
+    if isinstance(rung.model, SentenceVectors):
+        vectors[OWN] = rung.model.sentence_vectors(rung.encode(texts))
     return {part: rows.astype(np.float64) for part, rows in vectors.items()}

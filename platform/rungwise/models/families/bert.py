@@ -29,7 +29,6 @@ from torch.nn import functional
 
 from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
-from rungwise.models.losses.contrastive import SentenceModel
 from rungwise.models.losses.cross_entropy import output_logits
 from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, sentence_encoder
 from rungwise.models.losses.objectives import (
@@ -40,6 +39,7 @@ from rungwise.models.losses.objectives import (
     Objective,
     PretrainingLogits,
 )
+from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
 from rungwise.models.transformer.block import (
@@ -64,9 +64,9 @@ class EncoderFamily(TransformerFamily):
 
     def trained(
         self, model: Any, objective: Objective, special: SpecialIds
-    ) -> CausalModel | MaskedModel | SentenceModel:
+    ) -> CausalModel | MaskedModel | MeanOfStates:
         if objective.sentences:
-            return SentenceModel(model, self.max_length, *special.require("cls", "sep"))
+            return MeanOfStates(model.body, self.max_length, *special.require("cls", "sep"))
         if not objective.masks:
             return CausalModel(model, self.max_length, *special.require("end"))
         # A pass per token takes windows, also where sinusoids would allow rows of any length.

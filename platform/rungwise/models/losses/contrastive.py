@@ -20,13 +20,9 @@ Shapes: B batch, T sequence, D hidden, N rows of the global batch; 2 views.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -47,26 +43,6 @@ class SentenceEncoder(OnBody):
         place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
         real_BT = place_T < lengths_B[:, None]
         return (states_BTD * real_BT[..., None]).sum(1) / lengths_B[:, None]
-
-
-@dataclass(frozen=True)
-class SentenceModel:
-    """A trained SentenceEncoder; it truncates texts longer than `max_length`."""
-
-    module: nn.Module
-    max_length: int | None
-    cls: int
-    sep: int
-
-    @torch.no_grad()
-    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Return the vectors (N, D) of texts, given as ids without [CLS] and [SEP]."""
-        room = None if self.max_length is None else self.max_length - 2
-        vectors = []
-        for text in texts:
-            ids_1T = torch.tensor([[self.cls, *text[:room], self.sep]])
-            vectors.append(self.module(ids_1T, torch.tensor([ids_1T.shape[1]])))
-        return torch.cat(vectors).float().numpy()
 
 
 def _same_row_twice(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:

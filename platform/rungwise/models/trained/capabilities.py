@@ -1,13 +1,16 @@
 """Capabilities: the protocols of a trained model, independent of its family.
 
-    capability       used by                                       offered by
-    LanguageModel    perplexity, minimal pairs                     families that predict tokens
-    HidesWords       minimal pairs                                 masked language models
-    WordVectors      word similarity                               families with a word table
-    Encoder          fine-tuning, probes                           families with token states
-    TargetLogits     the page: surprise at a passage               models of packed blocks
-    NextTokenLogits  the page: continuations, the use of context   left-to-right models
-    BlankLogits      the page: words to fill in                    models that read both sides
+    capability          used by                                    offered by
+    LanguageModel       perplexity, minimal pairs                  families that predict tokens
+    HidesWords          minimal pairs                              masked language models
+    WordVectors         word similarity                            families with a word table
+    ContextWordVectors  probes, senses                             contexts.py, for all others
+    SentenceVectors     similarity of sentences, serving           families that pool in their way
+    Encoder             fine-tuning                                families with token states
+    ReadsSpelling       pretraining                                bodies with characters
+    TargetLogits        the page: surprise at a passage            models of packed blocks
+    NextTokenLogits     the page: continuations, use of context    left-to-right models
+    BlankLogits         the page: words to fill in                 models that read both sides
 
 `rungwise.pretraining.pretrained.load_model` returns a trained model. Test for a protocol with
 `isinstance`, or call `language_model` or `word_vectors` there, which raise a readable error.
@@ -72,6 +75,22 @@ class WordVectors(Protocol):
 
     def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the vectors (N, D) of these tokens."""
+        ...
+
+
+@runtime_checkable
+class ContextWordVectors(Protocol):
+    """Gives a word a vector in its context. `longest_text` is the most tokens read at once, None if
+    unbounded."""
+
+    @property
+    def longest_text(self) -> int | None: ...
+
+    def word_layers(
+        self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
+    ) -> NDArray[np.float32]:
+        """Return the vectors (K, N, E) of the words of all texts, in each of K layers. A word is
+        the range of its tokens in its text; one without tokens has zeros."""
         ...
 
 

@@ -1,9 +1,9 @@
 """Examples of the model on held-out text, gathered once for the page and its plots.
 
-A model fitted on tokens without instances has none, except nearest neighbours of words if its
-objective predicts no text. A masking objective has one masked instance. The rest depends on the
-model's capabilities: a passage with the surprisal of each token, blanks to fill in and, for
-next-token models, the loss by length of the context and continuations.
+A model fitted on tokens without instances has none, except nearest neighbours of words if it has
+vectors of words and its objective predicts no text. A masking objective has one masked instance.
+The rest depends on the model's capabilities: a passage with the surprisal of each token, blanks to
+fill in and, for next-token models, the loss by length of the context and continuations.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def gather_examples(
         if config.objective.predicts_text:
             return Examples()
         model, tokens = load_model(pretrain), find_input(pretrain, "tokens")
-        assert isinstance(model, WordVectors), "what predicts no text has vectors"
+        if not isinstance(model, WordVectors):
+            return Examples()
         nearest = neighbours_of_text(model, tokenizer, tokens, words, _NEAREST, seed)
         return Examples(neighbours=tuple(nearest))
     model = load_model(pretrain, InstancesSummary.of(instances).special)
