@@ -19,22 +19,24 @@ Items are named `paradigm/pairID` and grouped by phenomenon.
 
 from __future__ import annotations
 
+import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import Paths
-from rungwise.evaluation.suites.archives import json_lines
+from rungwise.core.storage.outside import Paths, matching
+from rungwise.core.storage.store_errors import reached
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
+from rungwise.tasks.formats.base import read_text, split_lines
 
 TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
 PUBLISHED = "published.json"
@@ -129,7 +131,7 @@ def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
 def read_pairs(paths: Paths, key: str) -> list[Pair]:
     """All pairs, sorted by paradigm. Raises DataError, naming `key`, for a line that is no pair."""
     pairs = []
-    for where, row in json_lines(paths, key):
+    for where, row in _json_lines(paths, key):
         try:
             term: str = row.get("linguistics_term") or row["phenomenon"]
             pair = Pair(
@@ -168,4 +170,33 @@ def read_published(paths: Paths, key: str) -> list[Mapping[str, str | float]]:
     """Accuracies of published models, one row per paradigm: UID, linguistics_term, and a share per
     model. BLiMP's file (github.com/alexwarstadt/blimp) has a 5-gram model, an LSTM, Transformer-XL
     and GPT-2; its rows of means over paradigms are dropped."""
-    return [row for _, row in json_lines(paths, key) if row.get("UID") != "overall"]
+    return [row for _, row in _json_lines(paths, key) if row.get("UID") != "overall"]
+
+
+def _json_lines(paths: Paths, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (location, object) for each line of all .jsonl files; `key` names the paths in errors.
+
+    Raises DataError for a file or line that cannot be read, or if there is none.
+    """
+    is_empty = True
+    for file in matching(paths, key):
+        if not file.name.endswith((".jsonl", ".jsonl.gz")):
+            continue
+        with reached(file.uri, key):
+            lines = split_lines(read_text(file))
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            is_empty, where = False, f"{file.uri}:{number}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{where}: expected JSON, found {error}; change {key}") from None
+            if not isinstance(row, dict):
+                raise DataError(f"{where}: expected a JSON object, found {line:.40}; change {key}")
+            yield where, row
+    if is_empty:
+        raise DataError(
+            f"{key}: expected files of JSON Lines (*.jsonl), found none in {', '.join(paths)}; "
+            f"change {key}"
+        )
