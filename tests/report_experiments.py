@@ -360,7 +360,7 @@ def stub_sweep_plots(monkeypatch: pytest.MonkeyPatch) -> None:
         axes.bar(names, [sweep.summary.best.score for sweep in sweeps])
         return style.png(drawn)
 
-    for name in ("draw_scatter", "draw_parallel", "draw_curves"):
+    for name in ("draw_parallel", "draw_curves"):
         monkeypatch.setattr(sweep_plots, name, picture)
     monkeypatch.setattr(sweep_plots, "draw_schedules", lambda sweeps: None)
 

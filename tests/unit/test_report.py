@@ -241,7 +241,7 @@ def test_sections_of_absent_stages_are_left_out(
 ) -> None:
     page, summary = written_page(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
     assert page.ids & set(SECTIONS) == {"result", "use", "loss", "reads", "speed", "time", "origin"}
-    assert not {"trials.csv", "seeds.csv", "sweep.png", "fill_in.csv"} & set(summary.show)
+    assert not {"trials.csv", "seeds.csv", "sweep_parallel.png", "fill_in.csv"} & set(summary.show)
     assert "only <this>" in page.words
     assert summary.headline.startswith("validation mlm")
     assert "rungwise run pretrain recipe.yaml" in page.words
@@ -262,7 +262,7 @@ def test_text_of_documents_and_labels_is_escaped(
 def test_pictures_are_pictures(written: tuple[Page, ReportSummary, Path]) -> None:
     _, summary, path = written
     names = [name for name in summary.show if name.endswith(".png")]
-    assert len(names) == 10
+    assert len(names) == 9
     for name in names:
         with Image.open(path / name) as picture:
             picture.verify()
@@ -335,7 +335,7 @@ def test_one_system_and_no_next_sentence_still_make_a_page(
     made.task("rows", MadeTask("classification", {None: {"alone": [0.5, 0.6]}}), swept=False)
     made.table()
     page, summary = written_page(made.made, tmp_path)
-    assert set(SECTIONS) - {"sweep"} <= page.ids
+    assert set(SECTIONS) - {"sweep", "table"} <= page.ids
     assert "verdict" not in page.words.lower()
     assert "minus" not in page.words.lower()
     assert summary.headline == "rows: test accuracy"

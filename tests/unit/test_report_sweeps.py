@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
 from rungwise.report.plots import sweeps as sweep_plots
-from rungwise.report.plots.sweep_axes import halving_epochs, most_telling_key
+from rungwise.report.plots.sweep_axes import halving_epochs
 from rungwise.report.sections import tables
 from rungwise.report.sections.variants import VariantSweep
 from rungwise.report.style import series
@@ -70,10 +69,9 @@ def picture(data: bytes) -> Image.Image:
     return Image.open(io.BytesIO(data))
 
 
-@pytest.mark.parametrize("plot", ["draw_scatter", "draw_parallel", "draw_curves"])
-def test_plots_of_sweeps_have_a_panel_for_each_task(plot: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("draw", [sweep_plots.draw_parallel, sweep_plots.draw_curves])
+def test_plots_of_sweeps_have_a_panel_for_each_task(draw: Any, tmp_path: Path) -> None:
     sweeps = several(tmp_path)
-    draw = getattr(sweep_plots, plot)
     data = draw(sweeps)
     assert data == draw(sweeps)
     one = draw([sweep for sweep in sweeps if sweep.task == "pairs"])
@@ -81,13 +79,9 @@ def test_plots_of_sweeps_have_a_panel_for_each_task(plot: str, tmp_path: Path) -
     assert larger[0] * larger[1] > 1.3 * smaller[0] * smaller[1]
     # More than a frame: curves, points or lines in the colours of two variants.
     assert len(np.unique(np.asarray(picture(data).convert("P")))) > 20
-
-
-@pytest.mark.parametrize("plot", ["draw_scatter", "draw_parallel", "draw_curves"])
-def test_one_trial_is_enough_for_a_plot(plot: str, tmp_path: Path) -> None:
     block = {"space": {"finetune.learning_rate": RATES}, "trials": 1}
-    sweeps = [of("pairs", "first", swept(tmp_path, {"epochs": 1}, **block))]
-    assert picture(getattr(sweep_plots, plot)(sweeps)).width > 500
+    single = [of("pairs", "first", swept(tmp_path, {"epochs": 1}, **block))]
+    assert picture(draw(single)).width > 500
 
 
 def test_schedules_are_drawn_of_populations_only(tmp_path: Path) -> None:
@@ -105,26 +99,6 @@ def test_trials_are_compared_at_rungs_below_their_last_epoch() -> None:
     assert halving_epochs(settings, trials) == [1, 3]
     assert halving_epochs(settings, [trial(epochs=10)]) == [1, 3, 9]
     assert halving_epochs({"scheduler": {"kind": "none"}}, trials) == []
-
-
-def test_the_most_telling_key_is_the_one_that_scores_hang_on() -> None:
-    rng = np.random.default_rng(0)
-    drawn = [
-        {"a": float(rng.random()), "b": float(rng.random()), "c": int(number % 2)}
-        for number in range(60)
-    ]
-
-    def telling(score: Callable[[dict[str, Any]], float]) -> str:
-        return most_telling_key([trial(score(values), values) for values in drawn], ["a", "b", "c"])
-
-    # Best in the middle of b: no correlation would see it.
-    assert telling(lambda values: -((values["b"] - 0.5) ** 2)) == "b"
-    assert telling(lambda values: values["c"] + 0.1 * values["a"]) == "c"
-    assert telling(lambda values: 1.0) == "a"
-    trials = [trial(values["b"], values | {"finetune.learning_rate": 1e-3}) for values in drawn]
-    assert (
-        most_telling_key(trials, ["a", "finetune.learning_rate", "b"]) == "finetune.learning_rate"
-    )
 
 
 def test_the_table_has_every_trial_of_every_sweep_and_its_winners(tmp_path: Path) -> None:

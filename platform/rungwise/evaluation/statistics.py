@@ -1,6 +1,6 @@
 """Means over seeds with confidence intervals, and differences between variants.
 
-S seeds, N examples, k sums per example, R resamples
+V variants, S seeds, N examples, k sums per example, R resamples
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from scipy.special import stdtrit
 
 Agreement = Literal["agrees", "disagrees", "unresolved"]
 Range = tuple[float, float]  # the lowest and highest possible value of a metric
+Sums = NDArray[np.floating]
 _ANY: Range = (-math.inf, math.inf)
 _CHUNK = 1 << 22  # weights (resamples times examples) held at once
 
@@ -78,17 +79,16 @@ def holm(ps: Sequence[float]) -> list[float]:
     Statistics 6).
     """
     order = np.argsort(ps, kind="stable")
-    left = np.arange(len(ps), 0, -1)
-    raised = np.maximum.accumulate(np.minimum(1.0, left * np.asarray(ps, float)[order]))
+    factors = np.arange(len(ps), 0, -1)
     adjusted = np.empty(len(ps))
-    adjusted[order] = raised
+    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, factors * np.asarray(ps, float)[order]))
     return adjusted.tolist()
 
 
 def paired_bootstrap(
-    first: NDArray[np.floating],
-    second: NDArray[np.floating],
-    value: Callable[[NDArray[np.floating]], NDArray[np.floating]],
+    first: Sums,
+    second: Sums,
+    value: Callable[[Sums], Sums],
     seed: int,
     resamples: int = 10_000,
     within: Range = _ANY,
@@ -117,60 +117,54 @@ def paired_bootstrap(
             f"found {first.shape} and {second.shape}"
         )
 
-    def minus(totals: NDArray[np.floating]) -> NDArray[np.floating]:
-        of_first, of_second = value(totals)
-        return of_first - of_second
+    def difference(totals: Sums) -> Sums:
+        values = value(totals)
+        return values[0] - values[1]
 
-    observed, drawn = _resampled(np.stack([first, second]), minus, seed, resamples)
+    observed, draws = _resample(np.stack([first, second]), difference, seed, resamples)
     widest = within[1] - within[0]
-    low, high = np.quantile(drawn, [0.025, 0.975]).clip(-widest, widest)
+    low, high = np.quantile(draws, [0.025, 0.975]).clip(-widest, widest)
     # Adding one to each count keeps p above 0 (Davison and Hinkley 1997, sec. 4.2).
-    tails = [(np.sum(drawn <= 0) + 1), (np.sum(drawn >= 0) + 1)]
+    tails = [(np.sum(draws <= 0) + 1), (np.sum(draws >= 0) + 1)]
     p = min(1.0, 2 * float(min(tails)) / (resamples + 1))
     return Difference(observed, float(low), float(high), p)
 
 
 def bootstrap(
-    sums: NDArray[np.floating],
-    value: Callable[[NDArray[np.floating]], NDArray[np.floating]],
-    seed: int,
-    resamples: int = 10_000,
+    sums: Sums, value: Callable[[Sums], Sums], seed: int, resamples: int = 10_000
 ) -> Estimate:
     """A statistic of several models on the same examples, with its interval.
 
     `sums` (V, S, N, k) are per model; `value` maps summed rows (V, ..., k) to the statistic.
     Examples and seeds are drawn as in `paired_bootstrap`; `count` is the number of examples.
     """
-    observed, drawn = _resampled(sums, value, seed, resamples)
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    observed, draws = _resample(sums, value, seed, resamples)
+    low, high = np.quantile(draws, [0.025, 0.975])
     return Estimate(observed, float(low), float(high), sums.shape[2])
 
 
-def _resampled(
-    sums: NDArray[np.floating],
-    value: Callable[[NDArray[np.floating]], NDArray[np.floating]],
-    seed: int,
-    resamples: int,
+def _resample(
+    sums: Sums, value: Callable[[Sums], Sums], seed: int, resamples: int
 ) -> tuple[float, NDArray[np.float64]]:
     """The mean of `value` over seeds, and its bootstrap draws (R,); arguments as in `bootstrap`."""
     variants, seeds, examples, _ = sums.shape
-    of_examples, of_seeds = np.random.default_rng(seed).spawn(2)
+    example_rng, seed_rng = np.random.default_rng(seed).spawn(2)
     sums = sums.astype(np.float64)
     flat = np.moveaxis(sums, 2, 0).reshape(examples, -1)  # (N, V S k)
     observed = float(np.mean(value(sums.sum(axis=2))))
-    drawn = np.empty(resamples)
+    draws = np.empty(resamples)
     # The mean of S resampled seeds has (S - 1) / S of the variance of the mean of S new ones.
     stretch = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 1.0
     rows = max(1, _CHUNK // examples)
     for begin in range(0, resamples, rows):
         count = min(rows, resamples - begin)
-        totals = (_counts(of_examples, examples, count) @ flat).reshape(count, variants, seeds, -1)
+        totals = (_counts(example_rng, examples, count) @ flat).reshape(count, variants, seeds, -1)
         by_seed = value(np.moveaxis(totals, 1, 0))  # (R, S)
-        shares = _counts(of_seeds, seeds, count) / seeds
-        middle = by_seed.mean(axis=1)
-        luck = (shares * by_seed).sum(axis=1) - middle
-        drawn[begin : begin + count] = middle + stretch * luck
-    return observed, drawn
+        shares = _counts(seed_rng, seeds, count) / seeds
+        mean = by_seed.mean(axis=1)
+        deviation = (shares * by_seed).sum(axis=1) - mean
+        draws[begin : begin + count] = mean + stretch * deviation
+    return observed, draws
 
 
 def error_reduction(old: float, new: float) -> float:
@@ -193,9 +187,9 @@ def sign_agreement(published: float, ours: Estimate) -> Agreement:
     return "agrees" if (ours.mean > 0) == (published > 0) else "disagrees"
 
 
-def _counts(rng: np.random.Generator, things: int, resamples: int) -> NDArray[np.float64]:
-    """Multinomial counts (R, things); faster than numpy's multinomial."""
-    drawn = rng.integers(things, size=(resamples, things))
-    drawn += things * np.arange(resamples)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=resamples * things)
-    return counts.reshape(resamples, things).astype(np.float64)
+def _counts(rng: np.random.Generator, size: int, resamples: int) -> NDArray[np.float64]:
+    """Multinomial counts (R, size); faster than numpy's multinomial."""
+    draws = rng.integers(size, size=(resamples, size))
+    draws += size * np.arange(resamples)[:, None]
+    counts = np.bincount(draws.ravel(), minlength=resamples * size)
+    return counts.reshape(resamples, size).astype(np.float64)

@@ -8,17 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from matplotlib.axes import Axes
-
-from rungwise.report import style
 from rungwise.report.formats import setting
 from rungwise.report.sections.variants import VariantSweep
 from rungwise.sweep.config import HalvingScheduler
-from rungwise.sweep.record import ScoredTrial, Trial
+from rungwise.sweep.record import Trial
 
 _WIDE_RANGE = 0.5  # powers of ten above which an axis is logarithmic
-_GROUPS = 4  # quantile groups of a range, to see how much variance it explains
 
 
 def group_by_task(sweeps: Sequence[VariantSweep]) -> dict[str, list[VariantSweep]]:
@@ -42,19 +37,6 @@ def halving_epochs(settings: Mapping[str, Any], trials: Sequence[Trial]) -> list
     return scheduler.rungs(max(trial.epochs_asked for trial in trials))
 
 
-def most_telling_key(trials: Sequence[ScoredTrial], keys: Sequence[str]) -> str:
-    """The key whose values explain most of the variance of the scores, adjusted for the number of
-    groups; the first of equals, and a learning rate before all others, since readers look for it
-    first. Trials that stopped early score low for that reason, so they count only if the others
-    decide nothing."""
-    keys = [key for key in keys if key.endswith("learning_rate")] or keys
-    complete = [trial for trial in trials if not trial.stopped_early]
-    explained = {key: _explained_variance(complete, key) for key in keys}
-    if all(math.isinf(value) for value in explained.values()):
-        explained = {key: _explained_variance(trials, key) for key in keys}
-    return max(keys, key=explained.__getitem__)
-
-
 @dataclass(frozen=True)
 class Axis:
     """Where the values of a key lie. `values` are all listed ones, with their `labels`, or the two
@@ -71,10 +53,6 @@ class Axis:
     @property
     def _logarithmic(self) -> bool:
         return self.key != "score" and self._numeric and is_wide(self.values)
-
-    def place(self, value: Any) -> float:
-        """Coordinate on an axis of its own: numbers as they are, others by position in the list."""
-        return float(value) if self._numeric else float(self._position(value))
 
     def height(self, value: Any) -> float:
         """Coordinate between 0 and 1, for parallel axes."""
@@ -93,20 +71,6 @@ class Axis:
             return self.values if self.labels else self.values[:1]
         low, high = self.values
         return [low, math.sqrt(low * high) if self._logarithmic else (low + high) / 2, high]
-
-    def dress(self, axes: Axes) -> None:
-        if not self._numeric:
-            axes.set_xticks(range(len(self.values)), self.labels or [])
-            axes.set_xlim(-0.5, len(self.values) - 0.5)
-            return
-        if self._logarithmic:
-            axes.set_xscale("log")
-        if self.labels:
-            axes.set_xticks([float(value) for value in self.values], self.labels)
-            axes.minorticks_off()
-            return
-        for bound in self.values:
-            axes.axvline(bound, color=style.FAINT, linestyle=style.DOTTED, linewidth=1.4, zorder=0)
 
     def _position(self, value: Any) -> int:
         return [value_text(one) for one in self.values].index(value_text(value))
@@ -140,25 +104,6 @@ def is_wide(values: Sequence[float]) -> bool:
 def value_text(value: Any) -> str:
     """A text that is equal for equal values, lists and blocks included."""
     return json.dumps(value, sort_keys=True)
-
-
-def _explained_variance(trials: Sequence[ScoredTrial], key: str) -> float:
-    trials = [trial for trial in trials if key in trial.values]
-    scores = np.array([trial.score for trial in trials])
-    values = [trial.values[key] for trial in trials]
-    distinct = list(dict.fromkeys(map(value_text, values)))
-    if _are_numbers(values) and len(distinct) > _GROUPS:
-        numbers = np.array(values, dtype=float)
-        cuts = np.quantile(numbers, np.linspace(0, 1, _GROUPS + 1)[1:-1])
-        places = np.searchsorted(cuts, numbers)
-    else:
-        places = np.array([distinct.index(value_text(value)) for value in values])
-    groups = [scores[places == place] for place in np.unique(places)]
-    total = len(scores) * scores.var() if len(scores) else 0.0
-    if total == 0 or len(groups) < 2 or len(scores) <= len(groups):
-        return -math.inf
-    within = sum(len(group) * group.var() for group in groups)
-    return 1 - within / (len(scores) - len(groups)) / (total / (len(scores) - 1))
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:

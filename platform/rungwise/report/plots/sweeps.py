@@ -26,7 +26,6 @@ from rungwise.report.plots.sweep_axes import (
     halving_epochs,
     is_wide,
     key_axis,
-    most_telling_key,
     readable,
     sweep_keys,
     value_text,
@@ -38,46 +37,6 @@ _ROW_INCHES = 3.4  # of a full-width panel
 _MOST_COLUMNS = 2
 _LAST = ("copied a better trial", "stopped early", "other trials", "winner")  # in a legend
 _SHIFT = 0.012  # between lines through the same value
-
-
-def draw_scatter(sweeps: Sequence[VariantSweep]) -> bytes:
-    """The validation score of every trial against the learning rate, or else the setting that
-    explains most of it."""
-    tasks = group_by_task(sweeps)
-    figure, panels = _new_panels(len(tasks))
-    for axes, (task, task_sweeps) in zip(panels, tasks.items(), strict=True):
-        keys = sweep_keys(task_sweeps)
-        shared = [key for key in keys if all(key in s.settings["space"] for s in task_sweeps)]
-        key = most_telling_key(
-            [trial for s in task_sweeps for trial in s.summary.scored], shared or keys
-        )
-        axis = key_axis(key, task_sweeps)
-        for sweep in task_sweeps:
-            look, best = sweep.look, sweep.summary.best.name
-            for trial in sweep.summary.scored:
-                if key not in trial.values:
-                    continue
-                point = axis.place(trial.values[key]), 100 * trial.score
-                early = trial.stopped_early
-                axes.scatter(
-                    *point,
-                    s=46,
-                    marker=look.marker,
-                    facecolor="white" if early else look.colour,
-                    edgecolor=look.colour,
-                    linewidth=1.5,
-                    zorder=3,
-                    label=sweep.variant + (", stopped early" if early else ""),
-                )
-                if trial.name == best:
-                    ring: Any = {"facecolor": "none", "edgecolor": style.INK, "linewidth": 1.2}
-                    axes.scatter(*point, s=180, zorder=4, label="winner", **ring)
-        axis.dress(axes)
-        metric = task_sweeps[0].summary.metric
-        title = _title(task, "best " + _best(task_sweeps))
-        style.dress(axes, title, readable(key), metric_axis(metric, "validation"))
-    style.add_legend_below(figure, panels, last=_LAST)
-    return style.png(figure)
 
 
 def draw_parallel(sweeps: Sequence[VariantSweep]) -> bytes:
@@ -163,7 +122,7 @@ def draw_parallel(sweeps: Sequence[VariantSweep]) -> bytes:
 
 def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
     """The validation score of every trial by epoch, with a cross where it was stopped and dotted
-    lines at the rungs of successive halving."""
+    lines where successive halving compares trials."""
     tasks = group_by_task(sweeps)
     figure, panels = _new_panels(len(tasks))
     for axes, (task, task_sweeps) in zip(panels, tasks.items(), strict=True):
@@ -199,8 +158,8 @@ def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
         ran = sum(s.summary.epochs_run for s in task_sweeps)
         total = sum(s.summary.grid_epochs for s in task_sweeps)
         title = _title(task, f"{ran} of {total} epochs run")
-        has_rungs = any(halving_epochs(s.settings, s.summary.trials) for s in task_sweeps)
-        x = "epoch (dotted: where trials are comparison)" if has_rungs else "epoch"
+        is_halving = any(halving_epochs(s.settings, s.summary.trials) for s in task_sweeps)
+        x = "epoch (dotted: where trials are comparison)" if is_halving else "epoch"
         style.dress(axes, title, x, metric_axis(task_sweeps[0].summary.metric, "validation"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.add_legend_below(figure, panels, last=_LAST)
@@ -244,13 +203,6 @@ def draw_schedules(sweeps: Sequence[VariantSweep]) -> bytes | None:
 
 def _new_panels(count: int) -> tuple[Figure, list[Axes]]:
     return style.new_panels(count, _MOST_COLUMNS, _PANEL_INCHES, 0.5)
-
-
-def _best(sweeps: Sequence[VariantSweep]) -> str:
-    scores = [(s.variant, score(s.summary.best.score, s.summary.metric)) for s in sweeps]
-    if len(scores) == 1:
-        return scores[0][1]
-    return ", ".join(f"{value} {variant}" for variant, value in scores)
 
 
 def _winners(sweeps: Sequence[VariantSweep], keys: Sequence[str]) -> str:
