@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.finetune.bilstm import BiLstm
 from rungwise.finetune.heads import (
     ChoiceHead,
     HeadedEncoder,
@@ -22,6 +21,7 @@ from rungwise.finetune.heads import (
     SpanHead,
     TokenHead,
 )
+from rungwise.finetune.tops import BiLstm
 from rungwise.instances.causal_batch import CausalBatch
 from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.bert import (

@@ -25,11 +25,11 @@ from rungwise.finetune import (
     Split,
     TaskData,
     TaskModel,
+    build_frame,
     check,
     describe,
     evaluate,
     finetune,
-    frame_of,
     load_data,
     loop,
     lora,
@@ -39,7 +39,7 @@ from rungwise.finetune import (
 from rungwise.finetune.batches import collate
 from rungwise.finetune.config import FullAdaptation
 from rungwise.finetune.learning import learning_rate_shares
-from rungwise.finetune.loop import batches_of, build
+from rungwise.finetune.loop import build, make_batches
 from rungwise.finetune.scoring import loss_sums
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
@@ -532,7 +532,9 @@ def tokenizer() -> Tokenizer:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_marks_are_those_of_pretraining_or_new_ones(objective: str, tokenizer: Tokenizer) -> None:
-    frame = frame_of(config_of(), small_config(objective), objective_of(objective), 50, tokenizer)
+    frame = build_frame(
+        config_of(), small_config(objective), objective_of(objective), 50, tokenizer
+    )
     marks = (frame.start, frame.between, frame.end)
     masks = objective_of(objective).masks
     assert marks == ((2, 3, 3) if masks else (50, 51, 52))
@@ -541,10 +543,10 @@ def test_marks_are_those_of_pretraining_or_new_ones(objective: str, tokenizer: T
     bare = Tokenizer(models.WordLevel({"[UNK]": 0}, "[UNK]"))
     if masks:
         with pytest.raises(DataError, match="no special token for 'cls'"):
-            frame_of(config_of(), small_config(objective), objective_of(objective), 50, bare)
+            build_frame(config_of(), small_config(objective), objective_of(objective), 50, bare)
     else:
         assert (
-            frame_of(config_of(), small_config(objective), objective_of(objective), 50, bare)
+            build_frame(config_of(), small_config(objective), objective_of(objective), 50, bare)
             == frame
         )
 
@@ -687,7 +689,7 @@ def test_an_epoch_takes_every_item_once_in_batches_of_like_length() -> None:
         Item((Row((1,) * length, (0,) * length, length - 1),), n)
         for n, length in enumerate(rng.integers(3, 60, size=1003))
     ]
-    batches = batches_of(items, 8, seed=1, epoch=2)
+    batches = make_batches(items, 8, seed=1, epoch=2)
     assert sorted(np.concatenate(batches).tolist()) == list(range(1003))
     assert [len(batch) for batch in batches] == [8] * 125 + [3]
     lengths = np.array([len(item.rows[0].ids) for item in items])
@@ -698,6 +700,6 @@ def test_an_epoch_takes_every_item_once_in_batches_of_like_length() -> None:
     # Neither short nor long ones come first, and another epoch has another order.
     means = np.array([lengths[batch].mean() for batch in batches[:-1]])
     assert abs(np.corrcoef(means, np.arange(125))[0, 1]) < 0.3
-    again, other = (batches_of(items, 8, seed=1, epoch=epoch) for epoch in (2, 3))
+    again, other = (make_batches(items, 8, seed=1, epoch=epoch) for epoch in (2, 3))
     assert all((a == b).all() for a, b in zip(batches, again, strict=True))
     assert any((a != b).any() for a, b in zip(batches, other, strict=True))

@@ -16,7 +16,7 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, Scores, Split, TaskData, finetune, loop
 from rungwise.finetune.batches import collate
-from rungwise.finetune.learning import in_force
+from rungwise.finetune.learning import measure_settings
 from rungwise.finetune.loop import add_gradients, build
 from rungwise.finetune.scoring import class_weights, loss_sums
 from rungwise.sweep.draws import check_values
@@ -188,7 +188,7 @@ def test_an_auxiliary_language_model_adds_its_share_row_by_row(kind: Kind) -> No
         by_hand += [
             -torch.stack([log_TV[t - 1, row.ids[t]] for t in range(1, len(row.ids))]).mean()
         ]
-    mean = float(torch.stack(by_hand).mean())
+    mean = torch.stack(by_hand).mean().item()
     assert losses[1][0] - losses[0][0] == pytest.approx(0.3 * mean, rel=1e-9)
 
 
@@ -263,7 +263,7 @@ def test_values_in_force_are_those_that_rows_have_room_for(
 ) -> None:
     data = toy_data(kind)
     data.splits["test"].items.append(data.splits["test"].items[0])  # a second window
-    found = in_force(config_of(**drawn), data, None, 1, torch.device("cpu"))
+    found = measure_settings(config_of(**drawn), data, None, 1, torch.device("cpu"))
     assert found == dict.fromkeys(drawn, longest)
 
 

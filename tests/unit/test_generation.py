@@ -18,7 +18,7 @@ from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.finetune import FinetuneConfig, Split, TaskData, TaskModel, evaluate, finetune
-from rungwise.finetune.data import check, frame_of
+from rungwise.finetune.data import build_frame, check
 from rungwise.finetune.heads import Rows
 from rungwise.finetune.loop import build
 from rungwise.finetune.scoring import outputs
@@ -70,7 +70,7 @@ def data_of(kind: str, tokenizer: Tokenizer, config: FinetuneConfig, **sizes: An
     family, objective = small_config(kind, **sizes), objective_of(kind)
     torch.manual_seed(0)
     weights = dict(shaken(family.build(V, objective), 0.0).state_dict())
-    frame, examples = frame_of(config, family, objective, V, tokenizer), backwards()
+    frame, examples = build_frame(config, family, objective, V, tokenizer), backwards()
     parts = {"train": examples[80:], "validation": examples[:10], "test": examples[40:80]}
     splits = {
         name: Split(part, task_kind(INFO, config.reading).encode(part, tokenizer, frame))
@@ -258,7 +258,7 @@ def test_what_cannot_be_asked_is_refused(kind: str, keys: dict[str, Any], messag
 def test_other_formats_are_refused_with_a_reason(letters: Tokenizer, tmp_path: Path) -> None:
     config = config_of()
     model = build(config, data_of("mlm", letters, config))
-    frame = frame_of(config, model.model_config, model.objective, V, letters)
+    frame = build_frame(config, model.model_config, model.objective, V, letters)
     letters.save(str(tmp_path / "words"))
     with pytest.raises(ConfigError, match="token by token"):
         export_onnx(model, letters, frame, tmp_path)

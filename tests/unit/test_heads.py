@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rungwise.finetune.bilstm import BiLstm
 from rungwise.finetune.heads import (
     ChoiceHead,
     HeadedEncoder,
@@ -22,8 +21,8 @@ from rungwise.finetune.heads import (
     last_token,
     mean_over_tokens,
 )
-from rungwise.finetune.mixing import ScalarMix
 from rungwise.finetune.scoring import loss_sums
+from rungwise.finetune.tops import BiLstm, ScalarMix
 from tests.small_models import VOCAB_SIZE, objective_of, shaken, small_config
 
 KINDS = ("mlm_nsp", "left_to_right", "causal", "bidirectional")

@@ -10,7 +10,7 @@ the evaluation call the same functions.
 """
 
 from rungwise.finetune.config import FinetuneConfig
-from rungwise.finetune.data import Split, TaskData, check, check_task, frame_of, load_data
+from rungwise.finetune.data import Split, TaskData, build_frame, check, check_task, load_data
 from rungwise.finetune.loop import OnEpoch, finetune
 from rungwise.finetune.model import DESCRIPTION, TaskModel, describe, restore
 from rungwise.finetune.scoring import Scores, evaluate, outputs
@@ -23,12 +23,12 @@ __all__ = [
     "Split",
     "TaskData",
     "TaskModel",
+    "build_frame",
     "check",
     "check_task",
     "describe",
     "evaluate",
     "finetune",
-    "frame_of",
     "load_data",
     "outputs",
     "restore",

@@ -20,7 +20,7 @@ from rungwise.finetune.model import TaskModel
 from rungwise.models.device import own_devices
 
 
-def devices_of(model: TaskModel) -> list[torch.device]:
+def model_devices(model: TaskModel) -> list[torch.device]:
     """Return the devices of this process if `model` is on the first of them, else its own."""
     devices = own_devices()
     return devices if devices[0] == model.device else [model.device]

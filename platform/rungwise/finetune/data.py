@@ -75,7 +75,7 @@ def load_data(
             f"{tokenizer.folder.uri}: expected the {vocab_size} tokens of the pretrained model, "
             f"found {size}; give the tokenizer that the model was trained with"
         )
-    frame = frame_of(config, model, objective, vocab_size, splitter)
+    frame = build_frame(config, model, objective, vocab_size, splitter)
     examples = {name: read_examples(task, name) for name in SPLITS}
     examples |= {
         noise_split(rate): add_errors(examples["test"], rate, _NOISE_SEED) for rate in noise
@@ -88,7 +88,7 @@ def load_data(
     return TaskData(info, splits, model, objective, vocab_size, weights, splitter)
 
 
-def frame_of(
+def build_frame(
     config: FinetuneConfig,
     model: Family,
     objective: Objective,
@@ -113,7 +113,7 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
     encoder = _outline(model, objective)
     if info.kind == "generation":
         encoder.write()
-    pools = info.kind in (*OF_TEXT, "choice")
+    pools = task_kind(info).head in ("sequence", "choice")
     if pools and config.pooling == "cls" and encoder.causal and config.top.kind == "linear":
         raise ConfigError(
             f"finetune.pooling is cls, but a {model.kind} pretrained on {objective.name} reads "
@@ -165,7 +165,7 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
     """Raise ConfigError, naming the key, for settings that do not fit this task."""
     of_text = info.kind in OF_TEXT
     tags = info.kind == "tagging" and (not info.labels or marks_spans(info.labels))
-    for key, fits, meant in (
+    for key, fits, purpose in (
         ("pairs", of_text and info.pair, "pairs of texts"),
         (
             "class_weights",
@@ -182,7 +182,7 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
         value = getattr(config, key)
         if value != getattr(_USUAL, key) and not fits:
             raise ConfigError(
-                f"finetune.{key} is {str(value).lower()}, which is for {meant}, found a task of "
+                f"finetune.{key} is {str(value).lower()}, which is for {purpose}, found a task of "
                 f"{info.kind}; leave it out"
             )
     if config.windows and config.pairs == "apart":

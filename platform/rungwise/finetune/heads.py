@@ -33,8 +33,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from rungwise.finetune.bilstm import BiLstm
-from rungwise.finetune.mixing import ScalarMix
+from rungwise.finetune.tops import BiLstm, ScalarMix
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import initialise
 from rungwise.tasks.kinds.kind import Pairs

@@ -1,27 +1,15 @@
-"""Learning rates per layer, settings in force, and the state that can be saved after an epoch.
-
-A state is safetensors with the names of a pretraining checkpoint: `model/NAME`,
-`optimizer/PARAMETER/KEY`, and `epoch`, the number done; with `best_epoch` also the best weights
-(kept.py). It has no generator state: the order depends on seed and epoch, dropout on seed and step.
-It has no learning rate, so that population based training can resume with other settings.
-"""
+"""Learning rates per layer, and settings as measured."""
 
 from __future__ import annotations
 
-import safetensors.torch
 import torch
 
-from rungwise.core.errors import UserError
 from rungwise.finetune.config import DiscriminativeAdaptation, FinetuneConfig
 from rungwise.finetune.data import TaskData
-from rungwise.finetune.kept import Kept
 from rungwise.finetune.model import TaskModel
 from rungwise.models.device import multiplies_bfloat16
-from rungwise.tasks.kinds.examples import OF_TEXT
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.generation import longest_target
-from rungwise.training.state import RunState
-
-_EPOCH = "epoch"
 
 
 def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, float]:
@@ -53,7 +41,7 @@ def thaw(model: TaskModel, config: FinetuneConfig, epoch: int) -> None:
             parameter.requires_grad_(number >= waiting)
 
 
-def effective(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+def measure_rates(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Return the highest learning rates in the optimizer now, by config key.
 
     For a fixed encoder `learning_rate` is the head's, as nothing else learns.
@@ -66,7 +54,7 @@ def effective(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, f
     }
 
 
-def in_force(
+def measure_settings(
     config: FinetuneConfig,
     data: TaskData,
     weights: torch.Tensor | None,
@@ -86,54 +74,17 @@ def in_force(
     answers = {"span": config.max_answer_tokens}
     if kind == "generation":
         answers = {kind: longest_target(longest, config.max_answer_tokens)}
-    found = {
+    values = {
         "accumulation": parts,
         "auxiliary_language_model": config.auxiliary_language_model,
         "best_epoch": config.epochs > 1,
         "bfloat16": multiplies_bfloat16(device),
         "class_weights": weights is not None and bool((weights != 1).any()),
         "max_answer_tokens": answers.get(kind, 0),
-        "pooling": kind in (*OF_TEXT, "choice"),
+        "pooling": task_kind(data.info).head in ("sequence", "choice"),
         "windows": windows,
         # No window begins more than half a window after the one before.
         "stride": min(config.stride, (longest - marks) // 2) if windows else 0,
     }
     usual = FinetuneConfig()
-    return {k: float(v) for k, v in found.items() if getattr(config, k) != getattr(usual, k)}
-
-
-def take_state(
-    model: TaskModel, optimizer: torch.optim.Optimizer, epoch: int, kept: Kept | None = None
-) -> bytes:
-    """Return everything needed to resume after `epoch` epochs."""
-    tensors = RunState(model, (optimizer,)).tensors() | {_EPOCH: torch.tensor(epoch)}
-    tensors |= {} if kept is None else kept.tensors()
-    return safetensors.torch.save({name: t.detach().clone() for name, t in tensors.items()})
-
-
-@torch.no_grad()
-def put_state(
-    model: TaskModel, optimizer: torch.optim.Optimizer, state: bytes
-) -> tuple[int, Kept | None]:
-    """Load `state`. Returns the number of epochs done, and the best epoch if one was kept.
-
-    Raises UserError for the state of another model.
-    """
-    tensors = safetensors.torch.load(state)
-    parameters = dict(model.named_parameters())
-    for name, tensor in model.state_dict().items():
-        saved = tensors.get(f"model/{name}")
-        if saved is None or saved.shape != tensor.shape:
-            raise UserError(
-                f"the saved state is of another model: expected {name} with the shape "
-                f"{list(tensor.shape)}, found {None if saved is None else list(saved.shape)}; what "
-                "goes on from a state must keep finetune.top, finetune.adaptation and the encoder"
-            )
-        tensor.copy_(saved)
-    for key, value in tensors.items():
-        kind, _, rest = key.partition("/")
-        if kind == "optimizer":
-            name, _, moment = rest.rpartition("/")
-            parameter = parameters[name]
-            optimizer.state[parameter][moment] = value.to(parameter.device)
-    return int(tensors[_EPOCH]), Kept.from_tensors(tensors)
+    return {k: float(v) for k, v in values.items() if getattr(config, k) != getattr(usual, k)}

@@ -33,15 +33,12 @@ from rungwise.core.errors import UserError
 from rungwise.core.randomness import bits
 from rungwise.finetune.batches import ItemBatch, collate
 from rungwise.finetune.config import FinetuneConfig, LoraAdaptation
-from rungwise.finetune.copies import Copies, devices_of
+from rungwise.finetune.copies import Copies, model_devices
 from rungwise.finetune.data import TaskData, check
-from rungwise.finetune.kept import Kept
 from rungwise.finetune.learning import (
-    effective,
-    in_force,
     learning_rate_shares,
-    put_state,
-    take_state,
+    measure_rates,
+    measure_settings,
     thaw,
 )
 from rungwise.finetune.lora import adapt, merge
@@ -53,6 +50,7 @@ from rungwise.finetune.scoring import (
     logits_and_states,
     loss_sums,
 )
+from rungwise.finetune.state import Best, load_state, save_state
 from rungwise.models.device import keep_freed_memory, own_devices, seed_generators
 from rungwise.tasks.kinds.items import Item
 from rungwise.training.optimizer import (
@@ -89,8 +87,8 @@ def finetune(
 
     The validation split is scored after the last epoch, and after every epoch for `best_epoch` and
     `on_epoch`. `on_epoch` then gets `loss`, the metrics, and under `effective/KEY` settings as
-    measured: the peak learning rates, the size of the first batch, and those of `in_force`. With
-    `best_epoch` it also gets `kept/epoch`, `kept/score` and `kept/loss` of the weights kept so far.
+    measured: the peak learning rates, the size of the first batch, and `measure_settings`. With
+    `best_epoch` it also gets `kept/epoch`, `kept/score` and `kept/loss` of the best weights so far.
     `start` is a state to resume from, with the same result as without the interruption. Raises
     ConfigError for impossible settings, UserError for a loss that is not finite.
     """
@@ -99,7 +97,7 @@ def finetune(
     torch.manual_seed(seed)
     # Draw the weights on the CPU, so that they depend on the seed and not on the device.
     model = build(config, data).to(own_devices()[0])
-    devices = devices_of(model)
+    devices = model_devices(model)
     optimizer_config = OptimizerConfig(
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
@@ -110,20 +108,20 @@ def finetune(
     steps_per_epoch = -(-len(items) // config.batch_size)
     total_steps = steps_per_epoch * config.epochs
     rates = [learning_rate_at(step, total_steps, optimizer_config) for step in range(total_steps)]
-    done, kept = (0, None) if start is None else put_state(model, optimizer, start)
-    highest = max(rates[done * steps_per_epoch :], default=0.0)
+    first_epoch, best = (0, None) if start is None else load_state(model, optimizer, start)
+    highest = max(rates[first_epoch * steps_per_epoch :], default=0.0)
     weights = None
     if config.class_weights:
         targets = [item.target for item in items]
         weights = class_weights(data.info.kind, targets, len(data.info.labels)).to(model.device)
     measured: dict[str, float] = {}
-    for epoch in range(done, config.epochs):
+    for epoch in range(first_epoch, config.epochs):
         model.train()
         thaw(model, config, epoch)
-        for number, chosen in enumerate(batches_of(items, config.batch_size, seed, epoch)):
+        for number, indices in enumerate(make_batches(items, config.batch_size, seed, epoch)):
             step = epoch * steps_per_epoch + number
-            passes = min(config.accumulation, len(chosen))
-            parts = np.array_split(chosen, min(passes * len(devices), len(chosen)))
+            passes = min(config.accumulation, len(indices))
+            parts = np.array_split(indices, min(passes * len(devices), len(indices)))
             batches = [
                 collate([items[index] for index in part], data.info.kind).to(device)
                 for part, device in zip(parts, itertools.cycle(devices), strict=False)
@@ -134,11 +132,11 @@ def finetune(
             if rates[step] == highest:
                 # A training that resumes past the peak never reaches it, so scale what is in force.
                 to_peak = config.learning_rate / highest
-                in_use = effective(model, optimizer)
-                measured |= {key: to_peak * value for key, value in in_use.items()}
+                now = measure_rates(model, optimizer)
+                measured |= {key: to_peak * value for key, value in now.items()}
             if "batch_size" not in measured:
-                measured |= {"batch_size": len(chosen)}
-                measured |= in_force(config, data, weights, passes, model.device)
+                measured |= {"batch_size": len(indices)}
+                measured |= measure_settings(config, data, weights, passes, model.device)
             loss = add_gradients(model, batches, weights, devices)
             if not math.isfinite(loss):
                 raise UserError(
@@ -155,15 +153,15 @@ def finetune(
         metrics |= {f"effective/{key}": value for key, value in measured.items()}
         if config.best_epoch:
             score = scores.metrics[data.info.metric]
-            kept = Kept.better(kept, epoch + 1, score, scores.loss, model)
-            metrics |= kept.told()
+            best = Best.better(best, epoch + 1, score, scores.loss, model)
+            metrics |= best.metrics
         if on_epoch is not None:
             on_epoch(
-                epoch + 1, metrics, functools.partial(take_state, model, optimizer, epoch + 1, kept)
+                epoch + 1, metrics, functools.partial(save_state, model, optimizer, epoch + 1, best)
             )
-    if kept is not None:
-        model.load_state_dict(kept.weights)
-    if kept is not None or done >= config.epochs:
+    if best is not None:
+        model.load_state_dict(best.weights)
+    if best is not None or first_epoch >= config.epochs:
         calibrate_and_score(model, data)
     merge(model.encoder)
     return model.eval()
@@ -184,7 +182,7 @@ def add_gradients(
     rows = sum(len(part.ids) for part in parts)
     share = model.config.auxiliary_language_model
 
-    def loss_of(model: TaskModel, part: ItemBatch) -> Tensor:
+    def compute_loss(model: TaskModel, part: ItemBatch) -> Tensor:
         assert part.targets is not None, "a training split has targets"
         logits, states_RTE = logits_and_states(model, part)
         of_classes = None if weights is None else weights.to(logits.device)
@@ -198,13 +196,13 @@ def add_gradients(
     for start in range(0, len(parts), len(devices)):
         copies = Copies(model)
         placed = zip(devices, parts[start:], strict=False)
-        losses = [copies.call(device, loss_of, part) for device, part in placed]
+        losses = [copies.call(device, compute_loss, part) for device, part in placed]
         torch.autograd.backward(losses)
         mean += sum(loss.item() for loss in losses)
     return mean
 
 
-def batches_of(
+def make_batches(
     items: Sequence[Item], batch_size: int, seed: int, epoch: int
 ) -> list[NDArray[np.int64]]:
     """Return the items of each batch of an epoch: each once, those of a batch of similar length.
@@ -218,8 +216,8 @@ def batches_of(
     pools = np.arange(len(order)) // (_POOL_BATCHES * batch_size)
     order = order[np.lexsort((lengths, pools))]
     full = len(order) // batch_size
-    cut = [order[n * batch_size : (n + 1) * batch_size] for n in range(full)]
-    shuffled = [cut[n] for n in np.argsort(bits(seed, epoch, _BATCHES, np.arange(full)))]
+    batches = [order[n * batch_size : (n + 1) * batch_size] for n in range(full)]
+    shuffled = [batches[n] for n in np.argsort(bits(seed, epoch, _BATCHES, np.arange(full)))]
     rest = order[full * batch_size :]
     return [*shuffled, rest] if len(rest) else shuffled
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
-from rungwise.finetune.bilstm import BiLstm
 from rungwise.finetune.config import BilstmTop, FeaturesAdaptation, FinetuneConfig
 from rungwise.finetune.heads import (
     ChoiceHead,
@@ -24,11 +23,12 @@ from rungwise.finetune.heads import (
     SpanHead,
     TokenHead,
 )
-from rungwise.finetune.mixing import ScalarMix
+from rungwise.finetune.tops import BiLstm, ScalarMix
 from rungwise.models.config import model_config
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.encoders import new_tokens_of
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo
 
 DESCRIPTION = "model.json"  # file name of `describe`, beside the weights
@@ -102,29 +102,27 @@ class TaskModel(HeadedEncoder):
             family = self.model_config
             assert isinstance(family, LayeredFamily)
             table_VD, bias_V = family.output_weights(self.objective, self.vocab_size, pretrained)
-            linear, known = self.head.linear, slice(self.vocab_size)
+            linear, words = self.head.linear, slice(self.vocab_size)
             if table_VD.shape[1] == linear.in_features:
-                linear.weight[known] = table_VD
-                linear.bias[known] = 0.0 if bias_V is None else bias_V
+                linear.weight[words] = table_VD
+                linear.bias[words] = 0.0 if bias_V is None else bias_V
 
 
 def _head(
     config: FinetuneConfig, info: TaskInfo, width: int, pooler: bool, num_tokens: int
 ) -> Head:
-    match info.kind:
-        case "classification" | "multilabel" | "regression":
-            outputs = 1 if info.kind == "regression" else len(info.labels)
+    outputs = num_tokens if info.kind == "generation" else max(1, len(info.labels))
+    match task_kind(info).head:
+        case "sequence":
             return SequenceHead(
                 width, outputs, config.pooling, config.dropout, pooler, config.pairs
             )
-        case "tagging":
-            return TokenHead(width, len(info.labels), config.dropout)
+        case "token":
+            return TokenHead(width, outputs, config.dropout)
         case "span":
             return SpanHead(width)
         case "choice":
             return ChoiceHead(width, config.pooling, config.dropout, pooler)
-        case "generation":
-            return TokenHead(width, num_tokens, config.dropout)
 
 
 def describe(model: TaskModel) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rungwise.finetune.batches import ItemBatch, collate
-from rungwise.finetune.copies import Copies, devices_of
+from rungwise.finetune.copies import Copies, model_devices
 from rungwise.finetune.data import TaskData
 from rungwise.finetune.model import TaskModel
 from rungwise.models.device import multiplies_bfloat16
@@ -87,7 +87,7 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
     kind = model.info.kind
     outputs: list[Output | None] = [None] * len(items)
     total, count = 0.0, 0
-    devices = devices_of(model)
+    devices = model_devices(model)
     copies = Copies(model)
     by_length = list(_by_length(items))
     for start in range(0, len(by_length), len(devices)):
@@ -98,7 +98,7 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
         ]
         # Start the work of all devices before waiting for the first.
         placed = zip(devices, batches, strict=False)
-        answers = [copies.call(device, logits_of, batch) for device, batch in placed]
+        answers = [copies.call(device, compute_logits, batch) for device, batch in placed]
         for places, chunk, batch, logits in zip(together, chunks, batches, answers, strict=True):
             for place, output in zip(places, _split(model, logits.cpu(), chunk), strict=True):
                 outputs[place] = output
@@ -154,9 +154,11 @@ def _written(model: TaskModel, items: Sequence[Item]) -> list[Output]:
     unended = list(range(len(items)))
     for _ in range(longest_target(config.sequence_length, config.max_answer_tokens)):
         rows = [_with(items[n].rows[0], texts[n]) for n in unended]
-        asked = [Item((row,), n, places=(len(row.ids) - 1,)) for n, row in enumerate(rows)]
-        batch = collate(asked, "generation").to(model.device)
-        for n, token in zip(unended, logits_of(model, batch).argmax(dim=1).tolist(), strict=True):
+        unknown = [Item((row,), n, places=(len(row.ids) - 1,)) for n, row in enumerate(rows)]
+        batch = collate(unknown, "generation").to(model.device)
+        for n, token in zip(
+            unended, compute_logits(model, batch).argmax(dim=1).tolist(), strict=True
+        ):
             texts[n].append(token)
         unended = [n for n in unended if texts[n][-1] != ends[n]]
         if not unended:
@@ -171,7 +173,7 @@ def _with(row: Row, written: Sequence[int]) -> Row:
     return Row((*ids, *written), (*segments, *[1] * len(written)), row.second)
 
 
-def logits_of(model: TaskModel, batch: ItemBatch) -> Tensor:
+def compute_logits(model: TaskModel, batch: ItemBatch) -> Tensor:
     """Return the logits of a batch on the device of the model, in float32."""
     return logits_and_states(model, batch)[0]
 
@@ -218,11 +220,11 @@ def class_weights(kind: Kind, targets: Sequence[Any], num_classes: int) -> Tenso
     """Return N / (K · N_c) for each class (C,), of N targets in the K classes that occur:
     scikit-learn's `balanced` (King & Zeng 2001, "Logistic regression in rare events data"). 1 for a
     class without targets. Each label of multilabel is two classes, absent and present: (2, C)."""
-    given = torch.tensor(targets)
+    targets_N = torch.tensor(targets)
     if kind == "multilabel":
-        counts = torch.stack(((given == 0).sum(dim=0), given.sum(dim=0)))
+        counts = torch.stack(((targets_N == 0).sum(dim=0), targets_N.sum(dim=0)))
     else:
-        counts = torch.bincount(given, minlength=num_classes)
+        counts = torch.bincount(targets_N, minlength=num_classes)
     weights = counts.sum(dim=0) / (counts.count_nonzero(dim=0) * counts)
     return torch.where(counts > 0, weights, 1.0)
 

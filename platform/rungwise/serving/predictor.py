@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune import DESCRIPTION, frame_of, outputs, restore
+from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
 from rungwise.models.device import own_devices
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example
@@ -47,7 +47,7 @@ class Predictor:
         self.info = self.model.info
         self._has_warned = quiet
         self.tokenizer = tokenizer
-        self.frame = frame_of(
+        self.frame = build_frame(
             self.model.config,
             self.model.model_config,
             self.model.objective,

@@ -3,7 +3,7 @@
     by_centroid     class whose mean vector has the highest cosine
     by_neighbours   vote of the k nearest training vectors by cosine
     by_line         logistic regression on standardised vectors
-    by_mix          logistic regression on a learned mean of all layers (finetune/mixing.py)
+    by_mix          logistic regression on a learned mean of all layers (finetune/tops.py)
 
 Classes are numbered by frequency, 0 the most frequent. Ties, as between the equal vectors of a
 static rung, go to the more frequent class. Everything is deterministic.
@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from rungwise.finetune.mixing import ScalarMix
+from rungwise.finetune.tops import ScalarMix
 
 Vectors = NDArray[np.floating]
 Classes = NDArray[np.int64]

@@ -1,0 +1,79 @@
+"""What may stand between the layers of an encoder and a head: a BiLSTM, a learned mean of layers.
+
+Devlin et al. 2019 (arXiv:1810.04805) add a BiLSTM with random weights to the left-to-right model
+(table 5, "+ BiLSTM") and to the fixed features of BERT (section 5.3).
+
+The mean is that of Peters et al. 2018 ("Deep contextualized word representations",
+arXiv:1802.05365, equation 1):
+
+    mixed = gamma · sum over l of softmax(s)_l · layer_l
+
+`s` starts at 0, so the mix starts as the plain mean, and gamma at 1. Weight decay pulls s back to
+that start, as does the L2 term of their section 3.3. The weights show which layers a task reads.
+Layers may be normalised first (their section 3.2), each vector to mean 0 and variance 1 (Ba et al.
+2016, arXiv:1607.06450), so that a weight better shows how much of a layer is read.
+
+Shapes: B batch, T sequence, E width of a state, H hidden size of one direction, K layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+
+class BiLstm(nn.Module):
+    """A BiLSTM. `dropout` applies between layers only: the head drops out its inputs itself."""
+
+    def __init__(self, width: int, hidden_size: int, num_layers: int, dropout: float) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(
+            width,
+            hidden_size,
+            num_layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=dropout if num_layers > 1 else 0.0,
+        )
+
+    def forward(self, states_BTE: Tensor, lengths_B: Tensor | None) -> Tensor:
+        """Return (B, T, 2H), zeros at padding. `lengths_B` is None if no row is padded."""
+        if lengths_B is None:
+            return self.lstm(states_BTE)[0]
+        # Pack, as the right-to-left direction would otherwise begin with the padding.
+        packed = pack_padded_sequence(
+            states_BTE, lengths_B.cpu(), batch_first=True, enforce_sorted=False
+        )
+        out_BTH, _ = pad_packed_sequence(
+            self.lstm(packed)[0], batch_first=True, total_length=states_BTE.shape[1]
+        )
+        assert isinstance(out_BTH, torch.Tensor)
+        return out_BTH
+
+
+class ScalarMix(nn.Module):
+    """The mix of `num_layers` tensors of one shape; the embeddings count as a layer."""
+
+    def __init__(self, num_layers: int, layer_norm: bool = False) -> None:
+        super().__init__()
+        self.layer_norm = layer_norm
+        self.scores = nn.Parameter(torch.zeros(num_layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        """Return (B, T, E) from K tensors (B, T, E)."""
+        shares_K = self.scores.softmax(dim=0)
+        mixed = torch.zeros_like(layers[0])
+        for share, layer in zip(shares_K, layers, strict=True):
+            if self.layer_norm:
+                layer = functional.layer_norm(layer, layer.shape[-1:])
+            mixed = mixed + share * layer
+        return self.gamma * mixed
+
+    def shares(self) -> tuple[float, ...]:
+        """Return the current weights of the layers; they sum to 1."""
+        return tuple(self.scores.softmax(dim=0).tolist())
