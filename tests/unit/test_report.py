@@ -24,8 +24,8 @@ from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
+from rungwise.report.sections.examples import choose_specimen
 from rungwise.report.sections.findings import describe_training
-from rungwise.report.sections.specimen import choose_specimen
 from rungwise.report.writing import ReportSummary
 from rungwise.tokenizer import (
     CLS_ID,
@@ -262,7 +262,7 @@ def test_text_of_documents_and_labels_is_escaped(
 def test_pictures_are_pictures(written: tuple[Page, ReportSummary, Path]) -> None:
     _, summary, path = written
     names = [name for name in summary.show if name.endswith(".png")]
-    assert len(names) == 9
+    assert len(names) == 8
     for name in names:
         with Image.open(path / name) as picture:
             picture.verify()

@@ -183,7 +183,7 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
     assert [last[key] for key in ("step", "sequence_length", "mlm_loss")] == ["20", "512", "5.478"]
     # Of 2,000 tokens.
     assert "books6,5431.5k75.0%1.25<wiki>32150025.0%3.50" in "".join(page.words.split())
-    assert (tmp_path / "page" / "shares.png").read_bytes() != speed_plots.draw_shares(run)
+    assert (tmp_path / "page" / "speed.png").read_bytes() != speed_plots.draw_tokens_per_second(run)
     unmarked = _loss(plain["pretrain"])
     assert (tmp_path / "page" / "loss.png").read_bytes() != unmarked
     # One length is no change.
@@ -206,7 +206,7 @@ def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_pat
     page, summary = written_page(made, tmp_path / "page")
     assert page.ids == {"result", "use", "passage", "continuations", "time", "origin"}
     assert all(link.removeprefix("#") in page.ids for link in page.links)
-    assert not {"loss.png", "speed.png", "shares.png", "training.csv"} & set(summary.show)
+    assert not {"loss.png", "speed.png", "training.csv"} & set(summary.show)
     assert "fitted on 2.0 k tokens" in page.words.replace("\xa0", " ")
     assert "2.345" in page.words
 

@@ -121,7 +121,6 @@ def draw_plots(content: Content) -> dict[str, bytes]:
         if content.objective.pair:
             plots["pair"] = pretraining.draw_pair_task(run, content.objective.pair)
         plots["speed"] = speed_plots.draw_tokens_per_second(run)
-        plots["shares"] = speed_plots.draw_shares(run)
     if results := content.comparison:
         for task in results.tasks:
             plots[f"scores-{task.name}"] = comparison.draw_scores(task, results.looks)

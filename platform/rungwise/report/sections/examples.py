@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from rungwise.core.stages.artifact import Artifact, find_input
@@ -19,6 +20,7 @@ from rungwise.evaluation.page.generation import Continuation, choose_prompts, co
 from rungwise.evaluation.page.neighbours import Neighbours, neighbours_of_text
 from rungwise.evaluation.page.spelling import token_text
 from rungwise.evaluation.page.surprise import ContextRange, Passage
+from rungwise.instances.kind import PieceKind, ShownRow
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.trained.capabilities import (
@@ -29,10 +31,32 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.pretraining.config import PretrainConfig
 from rungwise.pretraining.pretrained import load_model, trained_config
-from rungwise.report.sections.specimen import Specimen, choose_specimen
 from rungwise.training.config import GradientConfig
 
 _NEAREST = 6  # neighbours shown per word
+_CANDIDATES = 256  # of the specimen
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One position. `original` is the token to predict, None if there is none."""
+
+    text: str
+    kind: PieceKind
+    segment: int
+    original: str | None
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """One instance. `answer` is its pair label in words, empty without one."""
+
+    instance: int
+    pieces: tuple[Piece, ...]
+    answer: str
+
+    def count(self, kind: PieceKind) -> int:
+        return sum(piece.kind == kind for piece in self.pieces)
 
 
 @dataclass(frozen=True)
@@ -102,6 +126,32 @@ def gather_examples(
         tuple(results),
         tuple(continuations),
     )
+
+
+def choose_specimen(reader: InstanceReader, tokenizer: Tokenizer, seed: int) -> Specimen:
+    """The first instance whose masking has all three outcomes ([MASK], a random token, kept), or
+    the first of all if the first 256 have none such; masked as in validation."""
+    count = min(_CANDIDATES, len(reader))
+    batch = held_out.read_as_validated(reader, np.arange(count), seed)
+
+    def row_at(row: int) -> ShownRow:
+        return reader.config.show(batch, row, reader.vocabulary, str)
+
+    outcomes = {"masked", "random", "kept"}
+    instance = next(
+        (row for row in range(count) if outcomes <= {piece.kind for piece in row_at(row).pieces}), 0
+    )
+    row = row_at(instance)
+    pieces = (
+        Piece(
+            token_text(tokenizer, piece.token),
+            piece.kind,
+            piece.segment,
+            None if piece.original is None else token_text(tokenizer, piece.original),
+        )
+        for piece in row.pieces
+    )
+    return Specimen(instance, tuple(pieces), row.answer)
 
 
 def _validation(settings: PretrainConfig) -> tuple[int, int]:
