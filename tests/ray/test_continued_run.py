@@ -32,7 +32,7 @@ from rungwise.tasks.kinds.examples import (
     Text,
     write_examples,
 )
-from rungwise.training.feed import held_out_batches, open_source
+from rungwise.training.feed import Source, held_out_batches
 from tests.conftest import made_up_sentences, small_recipe, write_corpus, write_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
@@ -89,7 +89,7 @@ def mlm_loss(pretrain: Artifact, instances: Artifact, split: str) -> float:
     """Nats a masked token of the instances of a split, at most 2000 of them."""
     model = load_module(pretrain)
     objective = trained_config(pretrain).objective
-    batches = held_out_batches(open_source(instances, split, 1 << 30, False), 2000, 0, 1, 64, 0)
+    batches = held_out_batches(Source(InstanceReader(instances, split, 1 << 30)), 2000, 0, 1, 64, 0)
     total = sum(objective(model, batch).packed()[:2, 0] for batch in batches)
     assert isinstance(total, torch.Tensor)
     return float(total[0] / total[1])

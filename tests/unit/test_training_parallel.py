@@ -18,7 +18,7 @@ from rungwise.pretraining.gradient import check_fit
 from rungwise.training import parallel
 from rungwise.training.config import GradientFit
 from rungwise.training.curriculum import Turn
-from rungwise.training.feed import bins_of, data_hash, open_source, step_batch
+from rungwise.training.feed import Source, bins_of, data_hash, step_batch
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from tests.small_models import small_model
@@ -230,7 +230,7 @@ def test_micro_batches_of_logical_workers_do_not_depend_on_who_computes_them(
 ) -> None:
     rng = np.random.default_rng(1)
     rows = make_instances(tmp_path / "instances", kind, documents=(40, 7, 20))
-    source = open_source(rows, "train", 1 << 20)
+    source = Source(InstanceReader(rows, "train", 1 << 20))
     order = Turn("instances", 0, rows).order(config())
     for _ in range(30):
         each, world, micro = rng.integers(1, 4), rng.integers(1, 5), rng.integers(1, 9)

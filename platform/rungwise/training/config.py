@@ -23,6 +23,17 @@ from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
 Precision = Literal["float32", "bfloat16", "auto"]
 
 
+# Keys that must keep their default for a model that carries a state, and why.
+_FIXED_BY_STREAMS = {
+    "pretrain.order.window_instances": "it reads contiguous text, which no window permutes",
+    "pretrain.order.lanes": "it has as many streams as pretrain.global_batch_size",
+    "pretrain.order.weights": "its streams are the text as it stands",
+    "pretrain.order.epochs": "its streams are the text as it stands",
+    "compute.parallel": "it has no Transformer blocks to share out",
+    "compute.recompute_activations": "it has no Transformer blocks to recompute",
+}
+
+
 class OutlierConfig(Config):
     """Which steps to leave out. They are compared with the medians of the hundred steps before."""
 
@@ -133,35 +144,12 @@ class GradientConfig(Fitting):
                 f"{objective.name} compares the texts of a batch; raise it to 2 or more"
             )
         if isinstance(model, StatefulFamily):
-            self._check_lanes(model, compute)
+            self._check_streams(model, compute)
 
-    def _check_lanes(self, model: Family, compute: ComputeConfig) -> None:
-        order, default = self.order, OrderConfig()
-        as_it_stands = "its lanes are the text as it stands"
-        no_blocks = "it has no Transformer blocks to"
-        for key, value, only, reason in (
-            (
-                "pretrain.order.window_instances",
-                order.window_instances,
-                default.window_instances,
-                "it reads contiguous text, which no window permutes",
-            ),
-            (
-                "pretrain.order.lanes",
-                order.lanes,
-                default.lanes,
-                "it has as many lanes as pretrain.global_batch_size",
-            ),
-            ("pretrain.order.weights", order.weights, default.weights, as_it_stands),
-            ("pretrain.order.epochs", order.epochs, default.epochs, as_it_stands),
-            ("compute.parallel", compute.parallel, "ddp", f"{no_blocks} share out"),
-            (
-                "compute.recompute_activations",
-                compute.recompute_activations,
-                False,
-                f"{no_blocks} recompute",
-            ),
-        ):
+    def _check_streams(self, model: Family, compute: ComputeConfig) -> None:
+        for key, reason in _FIXED_BY_STREAMS.items():
+            block, field = self.order if ".order." in key else compute, key.rpartition(".")[2]
+            value, only = getattr(block, field), type(block).model_fields[field].default
             if value != only:
                 raise ConfigError(
                     f"{key} is {value}, but model.kind {model.kind} carries a state from block to "
@@ -196,44 +184,35 @@ class GradientConfig(Fitting):
         return next((key for key in keys if getattr(self, key) is not None), None)
 
     @model_validator(mode="after")
-    def _reaches_its_end(self) -> GradientConfig:
-        ends = self.ends_early
-        if self.longer_share is not None and ends:
-            raise ValueError(
-                f"longer_share {self.longer_share} is a share of the steps, and {ends} could "
-                f"end the run before the longer instances; set longer_share or {ends} to null"
-            )
-        if self.longer_share is not None and not 0 < self.longer_from < self.steps:
-            unread = "instances" if self.longer_from == 0 else "longer_instances"
-            raise ValueError(
-                f"longer_share {self.longer_share} of steps {self.steps} leaves no step to read "
-                f"{unread}; raise steps, or set longer_share and longer_instances to null"
-            )
-        if isinstance(self.average, LastAverageConfig):
-            if ends:
+    def _fits_its_steps(self) -> GradientConfig:
+        steps, average, schedule = self.steps, self.average, self.optimizer.schedule
+        if self.longer_share is not None:
+            if end := self.ends_early:
                 raise ValueError(
-                    f"average is over the last {self.average.steps} steps, and {ends} could end "
-                    f"the run before them; take average.kind ema, or set {ends} to null"
+                    f"longer_share {self.longer_share} is a share of the steps, and {end} could "
+                    f"end the run before the longer instances; set longer_share or {end} to null"
                 )
-            if self.average.steps > self.steps:
+            if not 0 < self.longer_from < steps:
+                unread = "instances" if self.longer_from == 0 else "longer_instances"
                 raise ValueError(
-                    f"average.steps is {self.average.steps}, more than steps {self.steps}; lower it"
+                    f"longer_share {self.longer_share} of steps {steps} leaves no step to read "
+                    f"{unread}; raise steps, or set longer_share and longer_instances to null"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _has_room_for_its_schedule(self) -> GradientConfig:
-        schedule = self.optimizer.schedule
-        named = (schedule.warmup_steps or 0) + (schedule.decay_steps or 0)
-        if named > self.steps:
+        if isinstance(average, LastAverageConfig):
+            if end := self.ends_early:
+                raise ValueError(
+                    f"average is over the last {average.steps} steps, and {end} could end "
+                    f"the run before them; take average.kind ema, or set {end} to null"
+                )
+            if average.steps > steps:
+                raise ValueError(
+                    f"average.steps is {average.steps}, more than steps {steps}; lower it"
+                )
+        if (schedule.warmup_steps or 0) + (schedule.decay_steps or 0) > steps:
             raise ValueError(
                 f"optimizer.schedule has warmup_steps {schedule.warmup_steps} and decay_steps "
-                f"{schedule.decay_steps}, more than steps {self.steps}; lower them"
+                f"{schedule.decay_steps}, more than steps {steps}; lower them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _whole_lanes(self) -> GradientConfig:
         if self.global_batch_size % self.order.lanes:
             raise ValueError(
                 f"order.lanes {self.order.lanes} does not divide global_batch_size "

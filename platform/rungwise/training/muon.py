@@ -29,7 +29,7 @@ _EPSILON = 1e-7
 _AT_ONCE = 1 << 25  # numbers: a sharded worker gathers whole matrices, which takes memory
 
 
-def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def orthogonalise(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Approximate UVᵀ of each matrix USVᵀ in (N, rows, columns), by Newton-Schulz iterations."""
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if is_tall else matrices
@@ -84,12 +84,12 @@ class Muon(torch.optim.Optimizer):
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
         momentum, _ = local_rows(state["momentum_buffer"])
-        mine, _ = local_rows(gradient)
+        own, _ = local_rows(gradient)
         if self.found_inf is not None:
             # The momentum replaces a non-finite gradient, and so stays unchanged.
-            mine = torch.where(self.found_inf > 0, momentum, mine)
-        momentum.lerp_(mine, 1 - group["momentum"])
-        return _gathered(mine.lerp(momentum, group["momentum"]), parameter)
+            own = torch.where(self.found_inf > 0, momentum, own)
+        momentum.lerp_(own, 1 - group["momentum"])
+        return _gather(own.lerp(momentum, group["momentum"]), parameter)
 
     def _move(self, directions: Mapping[nn.Parameter, Tensor], group: dict[str, Any]) -> None:
         parts = [
@@ -101,28 +101,29 @@ class Muon(torch.optim.Optimizer):
         for number, part in enumerate(parts):
             alike.setdefault(part.shape, []).append(number)
         for shape, numbers in alike.items():
-            made = orthogonalised(torch.stack([parts[number] for number in numbers]), self._dtype)
-            for number, step in zip(numbers, made * (0.2 * math.sqrt(max(shape))), strict=True):
+            whole = torch.stack([parts[number] for number in numbers])
+            steps = orthogonalise(whole, self._dtype) * (0.2 * math.sqrt(max(shape)))
+            for number, step in zip(numbers, steps, strict=True):
                 parts[number] = step
         rate: Any = group["lr"]
         if self.found_inf is not None:
             rate = rate * (1 - self.found_inf)
-        steps = iter(parts)
+        rest = iter(parts)
         for parameter in directions:
             weight, start = local_rows(parameter)
             count = len(self._sizes.get(parameter, (0,)))
-            step = torch.cat([next(steps) for _ in range(count)])[start : start + len(weight)]
+            step = torch.cat([next(rest) for _ in range(count)])[start : start + len(weight)]
             weight.mul_(1 - rate * group["weight_decay"]).sub_(step.to(weight.dtype) * rate)
 
 
-def _gathered(rows: Tensor, parameter: Tensor) -> Tensor:
+def _gather(rows: Tensor, parameter: Tensor) -> Tensor:
     """The whole tensor of which `rows` is a shard, cut as `parameter` is; `rows` if it is not."""
     if not is_sharded(parameter):
         return rows
     from torch.distributed.tensor import DTensor  # a second to import, and most runs do not need it
 
     mesh, shape = parameter.device_mesh, parameter.shape
-    cut = DTensor.from_local(
+    sharded = DTensor.from_local(
         rows, mesh, parameter.placements, shape=shape, stride=parameter.stride()
     )
-    return cut.full_tensor()
+    return sharded.full_tensor()

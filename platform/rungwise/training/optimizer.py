@@ -38,7 +38,7 @@ The last is from Hu et al. 2024 (MiniCPM, arXiv:2404.06395): a run can continue 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -140,9 +140,23 @@ def build_optimizers(
 ) -> Optimizers:
     """The optimizers of the trainable parameters, each in one of them. With `bfloat16`, Muon's
     products use it, as the model's do."""
+    bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
+    width_share = 1.0
+    if config.base_width is not None and bodies:
+        width_share = config.base_width / bodies[0].hidden_size
+    widths = {name: width_share for name, value in model.named_parameters() if value.ndim == 2}
     if isinstance(config, OptimizerConfig):
-        return (build_optimizer(model, config, _width_shares(model, config)),)
+        return (build_optimizer(model, config, widths),)
+    inside = {id(p) for body in bodies for p in body.parameters()}
+    lowest = {id(p) for body in bodies for part in body.levels()[0] for p in part.parameters()}
+    shares: dict[str, float] = {}
+    for name, parameter in model.named_parameters():
+        rate = None if id(parameter) in inside else config.head_learning_rate
+        if id(parameter) in lowest:
+            rate = config.embedding_learning_rate
+        shares[name] = (rate or config.learning_rate) / config.learning_rate * widths.get(name, 1.0)
     hidden = hidden_matrices(model)
+    adamw = build_optimizer(model, config, shares, without=hidden)
     stacked = {m.weight: m.sizes for m in model.modules() if isinstance(m, StackedLinear)}
     muon = Muon(
         list(hidden.values()),
@@ -152,67 +166,33 @@ def build_optimizers(
         config.momentum,
         torch.bfloat16 if bfloat16 else torch.float32,
     )
-    widths = _width_shares(model, config)
-    muon.param_groups[0][_SHARE] = math.sqrt(next(iter(widths.values()), 1.0))
-    decayed, undecayed = (
-        {name: value for name, value in group.items() if name not in hidden}
-        for group in decay_groups(model)
-    )
-    own = _own_shares(model, config)
-    shares = {name: own.get(name, 1.0) * widths.get(name, 1.0) for name in own | widths}
-    return (muon, _adamw(decayed, undecayed, config, shares))
-
-
-def _width_shares(model: nn.Module, config: _SharedConfig) -> dict[str, float]:
-    """By name, the share of AdamW's learning rate for matrices and tables at their width."""
-    bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
-    if config.base_width is None or not bodies:
-        return {}
-    share = config.base_width / bodies[0].hidden_size
-    return {name: share for name, value in model.named_parameters() if value.ndim == 2}
-
-
-def _own_shares(model: nn.Module, config: MuonConfig) -> dict[str, float]:
-    """By name, the share of the learning rate for embeddings and heads."""
-    bodies = [module.body for module in model.modules() if isinstance(module, OnBody)]
-    inside = {id(p) for body in bodies for p in body.parameters()}
-    lowest = {id(p) for body in bodies for part in body.levels()[0] for p in part.parameters()}
-    shares: dict[str, float] = {}
-    for name, parameter in model.named_parameters():
-        if id(parameter) in lowest:
-            rate = config.embedding_learning_rate
-        else:
-            rate = None if id(parameter) in inside else config.head_learning_rate
-        if rate is not None:
-            shares[name] = rate / config.learning_rate
-    return shares
+    muon.param_groups[0][_SHARE] = math.sqrt(width_share)
+    return (muon, adamw)
 
 
 def build_optimizer(
-    model: nn.Module, config: OptimizerConfig, shares: Mapping[str, float] | None = None
+    model: nn.Module,
+    config: OptimizerConfig | MuonConfig,
+    shares: Mapping[str, float] = MappingProxyType({}),
+    without: Container[str] = (),
 ) -> torch.optim.AdamW:
-    """Fused AdamW over the trainable parameters in two groups, with and without decay.
+    """Fused AdamW over the trainable parameters but those named in `without`, in two groups, with
+    and without decay.
 
     `shares` maps names of parameters to a share of the learning rate, 1 by default; there are two
     groups for each share.
     """
-    return _adamw(*decay_groups(model), config, shares or {})
-
-
-def _adamw(
-    decayed: dict[str, nn.Parameter],
-    undecayed: dict[str, nn.Parameter],
-    config: _SharedConfig,
-    shares: Mapping[str, float] = MappingProxyType({}),
-) -> torch.optim.AdamW:
-    names = [*decayed, *undecayed]
+    decayed, undecayed = (
+        {name: value for name, value in group.items() if name not in without}
+        for group in decay_groups(model)
+    )
     groups = [
         {
             "params": [value for name, value in group.items() if shares.get(name, 1.0) == share],
             "weight_decay": decay,
             _SHARE: share,
         }
-        for share in dict.fromkeys(shares.get(name, 1.0) for name in names)
+        for share in dict.fromkeys(shares.get(name, 1.0) for name in [*decayed, *undecayed])
         for group, decay in ((decayed, config.weight_decay), (undecayed, 0.0))
     ]
     return torch.optim.AdamW(

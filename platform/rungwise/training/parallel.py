@@ -211,19 +211,11 @@ class _Buckets:
         self._next = max(self._next, end)
 
 
-class _Shards:
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-
+class _Shards(_Alone):
     @contextlib.contextmanager
     def backward(self, last: bool) -> Iterator[None]:
         self._model.set_requires_gradient_sync(last)  # pyright: ignore[reportCallIssue]
         yield
-
-    def finish(self) -> None: ...
-
-    def zero(self) -> None:
-        self._model.zero_grad(set_to_none=True)
 
 
 def _portions(model: nn.Module) -> Iterator[list[nn.Parameter]]:
