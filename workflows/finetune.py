@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 from rungwise.commands.running.run import run_workflow
 from rungwise.core.stages.stage import Stage
 from rungwise.pipeline.experiment import experiment_stages
-from rungwise.pipeline.recipe import Recipe, report_stage
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import report_stage
 
 
 def stages(recipe: Recipe) -> list[Stage]:

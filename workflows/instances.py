@@ -11,7 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from rungwise.commands.running.run import run_workflow
 from rungwise.core.stages.stage import Stage
-from rungwise.pipeline.recipe import Recipe, instances_stages
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import instances_stages
 
 
 def stages(recipe: Recipe) -> list[Stage]:

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from rungwise.commands.running.run import run_workflow
 from rungwise.core.stages.stage import Stage
-from rungwise.pipeline.recipe import (
-    Recipe,
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import (
     chained_stages,
     measure_stage,
     register_stage,

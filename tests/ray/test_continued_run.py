@@ -19,7 +19,8 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
-from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pretraining.pretrained import load_module, trained_config
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.data.task_text import TaskTextConfig

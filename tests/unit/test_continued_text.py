@@ -21,7 +21,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
-from rungwise.pipeline.recipe import Recipe, chained_stages, pretrain_stages
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import chained_stages, pretrain_stages
 from rungwise.pipeline.workflow import plan
 from rungwise.report.sections.findings import describe_text
 from rungwise.tasks.data.task_text import TaskTextConfig, build_task_text, documents

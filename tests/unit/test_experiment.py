@@ -15,7 +15,8 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.pipeline.experiment import experiment_stages
-from rungwise.pipeline.recipe import Recipe, report_stage
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import report_stage
 from rungwise.report.sections.origin import recipe_text
 from tests.conftest import small_recipe, write_corpus
 
@@ -83,7 +84,7 @@ def test_what_a_variant_of_another_kind_does_not_give_follows_that_kind(
         model, tokenizer = stages["pretrain"].config.model, stages["tokenizer"].config  # pyright: ignore[reportAttributeAccessIssue]
         assert (model.norm, tokenizer.lowercase) == expected  # pyright: ignore[reportAttributeAccessIssue]
         assert model.num_layers == plain["model"]["num_layers"]
-        kept = validate(Recipe, first.resolved(first.root))
+        kept = validate(Recipe, first.to_record(first.root))
         assert _fingerprints(kept) == _fingerprints(first)
 
 
@@ -97,7 +98,7 @@ def test_a_swept_kind_has_its_own_objective_and_defaults(plain: dict[str, Any]) 
         ("post", "mlm_nsp"),
         ("pre", "mlm"),
     }
-    assert _fingerprints(validate(Recipe, first.resolved(first.root))) == _fingerprints(first)
+    assert _fingerprints(validate(Recipe, first.to_record(first.root))) == _fingerprints(first)
 
 
 def test_every_input_comes_before_what_reads_it_and_has_its_own_title(
@@ -316,7 +317,7 @@ def test_the_recipe_that_is_kept_builds_the_same_fingerprints(
         },
     )
     path = tmp_path / "recipe.yaml"
-    path.write_text(recipe_text(first.resolved("/some/root")))
+    path.write_text(recipe_text(first.to_record("/some/root")))
     again = load(Recipe, path)
     assert _fingerprints(again) == _fingerprints(first)
     assert again.root == "/some/root"

@@ -21,7 +21,8 @@ from rungwise.corpus.building.ranges import list_ranges, read_range
 from rungwise.corpus.description import FileGroup, describe_files, language
 from rungwise.corpus.files import list_source_files
 from rungwise.corpus.summary import format_amount
-from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, stages_of
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.data.files import load

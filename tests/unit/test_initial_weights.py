@@ -26,7 +26,8 @@ from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
-from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import ImportConfig, check_initial, compare_tensors, load_initial
 from rungwise.serving.hugging_face import export_model, load_model

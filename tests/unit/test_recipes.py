@@ -17,8 +17,9 @@ from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError
 from rungwise.models.families.bert import BertForPretraining
-from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.reference import reference, resolved
+from rungwise.pipeline.stages import pretrain_stages
 from tests.conftest import REPOSITORY, small_recipe
 
 CONFIGS = sorted((REPOSITORY / "workflows" / "configs").glob("*.yaml"))

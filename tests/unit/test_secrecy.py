@@ -72,7 +72,7 @@ def test_none_of_a_hundred_planted_secrets_is_written_down(tmp_path: Path) -> No
         "facts": stage.facts,
         "inputs": {},
         "config": config.model_dump(mode="json"),
-        "recipe": recipe.resolved(uris[53]),
+        "recipe": recipe.to_record(uris[53]),
         "made_by": {"command": f"rungwise run pretrain x tracking.uri={uris[55]}"},
         "summary": {"headline": f"read {uris[57]}"},
     }

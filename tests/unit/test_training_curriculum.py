@@ -13,7 +13,8 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kinds import config_of
 from rungwise.instances.summary import InstancesSummary
-from rungwise.pipeline.recipe import Recipe, pretrain_stages
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import pretrain_stages
 from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import Turn, count_epochs, list_turns, open_phases
 from rungwise.training.parallel import Group, Worker

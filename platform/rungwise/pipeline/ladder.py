@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig, measure_name
-from rungwise.pipeline.experiment import Experiment
-from rungwise.pipeline.recipe import Recipe, need
+from rungwise.pipeline.experiment import plan_experiment
+from rungwise.pipeline.recipe import Recipe
 from rungwise.report.ladder.page import LADDER, LadderConfig
 
 
 def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     """Every stage from the corpus to the page of the ladder, by title. Raises ConfigError if a
     block is missing or a rung does not fit."""
-    need(recipe, "compares rungs", "measure")
-    experiment = Experiment(recipe)
-    asked = {measure_name(rung): stage for rung, stage in experiment.measured.items()}
-    evaluated = {stage.shown: stage for stage in experiment.evaluated}
-    claims = CLAIMS.stage(ClaimsConfig(rungs=tuple(recipe.variants)), asked | evaluated)
+    recipe.require("compares rungs", "measure")
+    experiment = plan_experiment(recipe)
+    inputs = {measure_name(rung): stage for rung, stage in experiment.measured.items()}
+    inputs |= {stage.shown: stage for stage in experiment.evaluated}
+    claims = CLAIMS.stage(ClaimsConfig(rungs=tuple(recipe.variants)), inputs)
     stages = experiment.stages | {claims.shown: claims}
     measured = {rung: stage.shown for rung, stage in experiment.measured.items()}
     ladder = LADDER.stage(LadderConfig(title=recipe.report.title, measured=measured), stages)

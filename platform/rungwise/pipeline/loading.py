@@ -19,7 +19,8 @@ from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.store import default_uri, store_client
 from rungwise.finetune import DESCRIPTION
-from rungwise.pipeline.recipe import Recipe, chained_stages
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import chained_stages
 from rungwise.pipeline.workflow import load_recipe, root_folder
 from rungwise.pretraining.pretrained import load_model, tokenizer_of
 from rungwise.serving.predictor import Predictor

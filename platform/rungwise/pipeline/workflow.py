@@ -83,9 +83,9 @@ def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> O
         return Tracker(uri, recipe.tracking.experiment, spool_folder(root))
 
     stages = stages_of(workflow, recipe)
-    kept = recipe.resolved(root.uri)
+    record = recipe.to_record(root.uri)
     console = console or Console()
-    return runner.run(stages, root, recipe.name, recipe.compute, tracker, console, kept)
+    return runner.run(stages, root, recipe.name, recipe.compute, tracker, console, record)
 
 
 def root_folder(root: str) -> Folder:

@@ -75,6 +75,34 @@ class Measures:
         return cls(kind, vocab_size, kind.length)
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What a training takes on any machine. `flops_per_token` is the mean over its tokens."""
+
+    tokens: float
+    flops_per_token: float
+
+    @property
+    def flops(self) -> float:
+        return self.flops_per_token * self.tokens
+
+
+def training_cost(config: GradientFit, measures: Sequence[Measures]) -> Cost:
+    """The tokens and floating-point operations of a training by gradient; `measures` are of the
+    instances, and of the longer ones if there are any."""
+    settings = config.pretrain
+    tokens = [
+        steps * settings.global_batch_size * each.tokens_per_row
+        for each, steps in zip(measures, _phase_steps(settings, len(measures)), strict=True)
+    ]
+    flops = sum(
+        count * _flops_per_token(config, each) for each, count in zip(measures, tokens, strict=True)
+    )
+    total = sum(tokens)
+    most = math.inf if settings.max_tokens is None else settings.max_tokens
+    return Cost(min(total, most), flops / total)
+
+
 def dry_run(
     config: GradientFit,
     measures: Sequence[Measures],
@@ -97,15 +125,12 @@ def dry_run(
     parts = compute.parts_of_a_batch(compute.num_workers)
     largest = -(-settings.global_batch_size // parts)
     micro = min(compute.micro_batch_size, largest)
-    starts = [0, settings.longer_from][: len(measures)]
-    lasting = np.diff([*starts, settings.steps]).tolist()
     phases: list[dict[str, Any]] = []
-    for each, steps in zip(measures, lasting, strict=True):
+    for each, steps in zip(measures, _phase_steps(settings, len(measures)), strict=True):
         lengths = first.sequence_length, each.sequence_length
         rows = min(scale_micro_batch(compute.micro_batch_size, *lengths), largest)
         phases.append(_phase(config, settings.global_batch_size, each, rows, steps))
-    tokens = sum(phase["tokens"] for phase in phases)
-    flops = sum(phase["flops_per_token"] * phase["tokens"] for phase in phases)
+    cost = training_cost(config, measures)
     rate, source = tokens_per_second, "given"
     if rate is None and measure:
         source = "measured on this machine, times the workers"
@@ -122,11 +147,9 @@ def dry_run(
             tokens_a_batch = phase["micro_batch_size"] * each.tokens_per_row
             best = min(seconds_a_batch[1:] or seconds_a_batch)
             rates.append(compute.num_workers * tokens_a_batch / best)
-        rate = tokens / sum(p["tokens"] / r for p, r in zip(phases, rates, strict=True))
-    flops_a_token = flops / tokens
-    if settings.max_tokens is not None:
-        tokens = min(tokens, settings.max_tokens)
-    seconds = None if rate is None else tokens / rate
+        times = [phase["tokens"] / rate for phase, rate in zip(phases, rates, strict=True)]
+        rate = sum(phase["tokens"] for phase in phases) / sum(times)
+    seconds = None if rate is None else cost.tokens / rate
     if settings.max_seconds is not None:
         seconds = settings.max_seconds if seconds is None else min(seconds, settings.max_seconds)
     price = compute.price_per_hour
@@ -141,9 +164,9 @@ def dry_run(
         "accumulation": math.ceil(largest / micro) * parts // compute.num_workers,
         "phases": phases,
         "steps": settings.steps,
-        "tokens": tokens,
-        "flops_per_token": flops_a_token,
-        "total_flops": flops_a_token * tokens,
+        "tokens": cost.tokens,
+        "flops_per_token": cost.flops_per_token,
+        "total_flops": cost.flops,
         "memory_bytes_a_device": max(
             memory_estimate(config, each, compute, parameters, phase["micro_batch_size"])
             for each, phase in zip(measures, phases, strict=True)
@@ -173,13 +196,20 @@ def _phase(
         "tokens_a_step": global_batch_size * measures.tokens_per_row,
         "tokens": rows * measures.tokens_per_row,
         "epochs": epochs,
-        "flops_per_token": config.model.flops_per_token(
-            measures.vocab_size,
-            measures.sequence_length,
-            config.objective,
-            measures.masked_per_row,
-        ),
+        "flops_per_token": _flops_per_token(config, measures),
     }
+
+
+def _phase_steps(settings: GradientConfig, phases: int) -> list[int]:
+    """The steps of each phase: one, or two where the last steps read longer rows."""
+    starts = [0, settings.longer_from][:phases]
+    return np.diff([*starts, settings.steps]).tolist()
+
+
+def _flops_per_token(config: GradientFit, measures: Measures) -> float:
+    return config.model.flops_per_token(
+        measures.vocab_size, measures.sequence_length, config.objective, measures.masked_per_row
+    )
 
 
 def memory_estimate(

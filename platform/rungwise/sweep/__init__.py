@@ -8,7 +8,7 @@ override function as the command line. One stage sweeps one variant.
 
 from rungwise.sweep.config import SweepConfig, SweepStageConfig
 from rungwise.sweep.draws import check_values, upstream_values
-from rungwise.sweep.space import check_space, value_at
+from rungwise.sweep.space import check_space
 from rungwise.sweep.stage import SWEEP
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "check_space",
     "check_values",
     "upstream_values",
-    "value_at",
 ]

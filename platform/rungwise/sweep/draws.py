@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from rungwise.core.configuration.canonical import canonical_json
-from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.configuration.overrides import resolve, value_at
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, check_task
 from rungwise.sweep.config import (
@@ -24,7 +23,7 @@ from rungwise.sweep.config import (
     SweepConfig,
     SweepStageConfig,
 )
-from rungwise.sweep.space import Grid, holds, value_at
+from rungwise.sweep.space import Grid, holds
 from rungwise.tasks.kinds.examples import TaskInfo
 
 Values = dict[str, Any]  # of one trial, by dotted key
@@ -82,8 +81,8 @@ def settings_of(config: SweepStageConfig, values: Values) -> FinetuneConfig:
         for key, value in values.items()
         if key.startswith(f"{FINETUNE}.")
     }
-    data = with_overrides(config.finetune.model_dump(mode="json"), own, FinetuneConfig)
-    settings = validate(FinetuneConfig, data, source=f"sweep.space: {own} together")
+    data = config.finetune.model_dump(mode="json")
+    settings = resolve(FinetuneConfig, data, own, f"sweep.space: {own} together")
     read_back = settings.model_dump(mode="json")
     for key, value in own.items():
         if not holds(resolved := value_at(read_back, key), value):

@@ -11,11 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rungwise.core.configuration.overrides import value_at
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.title import Title
 from rungwise.sweep.config import FINETUNE
-from rungwise.sweep.space import holds, value_at
+from rungwise.sweep.space import holds
 
 _READ = ("pretrain", "task", "tokenizer")  # inputs of a trial
 PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
@@ -70,9 +71,9 @@ def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str,
             for key, value in values.items():
                 block, _, rest = key.partition(".")
                 if block in config:
-                    built_with = _value(config, key)
+                    built_with = value_at(config, key)
                 elif block == name:
-                    built_with = _value(config, rest)
+                    built_with = value_at(config, rest)
                 else:
                     continue
                 if not holds(built_with, value):
@@ -86,10 +87,3 @@ def _goes_on(artifact: Artifact) -> bool:
     """Whether it continues an artifact of its own stage (further pretraining), so that its config
     is not that of the recipe's block."""
     return any(source["stage"] == artifact.stage for source in artifact.record["inputs"].values())
-
-
-def _value(config: Any, key: str) -> Any:
-    try:
-        return value_at(config, key)
-    except (KeyError, IndexError, TypeError):
-        return None

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from rungwise.core.configuration.config import Config, ConfigT, validate
-from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.configuration.config import Config, ConfigT
+from rungwise.core.configuration.overrides import resolve, value_at
 from rungwise.core.errors import ConfigError
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
@@ -141,7 +141,7 @@ class Integer(Config):
 Space = Annotated[Choice | Grid | Uniform | LogUniform | Integer, Field(discriminator="kind")]
 
 
-def check_space(model: type[ConfigT], data: dict[str, Any], space: Mapping[str, Space]) -> None:
+def check_space(model: type[ConfigT], data: Mapping[str, Any], space: Mapping[str, Space]) -> None:
     """Test every listed value, and each range's bounds and one inner point, in `data`.
 
     `data` is a valid `model` as plain data. Raises ConfigError with `sweep.space.<key>`, the value
@@ -150,20 +150,13 @@ def check_space(model: type[ConfigT], data: dict[str, Any], space: Mapping[str, 
     for key, allowed in space.items():
         for value in allowed.probes():
             where = f"sweep.space.{key}: {value!r} does not fit"
-            config = validate(model, with_overrides(data, {key: value}, model), source=where)
+            config = resolve(model, data, {key: value}, where)
             resolved = value_at(config.model_dump(mode="json"), key)
             if not holds(resolved, value):
                 raise ConfigError(
                     f"sweep.space.{key}: {value!r} would become {resolved!r}; give values as the "
                     "key takes them (whole numbers: kind integer)"
                 )
-
-
-def value_at(data: Any, key: str) -> Any:
-    """The value at a dotted key of plain data. Raises KeyError or IndexError if it is missing."""
-    for part in key.split("."):
-        data = data[int(part)] if isinstance(data, list) else data[part]
-    return data
 
 
 def holds(resolved: Any, value: Any) -> bool:

@@ -39,12 +39,12 @@ def prove_resume(options: argparse.Namespace) -> int:
     return 0 if the runs agree, else 1."""
     from rungwise.core.configuration.canonical import fingerprint
     from rungwise.pipeline import workflow
-    from rungwise.pipeline.recipe import pretrain_stages, training
+    from rungwise.pipeline.stages import pretrain_config, pretrain_stages
     from rungwise.pretraining.config import require_gradient
     from rungwise.pretraining.resume_proof import CERTIFICATE, prove_resume
 
     recipe = workflow.load_recipe(options.config, options.overrides)
-    blocks = training(recipe)
+    blocks = pretrain_config(recipe)
     settings = require_gradient(blocks, "steps")
     console = Console()
 

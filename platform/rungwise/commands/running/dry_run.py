@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
 def dry_run(options: argparse.Namespace) -> None:
     """Print the estimate, from the instances if they are built; otherwise rows count as full."""
     from rungwise.core.stages import artifact as artifacts
-    from rungwise.pipeline.recipe import planned_vocab_size, pretrain_stages, training
+    from rungwise.pipeline.stages import pretrain_config, pretrain_stages
     from rungwise.pipeline.workflow import load_recipe, root_folder
     from rungwise.pretraining import estimate
     from rungwise.pretraining.config import require_gradient
@@ -38,7 +38,7 @@ def dry_run(options: argparse.Namespace) -> None:
     from rungwise.training.curriculum import READ_BY_NAME
 
     recipe = load_recipe(options.config, options.overrides)
-    settings = require_gradient(training(recipe), "steps")
+    settings = require_gradient(pretrain_config(recipe), "steps")
     console = Console()
     try:
         stages = pretrain_stages(recipe)
@@ -56,7 +56,7 @@ def dry_run(options: argparse.Namespace) -> None:
         if instances is not None:
             measures.append(Measures.of(instances))
         elif config is not None:
-            measures.append(Measures.planned(config, planned_vocab_size(recipe)))
+            measures.append(Measures.planned(config, recipe.planned_vocab_size()))
     bar = Progress(console=console, transient=True, disable=not options.measure)
     with bar:
         task = bar.add_task("batches on this machine")

@@ -40,11 +40,6 @@ class Config(BaseModel):
         }
         return data | {key: {"kind": kind} | data[key] for key, kind in kinds.items() if kind}
 
-    def model_post_init(self, context: Any) -> None:
-        """Count `kind` as given, so that `given` names it."""
-        if "kind" in type(self).model_fields:
-            self.model_fields_set.add("kind")
-
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 

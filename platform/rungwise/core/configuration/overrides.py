@@ -9,9 +9,16 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rungwise.core.configuration.config import Config, shorten
+from rungwise.core.configuration.config import Config, ConfigT, shorten, validate
 from rungwise.core.configuration.schema import is_block, tags_of, types_at
 from rungwise.core.errors import ConfigError
+
+
+def resolve(
+    model: type[ConfigT], data: Mapping[str, Any], overrides: Mapping[str, Any], source: str
+) -> ConfigT:
+    """Validate `data` with dotted keys replaced as `model`. Raises ConfigError naming `source`."""
+    return validate(model, with_overrides(data, overrides, model), source)
 
 
 def with_overrides(
@@ -55,6 +62,14 @@ def with_overrides(
         node = _value_at(result, parts[:-1])
         del node[_key_in(node, parts, len(parts) - 1)]
     return result
+
+
+def value_at(data: Any, key: str) -> Any:
+    """The value at a dotted key of plain data, None if there is none."""
+    try:
+        return _value_at(data, key.split("."))
+    except (KeyError, TypeError, ConfigError):
+        return None
 
 
 def _refuse_contradictions(overrides: Mapping[str, Any]) -> None:
@@ -105,8 +120,3 @@ def _key_in(node: Any, parts: Sequence[str], depth: int) -> Any:
             raise ConfigError(f"{here}: expected an index below {len(node)}, found {part!r}")
         return int(part)
     return part
-
-
-def given(config: Config) -> dict[str, Any]:
-    """TEMPORARY."""
-    return config.model_dump(mode="json", exclude_unset=True)

@@ -1,0 +1,153 @@
+"""The stages that a recipe becomes; workflows (workflows/*.py) combine them in plain Python.
+
+corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ──┬──> ... ──> report
+                                                             └──> fine-tuning: experiment.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rungwise.core.errors import ConfigError
+from rungwise.core.stages.stage import Stage
+from rungwise.corpus.config import CorpusConfig
+from rungwise.corpus.stage import CORPUS
+from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
+from rungwise.instances.kinds import InstancesConfig
+from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
+from rungwise.pipeline.continued import continued_stages
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig, check_rows
+from rungwise.pretraining.initial import INITIAL, ImportConfig
+from rungwise.pretraining.stage import PRETRAIN
+from rungwise.report.page import REPORT
+from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
+from rungwise.serving.registry import REGISTER, RegisterConfig, RegistryConfig
+from rungwise.tokenizer import TOKENIZER
+from rungwise.tokens.config import TokensConfig
+from rungwise.tokens.stage import TOKENS
+from rungwise.training.config import GradientConfig
+from rungwise.training.curriculum import READ_BY_NAME
+
+
+def instances_stages(recipe: Recipe) -> dict[str, Stage]:
+    """Corpus, tokenizer, tokens, instances and longer ones if any; inputs come first."""
+    recipe.require("builds instances", "instances")
+    assert recipe.instances
+    stages = tokens_stages(recipe, recipe.instances.tokens)
+    inputs = {"tokens": stages["tokens"]}
+    stages["instances"] = INSTANCES.stage(recipe.instances, inputs)
+    if recipe.longer_instances is not None:
+        stages["longer_instances"] = LONGER_INSTANCES.stage(recipe.longer_instances, inputs)
+    return stages
+
+
+def tokens_stages(recipe: Recipe, config: TokensConfig) -> dict[str, Stage]:
+    """Corpus, tokenizer and tokens; inputs come first."""
+    corpus = CORPUS.stage(recipe.corpus)
+    tokenizer = TOKENIZER.stage(recipe.tokenizer, {"corpus": corpus})
+    inputs = {"corpus": corpus, "tokenizer": tokenizer}
+    return {**inputs, "tokens": TOKENS.stage(config, inputs)}
+
+
+def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
+    """Everything up to pretrain; inputs come first. Raises as `pretrain_config` does."""
+    config = pretrain_config(recipe)
+    if config.pretrain.reads_tokens:
+        stages = tokens_stages(recipe, TokensConfig())
+        inputs = {"tokens": stages["tokens"]}
+    else:
+        stages = instances_stages(recipe)
+        inputs = {name: stage for name, stage in stages.items() if name in READ_BY_NAME}
+    if isinstance(recipe.pretrain, GradientConfig) and recipe.pretrain.initial is not None:
+        weights = ImportConfig(path=recipe.pretrain.initial)
+        tokenizer = {"tokenizer": stages["tokenizer"]}
+        stages[INITIAL] = inputs[INITIAL] = INITIAL_WEIGHTS.stage(weights, tokenizer)
+    return stages | {"pretrain": PRETRAIN.stage(config, inputs)}
+
+
+def chained_stages(recipe: Recipe) -> tuple[list[Stage], dict[str, Stage]]:
+    """Return the stages of the pretraining and of the steps of `continue_with`, inputs first; and
+    by name those of the last one. Raises as `pretrain_config` and `continued_stages` do."""
+    last = pretrain_stages(recipe)
+    stages = [*last.values()]
+    for name in recipe.continue_with:
+        step = continued_stages(recipe.continued_pretraining[name], name, last)
+        stages += step.values()
+        last = {"tokenizer": last["tokenizer"], **step}
+    last.pop("task", None)  # whose text a step reads
+    return stages, last
+
+
+def pretrain_config(recipe: Recipe) -> PretrainStageConfig:
+    """The config of the pretrain stage. Raises ConfigError if a block is missing or if blocks do
+    not fit together, those of continued steps included."""
+    recipe.require("trains", "model", "pretrain")
+    assert recipe.model
+    assert recipe.pretrain
+    instances, longer = recipe.instances, recipe.longer_instances
+    if instances and longer and instances.tokens != longer.tokens:
+        raise ConfigError(
+            "longer_instances are of the tokens that instances are of, but their masking.unit or "
+            "mask_units differ; give both the same"
+        )
+    if (longer is not None) != recipe.pretrain.reads_longer:
+        raise ConfigError(
+            "longer_instances are what the last pretrain.longer_share of the steps read, but only "
+            f"{'the first' if longer else 'the second'} is set; set both or none"
+        )
+    config = _checked_config(
+        recipe, recipe.pretrain, {"instances": instances, "longer_instances": longer}
+    )
+    for name in recipe.continue_with:
+        step = recipe.continued_pretraining[name]
+        try:
+            _checked_config(recipe, step.pretrain, {"instances": step.instances})
+        except ConfigError as error:
+            raise ConfigError(f"continued_pretraining.{name}: {error}") from error
+    return config
+
+
+def _checked_config(
+    recipe: Recipe, pretrain: PretrainConfig, rows: Mapping[str, InstancesConfig | None]
+) -> PretrainStageConfig:
+    """A pretraining of the recipe's model. Raises the ConfigErrors of the stage early, before
+    anything is built."""
+    assert recipe.model
+    pretrain.check(recipe.model, recipe.compute)
+    if isinstance(pretrain, GradientConfig):  # initial weights are an input of the stage instead
+        pretrain = pretrain.model_copy(update={"initial": None})
+    config = PretrainStageConfig(model=recipe.model, pretrain=pretrain)
+    for block, instances in rows.items():
+        if instances is not None and not pretrain.reads_tokens:
+            check_rows(config, instances.kind, instances.length, block)
+    return config
+
+
+def report_stage(recipe: Recipe, inputs: Mapping[str, Stage]) -> Stage:
+    return REPORT.stage(recipe.report, inputs)
+
+
+def measure_stage(recipe: Recipe, stages: Mapping[str, Stage]) -> Stage:
+    """The stage that measures the pretraining among `stages` with the recipe's suites."""
+    inputs = {name: stages[name] for name in ("corpus", "tokenizer", "tokens", "pretrain")}
+    return MEASURE.stage(MeasureConfig(suites=recipe.measure), inputs)
+
+
+def register_stage(registry: RegistryConfig, model: str, inputs: Mapping[str, Stage]) -> Stage:
+    """The stage that registers a `model`, called after its task or its kind of pretraining."""
+    config = RegisterConfig(
+        name=registry.name_of(model), alias=registry.alias, licences=_licences(inputs["pretrain"])
+    )
+    return REGISTER.stage(config, inputs)
+
+
+def _licences(stage: Stage) -> dict[str, tuple[str | None, ...]]:
+    """The licences of the sources of each corpus below a stage, by fingerprint. They come from the
+    config: a corpus's record may hold older ones."""
+    licences: dict[str, tuple[str | None, ...]] = {}
+    for source in stage.inputs.values():
+        licences |= _licences(source)
+    if isinstance(stage.config, CorpusConfig):
+        licences[stage.fingerprint] = tuple(each.licence for each in stage.config.sources)
+    return licences

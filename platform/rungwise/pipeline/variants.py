@@ -1,0 +1,171 @@
+"""The variants of an experiment, each resolved and checked before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rungwise.core.configuration.overrides import resolve, with_overrides
+from rungwise.core.errors import ConfigError
+from rungwise.finetune import FinetuneConfig, check
+from rungwise.models.family import LayeredFamily
+from rungwise.pipeline.recipe import Recipe, TaskEntry
+from rungwise.pipeline.stages import pretrain_config
+from rungwise.pretraining.config import PretrainStageConfig, require_gradient
+from rungwise.pretraining.estimate import Measures, training_cost
+from rungwise.sweep import SweepStageConfig, check_space, check_values, upstream_values
+from rungwise.tasks.config import ParagraphTaskConfig
+from rungwise.tasks.kinds.examples import TaskInfo
+
+# Blocks that a variant may change; the rest is common to all variants.
+_BLOCKS = (
+    "corpus",
+    "tokenizer",
+    "instances",
+    "longer_instances",
+    "model",
+    "pretrain",
+    "continue_with",
+    "continued_pretraining",
+    "finetune",
+    "sweep",
+)
+_FINETUNE = "finetune."
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What an experiment compares under one name.
+
+    `pretrainings` holds the recipe once for each set of upstream values that the sweep tries, the
+    recipe alone if it tries none. `finetune` holds the settings for each task that the variant is
+    fine-tuned on.
+    """
+
+    name: str
+    recipe: Recipe
+    pretrainings: list[Recipe]
+    finetune: dict[str, FinetuneConfig]
+
+
+def resolve_variants(recipe: Recipe) -> list[Variant]:
+    """Resolve every variant of a recipe. Unless a task names its variants, those without an
+    encoder, such as n-grams, are left out of it. Raises ConfigError if one does not fit."""
+    recipes = {name: _change_recipe(recipe, name) for name in recipe.variants}
+    configs = {name: pretrain_config(each) for name, each in recipes.items()}
+    encoders = [name for name, config in configs.items() if isinstance(config.model, LayeredFamily)]
+    finetune: dict[str, dict[str, FinetuneConfig]] = {name: {} for name in recipes}
+    for task, entry in recipe.tasks.items():
+        names = entry.variants or encoders or list(recipes)
+        for name in names:
+            settings = _finetune_config(recipes[name], recipe.variants[name], entry, name)
+            _check_finetune(settings, recipes[name], configs[name], entry)
+            finetune[name][task] = settings
+        keep = recipe.evaluate.keep if recipe.evaluate else None
+        if keep is not None and keep not in names:
+            raise ConfigError(
+                f"evaluate.keep: expected a variant of the task {task}, {', '.join(names)}, found "
+                f"{keep!r}"
+            )
+    _check_seeds(recipe, recipes)
+    if recipe.match_pretraining == "flops":
+        recipes = _match_flops(recipes, configs)
+    return [
+        Variant(name, each, _upstream_recipes(each, name) if recipe.tasks else [each], settings)
+        for (name, each), settings in zip(recipes.items(), finetune.values(), strict=True)
+    ]
+
+
+def _change_recipe(recipe: Recipe, name: str) -> Recipe:
+    changes = recipe.variants[name]
+    for key in changes:
+        if key.partition(".")[0] not in _BLOCKS:
+            raise ConfigError(
+                f"variants.{name}.{key}: a variant may change {', '.join(_BLOCKS)}; what is "
+                "compared has the rest in common"
+            )
+    return recipe.with_changes(changes, f"variants.{name}") if changes else recipe
+
+
+def _finetune_config(
+    recipe: Recipe, changes: Mapping[str, object], entry: TaskEntry, name: str
+) -> FinetuneConfig:
+    """The finetune block of a variant on a task. The task's own keys override the recipe's; the
+    variant's `changes` override both."""
+    own = {
+        key.removeprefix(_FINETUNE): value
+        for key, value in changes.items()
+        if key.startswith(_FINETUNE)
+    }
+    data = with_overrides(recipe.raw["finetune"], entry.finetune, FinetuneConfig)
+    return resolve(FinetuneConfig, data, own, f"finetune of {name}")
+
+
+def _check_finetune(
+    settings: FinetuneConfig, recipe: Recipe, config: PretrainStageConfig, entry: TaskEntry
+) -> None:
+    """Raise ConfigError if the model cannot be fine-tuned. Checks on labels come later."""
+    data = entry.data
+    kind = "classification" if isinstance(data, ParagraphTaskConfig) else data.format.task_kind
+    info = TaskInfo(kind, (), pair=True, metric="")
+    check(settings, info, config.model, config.objective)
+    if recipe.sweep is not None:
+        check_values(SweepStageConfig(finetune=settings, sweep=recipe.sweep), info)
+
+
+def _check_seeds(recipe: Recipe, recipes: Mapping[str, Recipe]) -> None:
+    """Refuse to report scores with a seed that a sweep used for selection."""
+    if (evaluate := recipe.evaluate) is None:
+        return
+    for name, each in recipes.items():
+        if each.sweep is not None and each.sweep.seed in evaluate.seeds:
+            raise ConfigError(
+                f"evaluate.first_seed {evaluate.first_seed} makes the seeds {evaluate.seeds[0]} to "
+                f"{evaluate.seeds[-1]}, which hold the sweep's own ({each.sweep.seed}, variant "
+                f"{name}); choose another first_seed"
+            )
+
+
+def _match_flops(
+    recipes: Mapping[str, Recipe], configs: Mapping[str, PretrainStageConfig]
+) -> dict[str, Recipe]:
+    """Set each variant's steps so that it costs as many floating-point operations as the first.
+    This assumes full rows, as `rungwise dry-run` does before instances exist; the table shows the
+    real counts."""
+    flops: dict[str, float] = {}
+    steps: dict[str, int] = {}
+    for name, recipe in recipes.items():
+        config = require_gradient(configs[name], "match_pretraining: flops")
+        measures = [
+            Measures.planned(instances, recipe.planned_vocab_size())
+            for instances in (recipe.instances, recipe.longer_instances)
+            if instances is not None
+        ]
+        flops[name] = training_cost(config, measures).flops
+        steps[name] = config.pretrain.steps
+    target = next(iter(flops.values()))
+    return {
+        name: recipe.with_changes(
+            {"pretrain.steps": max(1, round(steps[name] * target / flops[name]))},
+            f"variants.{name}",
+        )
+        for name, recipe in recipes.items()
+    }
+
+
+def _upstream_recipes(recipe: Recipe, name: str) -> list[Recipe]:
+    """The recipe for each combination of swept values of blocks before fine-tuning."""
+    if recipe.sweep is None:
+        return [recipe]
+    upstream = {
+        key: space for key, space in recipe.sweep.space.items() if not key.startswith(_FINETUNE)
+    }
+    for key in upstream:
+        if key.partition(".")[0] not in _BLOCKS:
+            raise ConfigError(
+                f"sweep.space.{key}: a sweep may vary keys of {', '.join(_BLOCKS[:-1])}; "
+                "numbers of labelled examples are evaluate.label_budgets"
+            )
+    check_space(Recipe, recipe.raw, upstream)
+    values = upstream_values(recipe.sweep)
+    return [recipe.with_changes(each, f"sweep of {name}") for each in values] or [recipe]
