@@ -33,7 +33,7 @@ from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
 from rungwise.models.losses.objectives import CarriesState
 from rungwise.models.transformer.block import parameter_count, recompute_activations
-from rungwise.training.config import GradientFit
+from rungwise.training.config import GradientConfig, GradientFit
 from rungwise.training.curriculum import rows_per_epoch, scale_micro_batch
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
