@@ -10,24 +10,15 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rungwise.cluster import shuffle
-from rungwise.core.configuration.config import validate
-from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig, read_documents, stage
+from rungwise.corpus import read_documents
 from rungwise.corpus.building import comparison
-from rungwise.corpus.summary import CorpusSummary
 from tests.conftest import REPOSITORY
-
-
-def build(output: Path, *sources: dict[str, Any], **keys: Any) -> CorpusSummary:
-    config = validate(CorpusConfig, {"sources": list(sources), **keys})
-    summary = stage.build_corpus(config, {}, Folder.at(output), Context(report=SilentReporter()))
-    return CorpusSummary.model_validate_json(summary.model_dump_json())
+from tests.corpora import build
 
 
 def story(rng: random.Random, sentences: int = 12) -> str:

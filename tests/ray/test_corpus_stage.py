@@ -16,9 +16,9 @@ from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, read_documents, stage
-from rungwise.corpus import files as digests_of_files
+from rungwise.corpus import files as corpus_files
 from rungwise.corpus.building import comparison
-from rungwise.corpus.summary import CorpusSummary
+from tests.corpora import build
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -31,12 +31,6 @@ class Watched(SilentReporter):
 
     def progress(self, done: float, total: float, **shown: float | str) -> None:
         self.seen.append((done, total))
-
-
-def build(output: Path, *sources: dict[str, Any], **keys: Any) -> CorpusSummary:
-    config = validate(CorpusConfig, {"sources": list(sources), **keys})
-    summary = stage.build_corpus(config, {}, Folder.at(output), Context(report=Watched()))
-    return CorpusSummary.model_validate_json(summary.model_dump_json())
 
 
 def documents_in(folder: Folder) -> list[str]:
@@ -172,9 +166,8 @@ def test_many_bytes_are_hashed_by_tasks(tmp_path: Path, monkeypatch: pytest.Monk
         raise AssertionError("the driver reads")
 
     monkeypatch.setattr(SourceFile, "block_digest", refuse)
-    monkeypatch.setattr(digests_of_files, "_BY_TASKS_BYTES", SourceFile.BLOCK_BYTES)
-    monkeypatch.setattr(digests_of_files, "_TASK_BYTES", 10)
-    assert digests_of_files.hash_files(files, "key") == expected
+    monkeypatch.setattr(corpus_files, "_BY_TASKS_BYTES", SourceFile.BLOCK_BYTES)
+    assert corpus_files.hash_files(files, "key") == expected
 
 
 def test_two_sources_may_have_files_of_one_name(tmp_path: Path) -> None:
@@ -185,16 +178,6 @@ def test_two_sources_may_have_files_of_one_name(tmp_path: Path) -> None:
     summary = build(tmp_path / "out", *sources)
     assert {file.source for file in summary.files} == {"a", "b"}
     assert summary.documents.model_dump() == {"train": 1, "validation": 1}
-    sources = [{"kind": "text", "paths": [str(tmp_path / name) for name in "ab"]}]
-    with pytest.raises(UserError, match=r"1\.txt.*source"):
-        build(tmp_path / "one", *sources)
-
-
-def test_pydocs(tmp_path: Path) -> None:
-    summary = build(tmp_path, {"kind": "pydocs", "packages": ["fsspec", "aiohttp"]})
-    assert set(summary.labels) == {"fsspec", "aiohttp"}
-    assert summary.words.train > 10_000
-    assert summary.dropped["no text"] > 0
 
 
 def test_errors_are_one_line_and_the_users(

@@ -30,24 +30,22 @@ from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.streams import split_lines
 
 
-def read(
-    path: Path, maximum_bytes: int = 32_000_000, on_error: str = "skip", **source: Any
-) -> list[RawDocument]:
-    """The documents of whole files."""
-    config = config_of(path, maximum_bytes, on_error, **source)
-    return list(read_range(Range(0, 0, tuple(find_files(str(path)))), config))
-
-
 def config_of(
     path: Path, maximum_bytes: int = 32_000_000, on_error: str = "skip", **source: Any
 ) -> CorpusConfig:
     return CorpusConfig.model_validate(
         {
-            "sources": [{"paths": [str(path)], "name": "mine", **source}],
+            "sources": [{"kind": "text", "paths": [str(path)], "name": "mine", **source}],
             "maximum_document_megabytes": maximum_bytes / 1e6,
             "on_error": on_error,
         }
     )
+
+
+def read(path: Path, *limit: int, on_error: str = "skip", **source: Any) -> list[RawDocument]:
+    """The documents of whole files."""
+    config = config_of(path, *limit, on_error=on_error, **source)
+    return list(read_range(Range(0, 0, tuple(find_files(str(path)))), config))
 
 
 def damage_of(draft: RawDocument) -> Damage:
@@ -56,9 +54,16 @@ def damage_of(draft: RawDocument) -> Damage:
     return draft.damage
 
 
-def told(draft: RawDocument) -> str:
-    """What a document says is wrong with its file."""
+def detail_of(draft: RawDocument) -> str:
     return damage_of(draft).detail
+
+
+def reasons_of(drafts: list[RawDocument]) -> list[str]:
+    return [draft.reason for draft in drafts]
+
+
+def paragraphs_of(drafts: list[RawDocument]) -> list[list[str]]:
+    return [list(draft.paragraphs) for draft in drafts]
 
 
 def stopped(path: Path, **source: Any) -> str:
@@ -83,29 +88,20 @@ def written(path: Path, content: str | bytes) -> Path:
 
 
 TEXT = "A first line\nand a second.\n\nA new block\n  \n\nThe last.\n"
+BLOCKS = ["A first line and a second.", "A new block", "The last."]
+SENTENCES = ["A first line\nand a second.", "A new block", "The last."]
+LINES_OF_TEXT = ["A first line", "and a second.", "A new block", "The last."]
 
 
 @pytest.mark.parametrize(
     ("documents", "lines", "expected"),
     [
-        ("file", "wrapped", [["A first line and a second.", "A new block", "The last."]]),
-        ("file", "paragraph", [["A first line", "and a second.", "A new block", "The last."]]),
-        ("file", "sentence", [["A first line\nand a second.", "A new block", "The last."]]),
-        (
-            "blank_line",
-            "wrapped",
-            [["A first line and a second."], ["A new block"], ["The last."]],
-        ),
-        (
-            "blank_line",
-            "sentence",
-            [["A first line\nand a second."], ["A new block"], ["The last."]],
-        ),
-        (
-            "line",
-            "paragraph",
-            [["A first line"], ["and a second."], ["A new block"], ["The last."]],
-        ),
+        ("file", "wrapped", [BLOCKS]),
+        ("file", "paragraph", [LINES_OF_TEXT]),
+        ("file", "sentence", [SENTENCES]),
+        ("blank_line", "wrapped", [[block] for block in BLOCKS]),
+        ("blank_line", "sentence", [[block] for block in SENTENCES]),
+        ("line", "paragraph", [[line] for line in LINES_OF_TEXT]),
     ],
 )
 @pytest.mark.parametrize("form", ["plain", "crlf", "cr", "bom", "gz", "bz2", "xz", "zst"])
@@ -120,42 +116,39 @@ def test_text(
     }.get(form, data)
     name = f"book.txt.{form}" if form in PACKED else "book.txt"
     path = written(tmp_path / name, PACKED.get(form, bytes)(data))
-    drafts = read(path, kind="text", documents=documents, lines=lines)
-    assert [list(draft.paragraphs) for draft in drafts] == expected
-    places = [data.index(paragraphs[0][:8].encode()) for paragraphs in expected]
-    places[0] = 0
-    assert [draft.id for draft in drafts] == [
-        name if documents == "file" else f"{name}:{place}" for place in places
-    ]
-    assert {draft.label for draft in drafts} == {"mine"}
-    assert {draft.segmented for draft in drafts} == {lines == "sentence"}
+    drafts = read(path, documents=documents, lines=lines)
+    assert paragraphs_of(drafts) == expected
+    places = [0, *(data.index(paragraphs[0][:8].encode()) for paragraphs in expected[1:])]
+    ids = [f"{name}:{place}" for place in places]
+    assert [draft.id for draft in drafts] == ([name] if documents == "file" else ids)
+    assert {(draft.label, draft.segmented) for draft in drafts} == {("mine", lines == "sentence")}
 
 
 def test_ids_are_relative_to_the_source(tmp_path: Path) -> None:
     (tmp_path / "in" / "deep").mkdir(parents=True)
     written(tmp_path / "in" / "deep" / "a.txt", "Words.")
-    (draft,) = read(tmp_path / "in", kind="text", label="books")
+    (draft,) = read(tmp_path / "in", label="books")
     assert (draft.id, draft.label) == ("deep/a.txt", "books")
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", b"fine\ncaf\xe9 au lait\nfine too\n")
-    first, draft, last = read(path, kind="text", documents="line")
-    assert (draft.id, draft.paragraphs, draft.reason) == ("a.txt:5", (), "not in its encoding")
-    detail = "not utf-8: byte 0xe9 at offset 8"
-    key = "corpus.sources.0.encoding"
-    assert draft.damage is not None
-    assert list(draft.damage.model_dump().values()) == [
+    first, draft, last = read(path, documents="line")
+    detail, key = "not utf-8: byte 0xe9 at offset 8", "corpus.sources.0.encoding"
+    assert (draft.id, draft.paragraphs) == ("a.txt:5", ())
+    assert list(damage_of(draft).model_dump().values()) == [
         *(str(path), "byte 5", 13, "not in its encoding", detail, key)
     ]
     assert (first.paragraphs, last.paragraphs) == (["fine"], ["fine too"])
-    assert stopped(path, kind="text", documents="line") == (
+    assert stopped(path, documents="line") == (
         f"{path}, line 2: {detail}; mend the file, or change {key}, or set corpus.on_error=skip"
     )
-    latin = read(path, kind="text", documents="line", encoding="latin-1")
-    assert [draft.paragraphs for draft in latin] == [["fine"], ["caf\xe9 au lait"], ["fine too"]]
+    latin = read(path, documents="line", encoding="latin-1")
+    assert paragraphs_of(latin) == [["fine"], ["caf\xe9 au lait"], ["fine too"]]
     utf16 = written(tmp_path / "c.txt", "words".encode("utf-16"))
-    assert told(read(utf16, kind="text")[0]).endswith("it looks like UTF-16")
+    assert detail_of(read(utf16)[0]).endswith("it looks like UTF-16")
+    (cut,) = read(written(tmp_path / "d.txt", "na\u00efve \u4f60".encode()[:-1]))
+    assert detail_of(cut) == "not utf-8: byte 0xe4 at offset 7"
 
 
 GERMAN = (
@@ -182,11 +175,15 @@ def test_encodings(tmp_path: Path, encoding: str, documents: str, detected: bool
 def test_a_large_file_is_read_in_chunks_of_whole_paragraphs(tmp_path: Path) -> None:
     blocks = [f"Paragraph {number} is\nwrapped." for number in range(60)]
     path = written(tmp_path / "a.txt", "\n \n".join(blocks))
-    drafts = read(path, kind="text", documents="chunk", chunk_kilobytes=0.5)
+    drafts = read(path, documents="chunk", chunk_kilobytes=0.5)
     assert len(drafts) == path.stat().st_size // 500 + 1
-    joined = [block.replace("\n", " ") for block in blocks]
-    assert [paragraph for draft in drafts for paragraph in draft.paragraphs] == joined
+    paragraphs = [one for draft in drafts for one in draft.paragraphs]
+    assert paragraphs == [block.replace("\n", " ") for block in blocks]
     assert drafts[0].id == "a.txt:0"
+    # A chunk of less than a byte is a line.
+    path = written(tmp_path / "b.txt", "one\ntwo\n")
+    drafts = read(path, documents="chunk", chunk_kilobytes=0.0001, lines="paragraph")
+    assert paragraphs_of(drafts) == [["one"], ["two"]]
 
 
 def test_an_encoding_that_nobody_knows_is_refused() -> None:
@@ -206,13 +203,8 @@ def test_the_place_of_a_bad_byte_is_named_wherever_it_is(
     data[offset] = 0xFF
     name = "a.txt.gz" if packed else "a.txt"
     path = written(tmp_path / name, gzip.compress(data, 1) if packed else bytes(data))
-    (draft,) = read(path, kind="text")
-    assert told(draft) == f"not utf-8: byte 0xff at offset {offset}"
-
-
-def test_a_character_that_the_end_cuts_is_not_utf8(tmp_path: Path) -> None:
-    (draft,) = read(written(tmp_path / "a.txt", "na\u00efve \u4f60".encode()[:-1]), kind="text")
-    assert told(draft) == "not utf-8: byte 0xe4 at offset 7"
+    (draft,) = read(path)
+    assert detail_of(draft) == f"not utf-8: byte 0xff at offset {offset}"
 
 
 @pytest.mark.parametrize("kind", ["text", "wikitext", "jsonl", "parquet", "arrow", "warc"])
@@ -225,8 +217,7 @@ def test_an_empty_file_says_so(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("content", [b"", b" \r\n\n"])
 def test_a_file_of_blanks_is_empty_too(tmp_path: Path, content: bytes) -> None:
     path = written(tmp_path / "a.txt.gz", gzip.compress(content))
-    (draft,) = read(path, kind="text", documents="line")
-    assert draft.reason == "empty file"
+    assert reasons_of(read(path, documents="line")) == ["empty file"]
 
 
 LINES = [f"Line {number} of some random words {number * 7919}." for number in range(4000)]
@@ -242,11 +233,11 @@ def test_of_a_cut_off_file_the_whole_documents_are_kept(
     packed = PACKED[form](joined.encode())
     cut = packed[: int(len(packed) * kept)]
     path = written(tmp_path / f"a.txt.{form}", cut)
-    *whole, last = read(path, kind="text", documents=documents)
+    *whole, last = read(path, documents=documents)
     assert (last.reason, last.paragraphs) == ("cut-off file", ())
-    assert told(last).startswith(f"a cut-off .{form}, sound for ")
+    assert detail_of(last).startswith(f"a cut-off .{form}, sound for ")
     assert damage_of(last).bytes > 0
-    assert [draft.paragraphs[0] for draft in whole] == LINES[: len(whole)]
+    assert paragraphs_of(whole) == [[line] for line in LINES[: len(whole)]]
     assert all(draft.reason == "" for draft in whole)
     if documents == "file":
         assert not whole
@@ -254,7 +245,7 @@ def test_of_a_cut_off_file_the_whole_documents_are_kept(
         # All that zlib itself gets out of the bytes, but for the unfinished line.
         sound = zlib.decompressobj(31).decompress(cut).decode()
         assert len(whole) == sound.count("\n" if documents == "line" else "\n\n")
-    assert f"a cut-off .{form}" in stopped(path, kind="text", documents=documents)
+    assert f"a cut-off .{form}" in stopped(path, documents=documents)
 
 
 @pytest.mark.parametrize(
@@ -292,27 +283,18 @@ def test_all_that_follows_an_odd_character_is_lost(
     path = written(
         tmp_path / "a.txt", codecs.BOM_UTF16_LE + data[:half] + b"\x00\xd8" + data[half:]
     )
-    *whole, last = read(path, kind="text", documents="line", encoding="utf-16")
-    assert [draft.paragraphs[0] for draft in whole] == LINES[: len(whole)]
+    *whole, last = read(path, documents="line", encoding="utf-16")
+    assert paragraphs_of(whole) == [[line] for line in LINES[: len(whole)]]
     assert 0 <= damage_of(last).bytes - half < 1 << 13
 
 
 def test_the_encoding_of_a_cut_off_file_is_guessed_from_what_is_intact(tmp_path: Path) -> None:
     lines = [f"{line} caf\xe9" for line in LINES]
     packed = gzip.compress("\n".join(lines).encode("latin-1"))[:-2000]
-    *whole, last = read(
-        written(tmp_path / "a.txt.gz", packed), kind="text", documents="line", encoding="detect"
-    )
+    *whole, last = read(written(tmp_path / "a.txt.gz", packed), documents="line", encoding="detect")
     assert last.reason == "cut-off file"
     assert len(whole) > 3000
     assert [draft.paragraphs[0] for draft in whole] == lines[: len(whole)]
-
-
-def test_a_chunk_of_less_than_a_byte_is_one_line(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.txt", "one\ntwo\n")
-    keys: dict[str, Any] = {"documents": "chunk", "chunk_kilobytes": 0.0001, "lines": "paragraph"}
-    drafts = read(path, kind="text", **keys)
-    assert [draft.paragraphs for draft in drafts] == [["one"], ["two"]]
 
 
 @pytest.mark.parametrize("form", PACKED)
@@ -325,35 +307,31 @@ def test_of_a_garbled_file_what_stands_before_is_kept(tmp_path: Path, form: str)
     for at in range(begin, begin + 40):
         packed[at] ^= 0xFF
     path = written(tmp_path / f"a.txt.{form}", whole_packed + bytes(packed))
-    *whole, last = read(path, kind="text", documents="line")
+    *whole, last = read(path, documents="line")
     assert last.reason == "unsound file"
-    assert told(last).startswith(f"an unsound .{form} (")
+    assert detail_of(last).startswith(f"an unsound .{form} (")
     kept = 900 if form == "zst" else 1000
     assert [draft.paragraphs[0] for draft in whole][:kept] == LINES[:kept]
 
 
-def test_a_checksum_that_does_not_hold_is_seen(tmp_path: Path) -> None:
-    packed = bytearray(gzip.compress("\n".join(LINES).encode()))
-    packed[-6] ^= 1
-    last = read(written(tmp_path / "a.txt.gz", bytes(packed)), kind="text", documents="line")[-1]
-    assert last.reason == "unsound file"
-    assert "CRC check failed" in told(last)
-
-
-def test_members_and_zeros_at_the_end_of_a_gz_are_read(tmp_path: Path) -> None:
+def test_members_zeros_and_the_checksum_of_a_gz_are_read(tmp_path: Path) -> None:
     packed = gzip.compress(b"one\ntwo\nth") + gzip.compress(b"") + gzip.compress(b"ree\n")
     path = written(tmp_path / "a.txt.gz", packed + bytes(300_000))
-    drafts = read(path, kind="text", documents="line")
-    assert [draft.paragraphs for draft in drafts] == [["one"], ["two"], ["three"]]
+    assert paragraphs_of(read(path, documents="line")) == [["one"], ["two"], ["three"]]
+    garbled = bytearray(gzip.compress("\n".join(LINES).encode()))
+    garbled[-6] ^= 1
+    last = read(written(path, bytes(garbled)), documents="line")[-1]
+    assert last.reason == "unsound file"
+    assert "CRC check failed" in detail_of(last)
 
 
 @pytest.mark.parametrize("kind", ["text", "wikitext", "jsonl", "parquet"])
 def test_a_broken_gz_is_named(tmp_path: Path, kind: str) -> None:
     whole = gzip.compress(json.dumps({"text": "some words " * 99}).encode())
     (cut,) = read(written(tmp_path / "cut.gz", whole[:-12]), kind=kind)
-    assert (cut.reason, told(cut)[:13]) == ("cut-off file", "a cut-off .gz")
+    assert (cut.reason, detail_of(cut)[:13]) == ("cut-off file", "a cut-off .gz")
     (other,) = read(written(tmp_path / "not.gz", b"words"), kind=kind)
-    assert (other.reason, told(other)[:25]) == ("unsound file", "an unsound .gz (Not a gzi")
+    assert (other.reason, detail_of(other)[:25]) == ("unsound file", "an unsound .gz (Not a gzi")
 
 
 def test_a_json_line_that_is_cut_is_no_error(tmp_path: Path) -> None:
@@ -385,24 +363,17 @@ def test_a_document_over_the_limit_is_dropped_and_the_rest_is_read(
     over = letter * (maximum // len(letter.encode()) + 1)
     content = text.format(long=over, half=over[: len(over) // 2 + 1], more="x" * (1 << 20))
     drafts = read(written(tmp_path / "a.txt", content), maximum, kind=kind, **keys)
-    assert [draft.reason for draft in drafts] == expected
+    assert reasons_of(drafts) == expected
     assert all(not draft.paragraphs for draft in drafts if draft.reason)
 
 
 @pytest.mark.parametrize("documents", ["line", "blank_line", "file"])
 def test_a_document_of_exactly_the_limit_is_kept(tmp_path: Path, documents: str) -> None:
     path = written(tmp_path / "a.txt", "\u4f60" * 1000 + "\n")
-    kept, dropped = (
-        read(path, maximum, kind="text", documents=documents) for maximum in (3000, 2999)
-    )
-    assert [draft.reason for draft in kept] == [""]
-    assert [draft.reason for draft in dropped] == ["too long"]
-
-
-def test_a_parquet_text_over_the_limit_is_dropped(tmp_path: Path) -> None:
+    assert reasons_of(read(path, 3000, documents=documents)) == [""]
+    assert reasons_of(read(path, 2999, documents=documents)) == ["too long"]
     pq.write_table(pa.table({"text": ["a", "b" * 11, "c"]}), tmp_path / "a.parquet")
-    drafts = read(tmp_path / "a.parquet", 10, kind="parquet")
-    assert [draft.reason for draft in drafts] == ["", "too long", ""]
+    assert reasons_of(read(tmp_path / "a.parquet", 10, kind="parquet")) == ["", "too long", ""]
 
 
 def test_wikitext(tmp_path: Path) -> None:
@@ -450,7 +421,7 @@ def test_records(tmp_path: Path, form: str) -> None:
     named = read(path, kind=kind, id_field="name", label_field="group")
     assert [(draft.id, draft.label) for draft in named] == [("a", "x"), ("b", "y")]
     missing = read(path, kind=kind, text_field="body")[0]
-    assert told(missing) == "no field 'body'; the fields are group, name, text"
+    assert detail_of(missing) == "no field 'body'; the fields are group, name, text"
     assert damage_of(missing).key == "corpus.sources.0.text_field"
     assert r"change corpus.sources.0.label_field" in stopped(path, kind=kind, label_field="topic")
 
@@ -478,13 +449,10 @@ def test_a_dataset_saved_to_disk_is_read_without_its_other_files(tmp_path: Path)
 
 
 def test_the_arrow_file_format_is_read_too(tmp_path: Path) -> None:
-    table = pa.Table.from_pylist(RECORDS)
-    with (
-        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file,
-        pa.ipc.new_file(file, table.schema) as writer,
-    ):
+    table, path = pa.Table.from_pylist(RECORDS), tmp_path / "a.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table, max_chunksize=1)
-    drafts = read(tmp_path / "a.arrow", kind="arrow")
+    drafts = read(path, kind="arrow")
     assert [(draft.id, draft.reason) for draft in drafts] == [("a.arrow:0", ""), ("a.arrow:1", "")]
 
 
@@ -504,7 +472,7 @@ def test_bad_json_lines(tmp_path: Path, line: str, message: str) -> None:
     assert f"{path}, {message}" in stopped(path, kind="jsonl")
     first, damaged, last = read(path, kind="jsonl")
     assert (first.paragraphs, last.paragraphs) == (["fine"], ["too"])
-    assert message.removeprefix("line 2: ") in told(damaged)
+    assert message.removeprefix("line 2: ") in detail_of(damaged)
     place, num_bytes = damage_of(damaged).place, damage_of(damaged).bytes
     assert (place, num_bytes, damaged.id) == ("byte 17", len(line) + 1, "a.jsonl:17")
 
@@ -514,26 +482,20 @@ def test_json_that_only_the_standard_library_reads(tmp_path: Path) -> None:
     lines = f'{{"text": "a", "id": {huge}}}\n{{"text": "\\ud800", "id": NaN}}\n'
     drafts = read(written(tmp_path / "a.jsonl", lines), kind="jsonl", id_field="id")
     assert [draft.id for draft in drafts] == [str(huge), "nan"]
-    assert [draft.paragraphs for draft in drafts] == [["a"], ["\ud800"]]
-
-
-def test_a_number_as_an_id_is_read_in_the_encoding_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    line = '{"text": "Là-bas, une phrase assez longue.", "id": 18446744073709551616}'
-    path.write_bytes(line.encode("latin-1") + b"\n")
+    assert paragraphs_of(drafts) == [["a"], ["\ud800"]]
+    # A number is read again in the encoding of the file.
+    line = '{"text": "L\u00e0-bas, une phrase assez longue.", "id": 18446744073709551616}\n'
+    path = written(tmp_path / "b.jsonl", line.encode("latin-1"))
     (document,) = read(path, kind="jsonl", id_field="id", encoding="latin-1")
     assert (document.reason, document.id) == ("", "18446744073709551616")
 
 
 def test_blanks_at_the_limit_do_not_join_words(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
     blanks = b" " * 3_000_000  # several pieces
-    path.write_bytes(b"Some words" + blanks)
-    (document,) = read(path, maximum_bytes=1_000_000, kind="text")
-    assert (document.reason, document.paragraphs) == ("", ["Some words"])
-    path.write_bytes(b"Some words" + blanks + b"and more")
-    (document,) = read(path, maximum_bytes=1_000_000, kind="text")
-    assert document.reason == "too long"
+    path = written(tmp_path / "a.txt", b"Some words" + blanks)
+    assert paragraphs_of(read(path, 1_000_000)) == [["Some words"]]
+    path = written(path, b"Some words" + blanks + b"and more")
+    assert reasons_of(read(path, 1_000_000)) == ["too long"]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -567,7 +529,7 @@ def test_bad_tables(tmp_path: Path, kind: str) -> None:
     *whole, last = read(cut, kind=kind)
     # The directory of a Parquet file is at its end: nothing can be read without it.
     assert len(whole) == (0 if kind == "parquet" else 900)
-    assert (last.reason, told(last)[:22]) == ("unsound file", "unsound from here on: ")
+    assert (last.reason, detail_of(last)[:22]) == ("unsound file", "unsound from here on: ")
     assert f"cut.{kind}" in stopped(cut, kind=kind)
     garbled = bytearray(path.read_bytes())
     garbled[len(garbled) // 2 : len(garbled) // 2 + 400] = b"\xff" * 400
@@ -583,7 +545,7 @@ def test_a_row_that_is_not_utf8_is_skipped_alone(tmp_path: Path) -> None:
     table = pa.table({"text": pa.Array.from_buffers(pa.string(), 3, texts.buffers())})
     pq.write_table(table, tmp_path / "a.parquet")
     drafts = read(tmp_path / "a.parquet", kind="parquet")
-    assert [draft.paragraphs for draft in drafts] == [["one"], (), ["three"]]
+    assert paragraphs_of(drafts) == [["one"], [], ["three"]]
     assert damage_of(drafts[1]).place == "row 1"
 
 
@@ -604,9 +566,9 @@ def test_web_archives(tmp_path: Path, form: str) -> None:
     data += warc(("resource", b"Plain text."))
     pack = gzip.compress if form.endswith("gz") else bytes
     drafts = read(written(tmp_path / f"a.{form}", pack(data)), kind="warc")
-    assert [draft.paragraphs for draft in drafts] == [
+    assert paragraphs_of(drafts) == [
         ["One line.", "Another caf\xe9."],
-        (),
+        [],
         ["Plain text."],
     ]
     assert drafts[0].id == f"a.{form}:{data.index(b'WARC/', 1)}"

@@ -103,38 +103,35 @@ def units(
 
 
 @pytest.fixture
-def word_list(tmp_path: Path) -> str:
+def by_list(tmp_path: Path) -> dict[str, Any]:
+    """The config of a segmenter by a list of words."""
     path = tmp_path / "words.txt"
     path.write_text("\n".join([*WORDS[:3], "预测", "一个", "中国人民", "中国", "T恤", "概率"]))
-    return str(path)
+    return {"segmenter": "word_list", "word_list": str(path)}
 
 
 # --- words of the tokenizer and spans
 
 
-def test_pieces_of_a_word_are_one_unit_and_marks_their_own() -> None:
-    found = units("Playing the strawberries, played.", wordpiece())
-    assert found == ["play+##ing", "the", "straw+##berries", ",", "play+##ed", "."]
-
-
-def test_a_span_joins_its_words_and_leaves_the_others() -> None:
-    text = "in New York Times playing"
-    assert units(text, wordpiece(), [3, 17]) == ["in", "new+york+times", "play+##ing"]
-    assert units(text, wordpiece(), [0, 6, 7, 17]) == ["in+new", "york+times", "play+##ing"]
-    assert units(text, wordpiece(), []) == ["in", "new", "york", "times", "play+##ing"]
-
-
-def test_a_span_that_ends_inside_a_word_takes_the_whole_word() -> None:
-    assert units("new playing", wordpiece(), [0, 8]) == ["new+play+##ing"]
-
-
-def test_a_span_that_begins_inside_a_token_takes_the_whole_token() -> None:
-    assert units("york times a", wordpiece(), [2, 7]) == ["york+times", "a"]
-
-
-def test_spans_that_overlap_are_one_unit() -> None:
-    text = "new york times in a"
-    assert units(text, wordpiece(), [0, 8, 4, 14]) == ["new+york+times", "in", "a"]
+@pytest.mark.parametrize(
+    ("text", "spans", "expected"),
+    [
+        (
+            "Playing the strawberries, played.",
+            None,
+            ["play+##ing", "the", "straw+##berries", ",", "play+##ed", "."],
+        ),
+        ("in New York Times playing", [3, 17], ["in", "new+york+times", "play+##ing"]),
+        ("in New York Times playing", [0, 6, 7, 17], ["in+new", "york+times", "play+##ing"]),
+        ("in New York Times playing", [], ["in", "new", "york", "times", "play+##ing"]),
+        ("new playing", [0, 8], ["new+play+##ing"]),  # ends inside a word
+        ("york times a", [2, 7], ["york+times", "a"]),  # begins inside a token
+        ("new york times in a", [0, 8, 4, 14], ["new+york+times", "in", "a"]),  # overlap
+        ("中国人", None, ["中", "国", "人"]),  # without a segmenter
+    ],
+)
+def test_units_of_wordpiece(text: str, spans: list[int] | None, expected: list[str]) -> None:
+    assert units(text, wordpiece(), spans) == expected
 
 
 def test_places_are_those_of_the_text_as_it_came_not_as_it_is_normalised() -> None:
@@ -176,43 +173,29 @@ def test_the_chinese_example_of_the_whole_word_masking_paper() -> None:
     assert units(SENTENCE, wordpiece(), segmenter="jieba") == expected
 
 
-def test_without_a_segmenter_a_han_character_is_a_word_to_wordpiece() -> None:
-    assert units("中国人", wordpiece()) == ["中", "国", "人"]
-
-
-def test_a_word_list_takes_the_longest_word_and_leaves_single_characters(word_list: str) -> None:
-    config: dict[str, Any] = {"segmenter": "word_list", "word_list": word_list}
-    assert units("中国人民中国大", wordpiece(), **config) == ["中+国+人+民", "中+国", "大"]
+def test_a_word_list_takes_the_longest_word_and_leaves_single_characters(
+    by_list: dict[str, Any],
+) -> None:
+    assert units("中国人民中国大", wordpiece(), **by_list) == ["中+国+人+民", "中+国", "大"]
     # A word of two scripts; the tokenizer's own words stay where no han character is.
-    assert units("我T恤playing", wordpiece(), **config) == ["我", "t+恤", "play+##ing"]
+    assert units("我T恤playing", wordpiece(), **by_list) == ["我", "t+恤", "play+##ing"]
 
 
-def test_a_span_and_chinese_words_together(word_list: str) -> None:
-    config: dict[str, Any] = {"segmenter": "word_list", "word_list": word_list}
-    assert units("我中国人民的", wordpiece(), [0, 3], **config) == ["我+中+国+人+民", "的"]
-    assert units("我使用模型", wordpiece(), [1, 5], **config) == ["我", "使+用+模+型"]
+def test_a_span_and_chinese_words_together(by_list: dict[str, Any]) -> None:
+    assert units("我中国人民的", wordpiece(), [0, 3], **by_list) == ["我+中+国+人+民", "的"]
+    assert units("我使用模型", wordpiece(), [1, 5], **by_list) == ["我", "使+用+模+型"]
 
 
-def test_byte_level_runs_of_han_are_cut_at_words(word_list: str) -> None:
-    config: dict[str, Any] = {"segmenter": "word_list", "word_list": word_list}
+def test_runs_of_han_are_cut_at_words(by_list: dict[str, Any]) -> None:
     tokenizer = byte_bpe(["中", "国", "abc"])
-    whole = units("中国我abc", tokenizer)
-    assert len(whole) == 1  # one run of letters to GPT-2's expression
-    found = units("中国我abc", tokenizer, **config)
-    assert found[1:] == ["æ+Ī+ĳ", "abc"]
-    assert found[0].count("+") == 1  # two characters, each one token
-
-
-def test_a_token_across_the_border_of_two_words_makes_them_one(word_list: str) -> None:
-    config: dict[str, Any] = {"segmenter": "word_list", "word_list": word_list}
-    tokenizer = byte_bpe(["使", "用语", "言", "模", "型"])
-    found = units("使用语言模型", tokenizer, **config)
-    assert [unit.count("+") for unit in found] == [2, 1]
-
-
-def test_unigram_runs_of_han_are_cut_at_words(word_list: str) -> None:
-    config: dict[str, Any] = {"segmenter": "word_list", "word_list": word_list}
-    assert units("new 中国人", unigram(), **config) == ["▁new", "▁", "中+国", "人"]
+    assert len(units("中国我abc", tokenizer)) == 1  # one run of letters to GPT-2's expression
+    first, *rest = units("中国我abc", tokenizer, **by_list)
+    assert rest == ["æ+Ī+ĳ", "abc"]
+    assert first.count("+") == 1  # two characters, each one token
+    # A token across the border of two words makes them one.
+    across = byte_bpe(["使", "用语", "言", "模", "型"])
+    assert [unit.count("+") for unit in units("使用语言模型", across, **by_list)] == [2, 1]
+    assert units("new 中国人", unigram(), **by_list) == ["▁new", "▁", "中+国", "人"]
 
 
 # --- lists of phrases
@@ -221,10 +204,13 @@ def test_unigram_runs_of_han_are_cut_at_words(word_list: str) -> None:
 def test_phrases_of_a_list_are_the_longest_from_the_left_in_any_case(tmp_path: Path) -> None:
     path = tmp_path / "phrases.txt"
     path.write_text("new york\nNew York Times\ntimes in\n\n", encoding="utf-8-sig")
-    config: dict[str, Any] = {"phrases": str(path)}
-    assert units("NEW York times in", wordpiece(), **config) == ["new+york+times", "in"]
-    assert units("new york, times in", wordpiece(), **config) == ["new+york", ",", "times+in"]
-    assert units("new, york", wordpiece(), **config) == ["new", ",", "york"]
+    assert units("NEW York times in", wordpiece(), phrases=str(path)) == ["new+york+times", "in"]
+    assert units("new york, times in", wordpiece(), phrases=str(path)) == [
+        "new+york",
+        ",",
+        "times+in",
+    ]
+    assert units("new, york", wordpiece(), phrases=str(path)) == ["new", ",", "york"]
 
 
 def test_entries_match_whole_words_only() -> None:
@@ -383,25 +369,16 @@ def test_half_a_span_is_refused() -> None:
         units("new york", wordpiece(), [0, 3, 4])
 
 
-def test_sentences_without_a_list_of_spans_have_none() -> None:
+def test_spans_belong_to_their_sentences_in_a_slice_and_where_one_has_none() -> None:
     tokenizer = wordpiece()
-    texts = pa.array(["new york", "new york", "中国"])
-    spans = pa.array([None, [0, 8], []], pa.list_(pa.int32()))
-    found = encode_units(texts, make_encoder(tokenizer), tokenizer, MaskUnitsConfig(), spans)
-    assert found.lengths.tolist() == [2, 2, 2]
-    assert found.word_starts is not None
-    assert np.flatnonzero(~found.word_starts).tolist() == [3]
-
-
-def test_a_slice_of_spans_belongs_to_the_same_slice_of_texts() -> None:
-    tokenizer = wordpiece()
-    texts = pa.array(["a", "new york", "in new york"])
-    spans = pa.array([[0, 1], [], [3, 11]], pa.list_(pa.int32()))
-    found = encode_units(
+    texts = pa.array(["a", "new york", "new york", "中国", "in new york"])
+    spans = pa.array([[0, 1], None, [0, 8], [], [3, 11]], pa.list_(pa.int32()))
+    encoded = encode_units(
         texts[1:], make_encoder(tokenizer), tokenizer, MaskUnitsConfig(), spans[1:]
     )
-    assert found.word_starts is not None
-    assert found.word_starts.tolist() == [True, True, True, True, False]
+    assert encoded.lengths.tolist() == [2, 2, 2, 3]
+    assert encoded.word_starts is not None
+    assert np.flatnonzero(~encoded.word_starts).tolist() == [3, 8]
 
 
 def test_a_list_that_is_missing_empty_or_garbled_is_refused_by_its_key(tmp_path: Path) -> None:
@@ -437,11 +414,10 @@ def test_the_bytes_of_a_list_are_its_identity_and_not_its_path(tmp_path: Path) -
     assert outside(MaskUnitsConfig()) == {}
 
 
-def test_a_word_list_and_its_segmenter_need_each_other() -> None:
-    for data in (
-        {"segmenter": "word_list"},
-        {"word_list": "x"},
-        {"segmenter": "jieba", "word_list": "x"},
-    ):
-        with pytest.raises(ConfigError, match="need each other"):
-            validate(MaskUnitsConfig, data)
+@pytest.mark.parametrize(
+    "data",
+    [{"segmenter": "word_list"}, {"word_list": "x"}, {"segmenter": "jieba", "word_list": "x"}],
+)
+def test_a_word_list_and_its_segmenter_need_each_other(data: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="need each other"):
+        validate(MaskUnitsConfig, data)

@@ -12,11 +12,8 @@ import pytest
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building import shards
-from rungwise.corpus.document import SCHEMA, text_digest
 from rungwise.tokenizer import (
     CLS_ID,
     MASK_ID,
@@ -40,7 +37,7 @@ from rungwise.tokenizer import (
     train_tokenizer,
 )
 from rungwise.tokenizer.config import TrainedConfig
-from tests.summaries import corpus_of
+from tests.corpora import corpus_of_sentences
 
 TEXT = [
     "He was playing while they play; players played, and the player plays.",
@@ -122,33 +119,12 @@ def test_byte_level_bpe_knows_every_text() -> None:
         assert tokenizer.decode(ids) == text
 
 
-def corpus(folder: Path, sentences: list[str]) -> Artifact:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    folder.mkdir(parents=True)
-    files = []
-    for split in shards.SPLITS:
-        row = {
-            "id": "d",
-            "label": "l",
-            "digest": text_digest(sentences),
-            "sentences": sentences,
-            "paragraph_starts": [0],
-            "spans": [[] for _ in sentences],
-        }
-        pq.write_table(
-            pa.Table.from_pylist([row], schema=SCHEMA), folder / f"{split}-00000.parquet"
-        )
-        characters = sum(map(len, sentences))
-        files.append({"file": f"{split}-00000.parquet", "split": split, "characters": characters})
-    return corpus_of(folder, files)
-
-
 def test_text_that_looks_like_a_special_token_is_text(tmp_path: Path) -> None:
     output = Folder.at(tmp_path / "t")
     inputs = {
-        "corpus": corpus(tmp_path / "c", [*TEXT, "The [MASK] token and [SEP] and [CLS] too."])
+        "corpus": corpus_of_sentences(
+            tmp_path / "c", [*TEXT, "The [MASK] token and [SEP] and [CLS] too."]
+        )
     }
     train_tokenizer(config("wordpiece", vocab_size=100), inputs, output, Context())
     ids = (
@@ -158,7 +134,7 @@ def test_text_that_looks_like_a_special_token_is_text(tmp_path: Path) -> None:
 
 
 def test_the_summary_counts_what_it_measured(tmp_path: Path) -> None:
-    inputs = {"corpus": corpus(tmp_path / "c", TEXT)}
+    inputs = {"corpus": corpus_of_sentences(tmp_path / "c", TEXT)}
     summary = train_tokenizer(
         config("wordpiece", vocab_size=100), inputs, Folder.at(tmp_path / "t"), Context()
     )
@@ -176,7 +152,7 @@ def test_the_summary_counts_what_it_measured(tmp_path: Path) -> None:
 def test_a_vocabulary_that_does_not_fit_the_text_is_refused(
     tmp_path: Path, size: int, message: str
 ) -> None:
-    inputs = {"corpus": corpus(tmp_path / "c", TEXT)}
+    inputs = {"corpus": corpus_of_sentences(tmp_path / "c", TEXT)}
     output = Folder.at(tmp_path / "t")
     with pytest.raises(DataError, match=rf"tokenizer\.vocab_size: .*{message}"):
         train_tokenizer(config("wordpiece", vocab_size=size), inputs, output, Context())
@@ -248,7 +224,7 @@ def test_counting_on_the_cluster_gives_what_counting_here_does(
     text = [*TEXT, "A sentence: that is, one more [MASK].", "with  two blanks"]
     for megabytes in (1.0, 200e-6):
         output = Folder.at(tmp_path / f"{kind}{megabytes}")
-        inputs = {"corpus": corpus(tmp_path / f"c{megabytes}", text)}
+        inputs = {"corpus": corpus_of_sentences(tmp_path / f"c{megabytes}", text)}
         settings = config(kind, sample_megabytes=megabytes)
         summary = train_tokenizer(settings, inputs, output, Context())
         sample: list[str] = []
@@ -312,7 +288,7 @@ def test_what_is_learned_here_reads_nothing_from_outside() -> None:
 def test_a_vocabulary_that_the_text_cannot_give_is_refused(
     kind: str, size: int, message: str, tmp_path: Path
 ) -> None:
-    inputs = {"corpus": corpus(tmp_path / "c", TEXT)}
+    inputs = {"corpus": corpus_of_sentences(tmp_path / "c", TEXT)}
     with pytest.raises(DataError, match=message) as caught:
         train_tokenizer(config(kind, vocab_size=size), inputs, Folder.at(tmp_path / "t"), Context())
     assert "tokenizer.vocab_size" in str(caught.value)

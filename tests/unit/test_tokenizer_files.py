@@ -6,15 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building import shards
-from rungwise.corpus.document import SCHEMA
 from rungwise.tokenizer import (
     SpecialIds,
     TokenizerFileConfig,
@@ -27,7 +24,7 @@ from rungwise.tokenizer import (
     train,
     train_tokenizer,
 )
-from tests.summaries import corpus_of
+from tests.corpora import corpus_of_sentences
 
 VOCAB_TXT = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nplay\n##ing\n,\n"
 VOCAB_JSON = {"a": 0, "b": 1, "Ġ": 2, "ab": 3, "Ġab": 4, "<|endoftext|>": 5}
@@ -56,17 +53,14 @@ def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
     return tokenizer.encode(text, add_special_tokens=False).tokens
 
 
+BERT_IDS = SpecialIds(0, 100, 101, 102, 103, end=102, ids=(0, 100, 101, 102, 103))
+
+
 @pytest.mark.parametrize(
     ("name", "special"),
     [
-        (
-            "bert-base-uncased",
-            SpecialIds(0, 100, 101, 102, 103, end=102, ids=(0, 100, 101, 102, 103)),
-        ),
-        (
-            "bert-base-chinese",
-            SpecialIds(0, 100, 101, 102, 103, end=102, ids=(0, 100, 101, 102, 103)),
-        ),
+        ("bert-base-uncased", BERT_IDS),
+        ("bert-base-chinese", BERT_IDS),
         ("gpt2", SpecialIds(end=50256, ids=(50256,))),
     ],
 )
@@ -133,14 +127,11 @@ def test_what_transformers_wrote_beside_a_vocab_txt_must_agree(
     assert outside(config(tmp_path, lowercase=False)) == agrees
 
 
-def test_the_byte_order_mark_of_an_editor_is_no_part_of_a_piece(tmp_path: Path) -> None:
-    mark = "\ufeff"
-    path = written(tmp_path / "vocab.txt", mark + VOCAB_TXT)
+def test_lines_of_a_vocab_txt(tmp_path: Path) -> None:
+    """An editor's byte order mark is no part of a piece, and only a line feed ends a line."""
+    path = written(tmp_path / "vocab.txt", "\ufeff" + VOCAB_TXT)
     plain = written(tmp_path / "plain" / "vocab.txt", VOCAB_TXT)
     assert read_tokenizer(config(path)).get_vocab() == read_tokenizer(config(plain)).get_vocab()
-
-
-def test_only_a_line_feed_ends_a_line_of_a_vocab_txt(tmp_path: Path) -> None:
     path = written(tmp_path / "vocab.txt", "[UNK]\n\u2028\nb\x85\nc")
     assert read_tokenizer(config(path)).get_vocab() == {"[UNK]": 0, "\u2028": 1, "b\x85": 2, "c": 3}
 
@@ -163,33 +154,13 @@ def test_a_tokenizer_json_is_taken_as_it_is(tmp_path: Path) -> None:
         assert special_ids(read_tokenizer(config(place))).ids == (0, 2)
 
 
-def test_a_vocabulary_in_a_bucket_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            monkeypatch.setenv(name, "testing")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        import s3fs
-
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("vocabularies")
-        Folder.at("s3://vocabularies/gpt2").write_bytes(
-            "vocab.json", json.dumps(VOCAB_JSON).encode()
-        )
-        Folder.at("s3://vocabularies/gpt2").write_bytes("merges.txt", MERGES.encode())
-        far = TokenizerFileConfig(path="s3://vocabularies/gpt2")
-        assert tokens(read_tokenizer(far), "ab ab") == ["ab", "Ġab"]
-        assert outside(far) == outside(config(gpt2_folder(tmp_path)))
-    finally:
-        server.stop()
-        import s3fs
-
-        s3fs.S3FileSystem.clear_instance_cache()
+def test_a_vocabulary_in_a_bucket_is_read(tmp_path: Path, bucket: str) -> None:
+    folder = Folder.at(f"{bucket}/gpt2")
+    folder.write_bytes("vocab.json", json.dumps(VOCAB_JSON).encode())
+    folder.write_bytes("merges.txt", MERGES.encode())
+    far = TokenizerFileConfig(path=f"{bucket}/gpt2")
+    assert tokens(read_tokenizer(far), "ab ab") == ["ab", "Ġab"]
+    assert outside(far) == outside(config(gpt2_folder(tmp_path)))
 
 
 BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
@@ -253,18 +224,7 @@ def test_a_vocabulary_is_known_by_its_bytes_and_not_by_its_place(tmp_path: Path)
 
 
 def test_the_stage_saves_a_foreign_vocabulary_and_measures_it(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    (tmp_path / "c").mkdir()
-    sentences = ["playing, playing", "play"]
-    row = {"id": "d", "label": "l", "digest": "0", "sentences": sentences}
-    row |= {"paragraph_starts": [0], "spans": []}
-    files = []
-    for split in shards.SPLITS:
-        table = pa.Table.from_pylist([row], schema=SCHEMA)
-        pq.write_table(table, tmp_path / "c" / f"{split}-00000.parquet")
-        files.append({"file": f"{split}-00000.parquet", "split": split, "characters": 20})
-    corpus = corpus_of(tmp_path / "c", files)
+    corpus = corpus_of_sentences(tmp_path / "c", ["playing, playing", "play"])
     output = Folder.at(tmp_path / "t")
     path = written(tmp_path / "v" / "vocab.txt", VOCAB_TXT)
     summary = train_tokenizer(config(path), {"corpus": corpus}, output, Context())
