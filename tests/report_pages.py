@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
+from rungwise.instances.shards import Shard
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.report.page import ReportConfig, ReportSummary, write_report
 from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
@@ -248,8 +251,23 @@ def text_of(tokenizer: Tokenizer, seed: int) -> TokenisedText:
     )
 
 
+@dataclass(frozen=True)
+class Source:
+    """The text of a workflow: its corpus, what the tokenizer learns from, and its shards by file
+    name, of rows up to `length` tokens; made-up documents without `shards`."""
+
+    corpus: CorpusSummary
+    sentences: Sequence[str]
+    shards: Callable[[Tokenizer], dict[str, Shard]] | None = None
+    length: int = LENGTH
+
+
 def built(
-    objective: str, root: Path, shape: dict[str, Any] | None = None, **run: Any
+    objective: str,
+    root: Path,
+    shape: dict[str, Any] | None = None,
+    source: Source | None = None,
+    **run: Any,
 ) -> dict[str, Artifact]:
     """The artifacts of a pretrain workflow with this objective, the model only shaken.
 
@@ -257,11 +275,14 @@ def built(
     """
     recorder = Recorder(Folder.at(root))
     masks, trained_on = objective_of(objective).masks, objective_of(objective).name
-    source = {"sources": [{"kind": "text", "paths": ["a.txt"]}]}
-    recorder.add("corpus", source, corpus_summary())
+    if source is None:
+        sentences = [s for seed in range(30) for s in made_up_sentences(seed, 4)]
+        source = Source(corpus_summary(), sentences)
+    sources = {"sources": [{"kind": "text", "paths": ["a.txt"]}]}
+    recorder.add("corpus", sources, source.corpus)
     settings: Any = WordPieceConfig if masks else ByteBpeConfig
     config = settings(vocab_size=300, min_frequency=1)
-    tokenizer = train(config, [s for seed in range(30) for s in made_up_sentences(seed, 4)])
+    tokenizer = train(config, source.sentences)
     vocab_size = tokenizer.get_vocab_size()
     made = recorder.add("tokenizer", config.model_dump(), tokenizer_summary(tokenizer, config.kind))
     with made.folder.staged("tokenizer.json") as path:
@@ -269,19 +290,21 @@ def built(
 
     recorder.add("tokens", {}, TokensSummary.model_construct(headline="tokens"))
 
-    read = INSTANCES.get(objective, CausalConfig)(sequence_length=LENGTH)
+    read = INSTANCES.get(objective, CausalConfig)(sequence_length=source.length)
     rng = np.random.Generator(np.random.Philox(0))
     shards = {
         f"{split}-00000.arrow": read.build(text_of(tokenizer, seed), SPECIAL_IDS, rng).shard
         for seed, split in enumerate(("train", "validation"))
     }
+    if source.shards is not None:
+        shards = source.shards(tokenizer)
     shares = ("selected", "mask", "random", "kept", "is_next", "in_order", "unused")
     summary = write_shards(
         Path(recorder.folder("instances").uri),
         shards,
         vocab_size,
         kind=read.kind,
-        sequence_length=LENGTH,
+        sequence_length=source.length,
         unigram_entropy=4.5,
         statistics={f"{name}_share": 0.5 for name in shares} | {"fill": 0.9},
         length_histogram=range(16),
@@ -289,7 +312,7 @@ def built(
     recorder.add("instances", read.model_dump(mode="json"), summary)
 
     torch.manual_seed(1)
-    changes = {"max_position_embeddings": LENGTH} | (shape or {})
+    changes = {"max_position_embeddings": source.length} | (shape or {})
     model_config = small_config(objective, **changes)
     model = shaken(small_model(objective, vocab_size, **changes), 0.2)
     parts = objective_of(objective).parts

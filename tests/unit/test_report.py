@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.page import fill_in, held_out, spelling
 from rungwise.instances import shards
-from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.pretraining.pretrained import load_model, load_module
 from rungwise.pretraining.summary import BeganWith, PretrainSummary
@@ -32,22 +29,19 @@ from rungwise.tokenizer import (
     MASK_ID,
     SEP_ID,
     ByteBpeConfig,
-    WordPieceConfig,
     load_tokenizer,
     train,
 )
-from rungwise.training.config import GradientConfig
 from rungwise.training.tensor_files import save_tensors
 from tests.conftest import write_shards
 from tests.report_experiments import Experiment, MadeTask, stub_sweep_plots
 from tests.report_pages import (
     Page,
-    Recorder,
+    Source,
+    built,
     changed_run,
     corpus_summary,
     csv_rows,
-    gradient_run,
-    tokenizer_summary,
     written_page,
 )
 
@@ -68,79 +62,15 @@ EVIL = "<img src=x onerror=alert(1)>"
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     """A pretrain workflow's artifacts, small, with a model that was only initialised."""
-    root = tmp_path_factory.mktemp("root")
-    recorder = Recorder(Folder.at(root))
-    recorder.add(
-        "corpus",
-        {"sources": [{"kind": "text", "paths": ["/data/*.txt"]}]},
-        corpus_summary(
-            labels={EVIL: 3, "rows": 1},
-            dropped={"too short": 2},
-            dropped_examples={"too short": [EVIL]},
-            cut=[{"source": "s", "reason": "test text", "paragraphs": 7, "characters": 654321}],
-        ),
-        outside={"sources.0": "sha256:abc"},
+    corpus = corpus_summary(
+        labels={EVIL: 3, "rows": 1},
+        dropped={"too short": 2},
+        dropped_examples={"too short": [EVIL]},
+        cut=[{"source": "s", "reason": "test text", "paragraphs": 7, "characters": 654321}],
     )
-    config = WordPieceConfig(vocab_size=300, min_frequency=1)
-    tokenizer = train(config, SENTENCES * 5)
-    vocab_size = tokenizer.get_vocab_size()
-    made = recorder.add("tokenizer", config.model_dump(), tokenizer_summary(tokenizer, "wordpiece"))
-    with made.folder.staged("tokenizer.json") as path:
-        tokenizer.save(str(path))
-
-    settings = MaskedPairsConfig(sequence_length=LENGTH)
-    shard = _shard(load_tokenizer(made.folder), 30)
     names = ("train-00000.arrow", "validation-00000.arrow", "validation-00001.arrow")
-    shares = ("selected", "mask", "random", "kept", "is_next", "unused")
-    summary = write_shards(
-        Path(recorder.folder("instances").uri),
-        dict.fromkeys(names, shard),
-        vocab_size,
-        sequence_length=LENGTH,
-        unigram_entropy=4.5,
-        statistics={f"{name}_share": 0.5 for name in shares} | {"fill": 0.9},
-        length_histogram=range(16),
-    )
-    recorder.add("instances", settings.model_dump(mode="json"), summary)
-
-    shape = BertConfig(
-        num_layers=1, num_heads=2, hidden_size=16, intermediate_size=32, max_position_embeddings=48
-    )
-    model = BertForPretraining(shape, vocab_size)
-    rows = [
-        {
-            "step": step,
-            "tokens": 100 * step,
-            "loss": 6.0,
-            "mlm_loss": math.log(vocab_size) - 0.01 * step,
-            "mlm_accuracy": 0.1,
-            "nsp_loss": 0.69,
-            "nsp_accuracy": 0.5,
-            "perplexity": 150.0,
-        }
-        for step in (0, 10, 20)
-    ]
-    pretrain = GradientConfig(steps=20, validation_instances=40)
-    made = recorder.add(
-        "pretrain",
-        {"model": shape.model_dump(), "pretrain": pretrain.model_dump(mode="json")},
-        PretrainSummary(
-            fitting="gradient",
-            model=shape,
-            objective="mlm_nsp",
-            parameters=12345,
-            vocab_size=vocab_size,
-            tokens=2000,
-            epochs=1.5,
-            unigram_entropy=4.5,
-            final=rows[-1],
-            seconds=2.5,
-            gradient=gradient_run(rows),
-            headline="pretrain <done>",
-        ),
-    )
-    save_tensors(made.folder, "model.safetensors", model.state_dict())
-    return recorder.made
+    source = Source(corpus, SENTENCES * 5, lambda t: dict.fromkeys(names, _shard(t, 30)), LENGTH)
+    return built("mlm_nsp", tmp_path_factory.mktemp("root"), source=source)
 
 
 @pytest.fixture(scope="module")
