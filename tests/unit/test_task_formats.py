@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
@@ -472,235 +473,22 @@ def test_codah_and_dream_are_read_as_published(tmp_path: Path) -> None:
     assert example == ChoiceExample("data.txt:1-2:0", "M: Hi.\nW: Oh.", "Q?", ("a", "b", "c"), 1)
 
 
-NAMED = {"question": "q", "options": "o", "names": "n", "answer": "a"}
 REFUSED: dict[str, tuple[dict[str, Any], str | bytes, str]] = {
-    "a label that is not stated": (
-        table(labels=["good", "bad"]),
-        "text\tlabel\nwords\tgood\nmore\tgoood\n",
-        r"data\.txt:3: expected one of the labels good, bad, found 'goood' \(did you mean "
-        r"'good'\?\); .*data\.format\.labels",
-    ),
-    "a label that the mapping lacks, after a cell of three lines": (
-        table(labels={0: "a", 1: "b"}, delimiter=",", quoting=True),
-        'text,label\r\n"x\r\ny\r\nz",0\r\nw,2\r\n',
-        r"data\.txt:5: expected one of the labels 0, 1, found '2'",
-    ),
-    "an empty label": (
-        table(),
-        "text\tlabel\nwords\t\n",
-        r"data\.txt:2: expected a label, found no",
-    ),
-    "a missing column": (
-        table(),
-        "texts\tlabel\nwords\ta\n",
-        r"data\.txt:1: expected one column 'text', found none \(did you mean 'texts'\?\); the "
-        r"columns are texts, label; change data\.format\.columns\.text",
-    ),
-    "a column that is there twice": (
-        table(),
-        "text\tlabel\ttext\nwords\ta\tb\n",
-        r"data\.txt:1: expected one column 'text', found 2 of them",
-    ),
-    "a missing field of JSON": (
-        table(layout="json_lines"),
-        '{"text": "a", "label": "x"}\n{"text": "a", "lable": "x"}\n',
-        r"data\.txt:2: expected one column 'label'.*did you mean 'lable'.*data\.format\."
-        r"columns\.label",
-    ),
-    "a test file of GLUE, which has no labels": (
-        {"kind": "glue", "task": "RTE"},
-        "index\tsentence1\tsentence2\n0\tOne.\tTwo.\n",
-        r"data\.txt:1: expected one column 'label', found none",
-    ),
-    "a row with too few columns": (
-        table(),
-        "text\tlabel\nwords\ta\nwords\n",
-        r"data\.txt:3: expected 2 columns separated by '\\t', found 1: 'words'.*on_error: drop",
-    ),
-    "a comma in a sentence without quotes": (
-        {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False, "delimiter": ","},
-        "words,a\none, two,b\n",
-        r"data\.txt:2: expected 2 columns separated by ',', found 3",
-    ),
-    "an index beyond the columns": (
-        {"kind": "table", "columns": {"text": 0, "label": 4}, "header": False},
-        "words\ta\n",
-        r"data\.txt:1: expected 5 columns separated by '\\t', found 2",
-    ),
-    "a quote that is never closed": (
-        table(delimiter=",", quoting=True),
-        'text,label\n"ab\nc",a\n"never,b\nx,c\n',
-        r"data\.txt:4: the quotes of this row do not match.*data\.format\.quoting to false",
-    ),
-    "an empty text": (
-        table(),
-        "text\tlabel\nwords\ta\n  \tb\n",
-        r"data\.txt:3: the text is empty; mend the line, or check which column",
-    ),
-    "an empty second text": (
-        {"kind": "glue", "task": "QNLI"},
-        "index\tquestion\tsentence\tlabel\n0\tWho?\t\tentailment\n",
-        r"data\.txt:2: the second text is empty",
-    ),
-    "half of a character": (
-        table(layout="json_lines"),
-        '{"text": "a\\ud800", "label": "x"}',
-        r"data\.txt:1: the text holds half of a character",
-    ),
-    "a number where text is expected": (
-        table(layout="json_lines"),
-        '{"text": 7, "label": "x"}',
-        r"data\.txt:1: the text must be text, found 7",
-    ),
-    "a line that is not JSON": (
-        table(layout="json_lines"),
-        '{"text": "a", "label": "x"}\r\n{"text": \r\n',
-        r"data\.txt:2: expected a JSON object on each line, found no JSON",
-    ),
-    "a list of JSON": (table(layout="json_lines"), "\n1", r"data\.txt:2: expected a JSON object"),
-    "a score that is no number": (
-        {"kind": "sts"},
-        f"{STS_ROW}\n{STS_ROW.replace('3.800', 'high')}\n",
-        r"data\.txt:2: expected a number as the score, found 'high'.*data\.format\.columns\.score",
-    ),
-    "a score that is not finite": (
-        {"kind": "sts"},
-        STS_ROW.replace("3.800", "nan"),
-        r"data\.txt:1: expected a number as the score, found 'nan'",
-    ),
+    name: (each["format"], each["content"], each["message"])
+    for name, each in yaml.safe_load(
+        Path(__file__).with_name("refused_files.yaml").read_text("utf-8")
+    ).items()
+}
+REFUSED |= {
     "a score beyond any float": (
         {"kind": "table", "layout": "json_lines", "columns": {"text": "text", "score": "score"}},
         json.dumps({"text": "a", "score": 10**400}),
         r"data\.txt:1: expected a number as the score, found 1000",
     ),
-    "a mark that is no list": (
-        {"kind": "marks"},
-        '{"text": "It rains.", "label": 1}',
-        r"data\.txt:1: expected a list of marks, .*found 1; .*data\.format\.columns\.marks",
-    ),
-    "one mark of a label instead of a list": (
-        {"kind": "marks"},
-        '{"text": "It rains.", "label": {"THING": [0, 2]}}',
-        r"data\.txt:1: expected a list of marks, .*found 0",
-    ),
-    "options without names": (
-        {"kind": "choice", "layout": "json_lines", "columns": NAMED},
-        json.dumps({"q": "Who?", "o": ["a", "b"], "n": None, "a": "B"}),
-        r"data\.txt:1: expected a name for each of the 2 options, found None",
-    ),
-    "more names than options": (
-        {"kind": "choice", "layout": "json_lines", "columns": NAMED},
-        json.dumps({"q": "Who?", "o": ["a", "b"], "n": ["A", "B", "C"], "a": "C"}),
-        r"data\.txt:1: expected a name for each of the 2 options, found \['A', 'B', 'C'\]",
-    ),
-    "a score out of range": (
-        {"kind": "sts", "layout": "csv"},
-        "One.,Two.,5.0\nOne.,Three.,5.2\n",
-        r"data\.txt:2: expected a score from 0 to 5, found 5\.2",
-    ),
     "bytes that are not UTF-8": (
         table(),
         b"\xef\xbb\xbftext\tlabel\r\nwords\ta\r\ncaf\xe9\tb\r\n",
         r"data\.txt:3: expected UTF-8, found the byte 0xe9; set data\.format\.encoding",
-    ),
-    "a word without a tag": (
-        {"kind": "conll"},
-        "EU NNP O\nUN NNP O\n\nBonn NNP\n",
-        r"data\.txt:4: expected 3 columns, a word and its tag among them, found 2: 'Bonn NNP'; "
-        r"words and tags must be as many",
-    ),
-    "a tag without a word": (
-        {"kind": "conll", "separator": "tab"},
-        "EU\tO\n\tO\n",
-        r"data\.txt:2: expected a word and its tag, found '\\tO'",
-    ),
-    "words alone": ({"kind": "conll"}, "EU\nUN\n", r"data\.txt:1: expected 2 columns, a word and"),
-    "a tag that is not stated": (
-        {"kind": "conll", "labels": ["O", "B-ORG", "I-ORG"]},
-        "EU I-ORG\nUN B-OGR\n",
-        r"data\.txt:2: expected one of the labels O, B-ORG, I-ORG, found 'B-OGR' \(did you mean "
-        r"'B-ORG'",
-    ),
-    "a tag of IOB1 that is not stated": (
-        {"kind": "conll", "labels": ["O", "I-ORG"]},
-        "# O\nEU I-PER\n",
-        r"data\.txt:2: expected one of the labels O, I-ORG, found 'I-PER'",
-    ),
-    "a short line of CoNLL-U": (
-        {"kind": "conllu"},
-        "# x\n1\tEU\t_\tPROPN\n",
-        r"data\.txt:2: expected 10 columns, a word and its tag among them, found 4",
-    ),
-    "a word of CoNLL-U without a number": (
-        {"kind": "conllu"},
-        "EU" + "\t_" * 9,
-        r"data\.txt:1: expected a word's number in the first column of CoNLL-U, found 'EU'",
-    ),
-    "an answer that stands elsewhere": (
-        {"kind": "squad"},
-        squad(asked("rain", 13)),
-        r"data\.txt, question q1, answers\[0\]: expected 'rain' in the context from character 13 "
-        r"on, found ' rai'; .*data\.format\.on_error: drop",
-    ),
-    "an answer before the context": (
-        {"kind": "squad"},
-        squad(asked("rain", -10)),
-        r"question q1, answers\[0\]: expected 'rain' in the context from character -10",
-    ),
-    "a question without an answer": (
-        {"kind": "squad"},
-        squad({"id": "q9", "question": "Why?", "answers": []}),
-        r"data\.txt, question q9: expected an answer, or is_impossible: true, found neither",
-    ),
-    "a question without its context": (
-        {"kind": "squad"},
-        json.dumps({"data": [{"paragraphs": [{"qas": []}]}]}),
-        r"data\.txt, data\[0\]\.paragraphs\[0\]: expected 'context', as in SQuAD's JSON, but found",
-    ),
-    "JSON that breaks off": (
-        {"kind": "squad"},
-        '{"data": [\n{"paragraphs":\n',
-        r"data\.txt:3: expected JSON, found none",
-    ),
-    "a row of SWAG that lacks an option": (
-        {"kind": "swag"},
-        f"{SWAG}\n0,v,1,s,One.,Two,gold,a,b,c,2\n",
-        r"data\.txt:2: expected 12 columns separated by ',', found 11",
-    ),
-    "SWAG without a column of options": (
-        {"kind": "swag"},
-        SWAG.replace(",ending3", "") + "\n",
-        r"data\.txt:1: expected one column 'ending3', found none",
-    ),
-    "an empty option": (
-        {"kind": "codah"},
-        "o\tHe\tgoes.\t \tsits.\truns.\t3\n",
-        r"data\.txt:1: option 1 is empty",
-    ),
-    "an option out of range": (
-        {"kind": "codah"},
-        "o\tHe\tgoes.\tb\tsits.\truns.\t4\n",
-        r"data\.txt:1: expected one of 0, 1, 2, 3 as the answer, found '4'",
-    ),
-    "an option that is no number": (
-        {"kind": "swag"},
-        f"{SWAG}\n0,v,1,s,One.,Two,gold,a,b,c,d,\n",
-        r"data\.txt:2: expected one of 0, 1, 2, 3 as the answer, found ''",
-    ),
-    "an answer of DREAM that is no option": (
-        {"kind": "dream"},
-        dream("d"),
-        r"data\.txt, 1-2, question 0: expected the answer among the options a, b, c, found 'd'",
-    ),
-    "a question of DREAM with one option": (
-        {"kind": "dream"},
-        dream("a", ("a",)),
-        r"data\.txt, 1-2, question 0: expected two options or more, found 1",
-    ),
-    "another JSON than DREAM's": (
-        {"kind": "dream"},
-        '[{"a": 1}]',
-        r"data\.txt, item 0: expected \[turns, ",
     ),
 }
 
