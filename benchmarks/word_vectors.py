@@ -39,7 +39,7 @@ from benchmarks import texts
 from rungwise.corpus.document import read_documents
 from rungwise.models.fitting import Stretch, Weights
 from rungwise.models.word_vectors.glove import GloveConfig
-from rungwise.models.word_vectors.sparse_sums import merge
+from rungwise.models.word_vectors.sparse_sums import merge_sums
 from rungwise.models.word_vectors.vector_family import mean
 from rungwise.models.word_vectors.word2vec import Word2vecConfig
 from rungwise.pretraining.asynchronous import cut
@@ -227,7 +227,10 @@ def _glove(config: GloveConfig, counts_V: NDArray[np.int64], text: Stretch, seed
         one = np.array([0, last - first])  # document
         part = TokenisedText(text.ids[low:high], starts, one, np.zeros(1, np.uint64))
         tables.append(config.count(part, counts_V))
-    cells, weights = config.cells(merge(tables), len(counts_V)), config.start(counts_V, 0, seed)
+    cells, weights = (
+        config.cells(merge_sums(tables), len(counts_V)),
+        config.start(counts_V, 0, seed),
+    )
     rng = np.random.default_rng(seed)
     for _ in range(25):
         config.read(weights, cells, rng.permutation(len(cells.rows)), 0.05)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+import yaml
 from gensim.models import KeyedVectors
 
 from rungwise.__main__ import main
 from rungwise.core.configuration.config import validate
-from rungwise.core.errors import DataError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
@@ -21,8 +22,12 @@ from rungwise.pipeline.loading import find_pretrain
 from rungwise.pretraining import rounds
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.pretrained import word_vectors
+from rungwise.pretraining.rounds import DOCUMENTS
 from rungwise.pretraining.stage import pretrain_model
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.serving.pretrained import load_predictor
+from rungwise.tasks.kinds.examples import Text
+from rungwise.tokens.summary import TokensSummary
 from rungwise.training.tensor_files import MODEL
 from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.report_pages import Page
@@ -36,7 +41,12 @@ RUNGS: dict[str, dict[str, Any]] = {
         "model": {"kind": "glove", "size": 20},
         "pretrain": {"kind": "cooccurrence", "epochs": 3},
     },
+    "paragraph_vectors": {
+        "model": {"kind": "paragraph_vectors", "size": 20, "architecture": "dm"},
+        "pretrain": {"kind": "asynchronous", "epochs": 3},
+    },
 }
+TABLES = ("word2vec", "glove")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +117,9 @@ def test_from_text_to_vectors_and_a_page(
     assert "nats" not in page.words.replace("alternates", "")
 
 
-@pytest.mark.parametrize("name", ["word2vec", pytest.param("glove", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["word2vec", "paragraph_vectors", pytest.param("glove", marks=pytest.mark.slow)]
+)
 def test_a_run_gives_the_same_bytes_again_killed_or_not(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,9 +143,43 @@ def test_a_run_gives_the_same_bytes_again_killed_or_not(
     (tmp_path / "out" / rounds._STATE).write_bytes(safetensors.numpy.save(state))
     assert 1000 < fitted_again(pretrain, tmp_path / "out").seconds < 1000 + 600
     assert (tmp_path / "out" / MODEL).read_bytes() == first
-    assert writes == [".state.safetensors"] * 3 + [MODEL]  # the third round alone was left
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [MODEL]
+    files = [MODEL] + ([DOCUMENTS] if name == "paragraph_vectors" else [])
+    assert writes == [".state.safetensors"] * 3 + files  # the third round alone was left
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(files)
+    for file in files:
+        assert (tmp_path / "out" / file).read_bytes() == pretrain.folder.read_bytes(file)
     assert again(pretrain, tmp_path / "other", seed=1) != first
+
+
+def test_documents_without_words_have_a_file_of_vectors_and_new_texts_get_theirs(
+    folder: Path, tmp_path: Path
+) -> None:
+    blocks = RUNGS["paragraph_vectors"]
+    recipe = yaml.safe_load((folder / "paragraph_vectors.yaml").read_text())
+    recipe |= {"name": "dbow", "model": blocks["model"] | {"architecture": "dbow"}}
+    write_recipe(folder / "dbow.yaml", recipe)
+    assert main(["run", "pretrain", str(folder / "dbow.yaml")]) == 0
+    pretrain = find_pretrain(str(folder / "dbow.yaml"))
+    page = Page(next((folder / "root" / "report").glob("dbow-*/report.html")).read_text())
+    assert page.ids == {"result", "use", "time", "origin"}
+    with pytest.raises(ConfigError, match="does not offer WordVectors"):
+        word_vectors(pretrain)
+    tokens = TokensSummary.of(find_input(pretrain, "tokens"))
+    vectors = safetensors.numpy.load(pretrain.folder.read_bytes(DOCUMENTS))["documents"]
+    assert vectors.shape == (tokens.documents.train, 20)
+    assert DOCUMENTS not in safetensors.numpy.load(pretrain.folder.read_bytes(MODEL))
+    predictor = load_predictor(pretrain.folder)
+    answers = predictor([Text("1", "the worker"), Text("2", "a table"), Text("3", "the worker")])
+    assert answers[0] == answers[2] != answers[1]
+    assert len(answers[0]["vector"]) == 20
+    shares = {"replicas": 3, "rounds_per_epoch": 2}
+    runs = [again(pretrain, tmp_path / str(n), **shares) for n in range(2)]
+    assert runs[0] == runs[1] != pretrain.folder.read_bytes(MODEL)
+    averages = [safetensors.numpy.load_file(tmp_path / str(n) / DOCUMENTS) for n in range(2)]
+    assert np.array_equal(averages[0]["documents"], averages[1]["documents"])
+    # A document of one share moves as far as one of the whole text.
+    length = [np.linalg.norm(each, axis=1).mean() for each in (vectors, averages[0]["documents"])]
+    assert 0.5 < length[1] / length[0] < 2
 
 
 @pytest.mark.slow
@@ -154,7 +200,7 @@ def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
         again(pretrain, tmp_path / "none", minimum_count=10**6)
 
 
-@pytest.mark.parametrize("name", RUNGS)
+@pytest.mark.parametrize("name", TABLES)
 def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path) -> None:
     from rungwise.finetune.model import TaskModel
     from rungwise.tasks.kinds.examples import TaskInfo

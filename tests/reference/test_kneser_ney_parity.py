@@ -37,8 +37,8 @@ def test_the_slow_model_gives_the_same_probabilities(order: int) -> None:
         slow = SlowNgram(sentences, order, 46, START, KENLM_FALLBACK)
         offsets = np.cumsum([0] + [len(sentence) for sentence in sentences])
         ids = np.concatenate(sentences).astype(np.uint16)
-        table = kneser_ney.count(ids, offsets, order, START)
-        model = kneser_ney.estimate(table, 46, START, KENLM_FALLBACK)
+        table = kneser_ney.count_ngrams(ids, offsets, order, START)
+        model = kneser_ney.estimate_model(table, 46, START, KENLM_FALLBACK)
         # Fallback discounts are round numbers.
         estimated[: model.order] += (model.discounts * 2 % 1 > 0).any(axis=1)
         texts = [*toy_sentences(seed + 1000, 20), *sentences[:10], [UNSEEN, 3, END], [3, END, 3]]
@@ -61,14 +61,14 @@ def test_kenlm_reads_the_arpa_and_scores_every_word_the_same(
     vocabulary = {word: i for i, word in enumerate(sorted({w for line in corpus for w in line}), 3)}
     texts = [[*(vocabulary[word] for word in line), END] for line in corpus]
     offsets = np.cumsum([0, *map(len, texts)])
-    table = kneser_ney.count(np.concatenate(texts).astype(np.uint16), offsets, 5, START)
-    model = kneser_ney.estimate(table, len(vocabulary) + 3, START)
+    table = kneser_ney.count_ngrams(np.concatenate(texts).astype(np.uint16), offsets, 5, START)
+    model = kneser_ney.estimate_model(table, len(vocabulary) + 3, START)
     # `<unk>` is a word of this text, and what the vocabulary lacks is taken for it.
     path = tmp_path / "ptb.arpa"
-    lines = arpa.lines(model, [arpa.START, arpa.END, "[unseen]", *vocabulary])
+    lines = arpa.arpa_lines(model, [arpa.START, arpa.END, "[unseen]", *vocabulary])
     path.write_text("\n".join(lines) + "\n", "utf-8")
     with path.open(encoding="utf-8") as stream:
-        read = arpa.read(stream)
+        read = arpa.read_arpa(stream)
     ours = model.log_probabilities(
         [[*(vocabulary.get(word, vocabulary["<unk>"]) for word in line), END] for line in asked]
     )
@@ -96,8 +96,8 @@ def test_perplexities_of_the_penn_treebank_are_those_of_kenlm(
     rung = toy_rung(tmp_path, words, None, split_punctuation=False)
 
     def model_of(order: int) -> kneser_ney.NgramLanguageModel:
-        table = kneser_ney.count(flat, offsets, order, CLS_ID)
-        model = kneser_ney.estimate(table, FIRST_WORD + len(words), CLS_ID)
+        table = kneser_ney.count_ngrams(flat, offsets, order, CLS_ID)
+        model = kneser_ney.estimate_model(table, FIRST_WORD + len(words), CLS_ID)
         return dataclasses.replace(model, end_id=SEP_ID)
 
     def perplexity(split: str) -> tuple[float, float]:

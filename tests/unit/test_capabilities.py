@@ -118,7 +118,7 @@ def test_a_gpt_that_crosses_documents_reads_all_of_its_block() -> None:
     model = trained("causal", crosses_documents=True)
     text = [7, 9, 8, END, 11, 12, 7]
     ids_BT, document_BT = torch.tensor([[END, *text[:-1]]]), torch.tensor([[1, 1, 1, 1, 2, 2, 2]])
-    logits_BTV = model.module.logits_of(model.module.gpt.encode(ids_BT))
+    logits_BTV = model.module.to_logits(model.module.gpt.encode(ids_BT))
     scores = torch.log_softmax(logits_BTV[0], dim=-1)[range(7), text].numpy()
     np.testing.assert_allclose(model.log_probabilities([text])[0], scores, rtol=1e-5)
     assert torch.equal(model.module.logits(ids_BT, document_BT, document_BT), logits_BTV)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.models.trained.encoders import NUM_MARKS, new_tokens_of
+from rungwise.models.trained.encoders import NUM_MARKS, count_marks
 from tests.small_models import (
     CAUSAL_KINDS,
     KINDS,
@@ -34,7 +34,7 @@ def _one_thread_and_a_seed():
 def encoder_of(kind, dropout=0.0, **changes):
     """A random encoder with its new tokens."""
     return small_config(kind, **changes).encoder(
-        objective_of(kind), V, dropout, new_tokens_of(objective_of(kind))
+        objective_of(kind), V, dropout, count_marks(objective_of(kind))
     )
 
 
@@ -49,7 +49,7 @@ def loaded(kind, loaded_layers=None, **changes):
 @pytest.mark.parametrize(("kind", "changes"), CASES, ids=IDS)
 def test_the_states_do_not_depend_on_padding(kind, changes):
     encoder = shaken(encoder_of(kind, dropout=0.1, **changes)).eval()
-    ids_BT = torch.randint(V + new_tokens_of(objective_of(kind)), (3, 9))
+    ids_BT = torch.randint(V + count_marks(objective_of(kind)), (3, 9))
     segments_BT = torch.randint(2, (3, 9))
     lengths = [9, 4, 1]
     together = encoder.layers(ids_BT, segments_BT, torch.tensor(lengths))

@@ -132,7 +132,7 @@ def test_an_ngram_model_is_written_as_arpa(
     out = tmp_path / "out"
     assert main(["export", made.folder.uri, "--to", str(out)]) == 0
     assert "kenlm.Model" in capsys.readouterr().out
-    read = arpa.read((out / "model.arpa").read_text("utf-8").splitlines())
+    read = arpa.read_arpa((out / "model.arpa").read_text("utf-8").splitlines())
     assert [read.words[index] for index in (UNK_ID, CLS_ID, SEP_ID)] == ["<unk>", "<s>", "</s>"]
     asked = [tokenizer.encode(s).tokens for s in made_up_sentences(77, 5)]
     ours = model.log_probabilities([[*map(tokenizer.token_to_id, t), SEP_ID] for t in asked])

@@ -26,7 +26,7 @@ def table_of(sentences: list[list[int]], order: int) -> kneser_ney.Table:
     closed = [[*sentence, END] for sentence in sentences]
     offsets = np.cumsum([0] + [len(sentence) for sentence in closed])
     ids = np.array([token for sentence in closed for token in sentence], np.uint16)
-    return kneser_ney.count(ids, offsets, order, START)
+    return kneser_ney.count_ngrams(ids, offsets, order, START)
 
 
 def same(left: kneser_ney.Table, right: kneser_ney.Table) -> bool:
@@ -42,7 +42,7 @@ def test_bigrams_worked_by_hand() -> None:
     table = table_of([[a, b], [a, a]], 2)
     assert table.ngrams.tolist() == [[START, a], [a, END], [a, a], [a, b], [b, END]]
     assert table.counts.tolist() == [2, 1, 1, 1, 1]
-    model = kneser_ney.estimate(table, 5, START, HALVES)
+    model = kneser_ney.estimate_model(table, 5, START, HALVES)
     # Continuations: a 2, END 2, b 1 of 5. Removed: 1 + 1 + 0.5 of 5, spread over four tokens.
     alone = {a: 0.325, END: 0.325, b: 0.225, c: 0.125}
     # After the start symbol `a` came twice: 1 of 2 is removed. After `a` three came once.
@@ -67,7 +67,7 @@ def test_discounts_are_those_of_equation_26() -> None:
     """Words that occur 1, 1, 1, 1, 2, 2, 3 and 4 times, and 8 ends: n1 to n4 are 4, 2, 1, 1."""
     words = [2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 8, 9, 9, 9, 9]
     rows = [words[i : i + 2] for i in range(0, 15, 2)]
-    model = kneser_ney.estimate(table_of(rows, 1), 10, START)
+    model = kneser_ney.estimate_model(table_of(rows, 1), 10, START)
     # Y = 4 / (4 + 2 · 2) = 1/2
     expected = [[1 - 2 / 2 * 2 / 4, 2 - 3 / 2 * 1 / 2, 3 - 4 / 2 * 1 / 1]]
     np.testing.assert_allclose(model.discounts, expected, rtol=1e-15)
@@ -82,7 +82,7 @@ def test_probabilities_sum_to_one(
     sentences: list[list[int]], order: int, histories: list[list[int]]
 ) -> None:
     """After any history: at the start, of the corpus, and with tokens that never occurred."""
-    model = kneser_ney.estimate(table_of(sentences, order), VOCAB_SIZE, START, HALVES)
+    model = kneser_ney.estimate_model(table_of(sentences, order), VOCAB_SIZE, START, HALVES)
     for history in [[], sentences[0], sentences[-1][:3], *histories]:
         texts = [[*history, token] for token in range(1, VOCAB_SIZE)]
         last = np.array([scores[-1] for scores in model.log_probabilities(texts)])
@@ -99,18 +99,18 @@ def test_any_partition_merges_to_the_whole(
     random.shuffle(shards)
     tree = list(shards)
     while len(tree) > 1:
-        tree = [kneser_ney.merge(tree[i : i + 3]) for i in range(0, len(tree), 3)]
+        tree = [kneser_ney.merge_tables(tree[i : i + 3]) for i in range(0, len(tree), 3)]
     assert same(tree[0], whole)
-    by_hash = zip(*(kneser_ney.split(shard, parts) for shard in shards), strict=True)
-    reduced = [kneser_ney.merge(part) for part in by_hash]
+    by_hash = zip(*(kneser_ney.split_table(shard, parts) for shard in shards), strict=True)
+    reduced = [kneser_ney.merge_tables(part) for part in by_hash]
     assert sum(map(len, reduced)) == len(whole), "an n-gram lies in two parts"
-    assert same(kneser_ney.merge(reduced), whole)
+    assert same(kneser_ney.merge_tables(reduced), whole)
 
 
 def test_a_hash_spreads_the_ngrams_evenly() -> None:
     rows = np.random.default_rng(0).integers(2, 9000, (2000, 10)).tolist()
     table = table_of(rows, 3)
-    sizes = [len(part) for part in kneser_ney.split(table, 8)]
+    sizes = [len(part) for part in kneser_ney.split_table(table, 8)]
     assert min(sizes) > 0.9 * len(table) / 8
 
 
@@ -126,7 +126,7 @@ def test_wide_ids_sort_as_narrow_ones() -> None:
     rows = np.random.default_rng(0).integers(2, 7, (40, 5)).tolist()
     wide = [[token << 17 for token in row] for row in rows]
     closed = np.insert(np.array(wide, np.uint32), 5, END, axis=1)
-    counted = kneser_ney.count(closed.ravel(), np.arange(41) * 6, 5, START)
+    counted = kneser_ney.count_ngrams(closed.ravel(), np.arange(41) * 6, 5, START)
     narrow = table_of(rows, 5)
     columns = np.where(narrow.ngrams > END, narrow.ngrams.astype(np.uint32) << 17, narrow.ngrams)
     assert counted.ngrams.tolist() == columns.tolist()
@@ -136,7 +136,7 @@ def test_wide_ids_sort_as_narrow_ones() -> None:
 def test_tensors_hold_the_model() -> None:
     rows = np.random.default_rng(0).integers(2, 7, (40, 5)).tolist()
     first, second = (
-        kneser_ney.estimate(table_of(r, 3), 9, START, HALVES) for r in (rows, rows[::-1])
+        kneser_ney.estimate_model(table_of(r, 3), 9, START, HALVES) for r in (rows, rows[::-1])
     )
     data = save(first.to_tensors())
     assert data == save(second.to_tensors())
@@ -153,7 +153,7 @@ def test_tensors_hold_the_model() -> None:
 
 def test_behind_an_end_symbol_another_text_begins() -> None:
     rows = np.random.default_rng(0).integers(2, 7, (40, 5)).tolist()
-    model = kneser_ney.estimate(table_of(rows, 3), 9, START, HALVES)
+    model = kneser_ney.estimate_model(table_of(rows, 3), 9, START, HALVES)
     texts = [[2, 3, END], [], [4, END], [5, 6]]
     apart = np.concatenate(model.log_probabilities(texts))
     whole = [token for text in texts for token in text]
@@ -165,13 +165,13 @@ def test_behind_an_end_symbol_another_text_begins() -> None:
 
 def test_no_sentence_as_long_as_the_order() -> None:
     """The model has the longest order there is, and needs no discounts of longer ones."""
-    model = kneser_ney.estimate(table_of([[2], [3]], 5), 5, START, HALVES)
+    model = kneser_ney.estimate_model(table_of([[2], [3]], 5), 5, START, HALVES)
     assert model.order == 3
 
 
 @pytest.mark.parametrize("token", [-1, 9, START])
 def test_tokens_outside_the_vocabulary_are_refused(token: int) -> None:
-    model = kneser_ney.estimate(table_of([[2, 3]], 2), 9, START, HALVES)
+    model = kneser_ney.estimate_model(table_of([[2, 3]], 2), 9, START, HALVES)
     with pytest.raises(
         DataError, match=f"from 0 to 8 other than the start symbol 0, found {token}"
     ):
@@ -180,11 +180,11 @@ def test_tokens_outside_the_vocabulary_are_refused(token: int) -> None:
 
 def test_a_corpus_that_gives_no_model_is_refused() -> None:
     with pytest.raises(DataError, match=r"1-grams enough .* found 2, 0, 0 and 0 .* larger corpus"):
-        kneser_ney.estimate(table_of([[2]], 2), 9, START)
+        kneser_ney.estimate_model(table_of([[2]], 2), 9, START)
     with pytest.raises(DataError, match="empty corpus"):
-        kneser_ney.estimate(table_of([], 2), 9, START)
+        kneser_ney.estimate_model(table_of([], 2), 9, START)
     with pytest.raises(DataError, match="below vocab_size 5, found 7"):
-        kneser_ney.estimate(table_of([[7]], 2), 5, START, HALVES)
+        kneser_ney.estimate_model(table_of([[7]], 2), 5, START, HALVES)
     with pytest.raises(DataError, match=r"no start symbol .* at token 1"):
         table_of([[2, START]], 2)
 

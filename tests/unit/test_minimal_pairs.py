@@ -61,8 +61,8 @@ def counted(order: int) -> kneser_ney.NgramLanguageModel:
         [*(FIRST_WORD + WORDS.index(word) for word in line.split()), SEP_ID] for line in CORPUS
     ]
     offsets = np.cumsum([0, *map(len, texts)])
-    table = kneser_ney.count(np.concatenate(texts).astype(np.uint16), offsets, order, CLS_ID)
-    return kneser_ney.estimate(table, FIRST_WORD + len(WORDS), CLS_ID, HALVES)
+    table = kneser_ney.count_ngrams(np.concatenate(texts).astype(np.uint16), offsets, order, CLS_ID)
+    return kneser_ney.estimate_model(table, FIRST_WORD + len(WORDS), CLS_ID, HALVES)
 
 
 def test_credit_by_hand() -> None:
@@ -187,8 +187,8 @@ def test_ties_move_a_unigram_model_by_points(real_data: Path, tmp_path: Path) ->
     from_counts(config, counts).save(str(tmp_path / FILE))
     ids = np.repeat(np.arange(len(counts)), sorted(counts.values(), reverse=True)) + FIRST_WORD
     known = np.where(ids < config.vocab_size, ids, UNK_ID).astype(np.uint16)
-    table = kneser_ney.count(known, np.array([0, len(known)]), 1, CLS_ID)
-    rung.__dict__["model"] = kneser_ney.estimate(table, config.vocab_size, CLS_ID, HALVES)
+    table = kneser_ney.count_ngrams(known, np.array([0, len(known)]), 1, CLS_ID)
+    rung.__dict__["model"] = kneser_ney.estimate_model(table, config.vocab_size, CLS_ID, HALVES)
     suite = MinimalPairsSuite(path=(str(real_data / "tasks" / "en" / "BLiMP" / "BLiMP.zip"),))
     measured = {each.part: each for each in suite.measure(rung, "blimp").items}
     share = {part: 100 * each.numbers[:, 0].mean() for part, each in measured.items()}

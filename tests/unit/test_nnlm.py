@@ -122,11 +122,11 @@ def test_a_long_text_is_read_in_windows_and_has_the_numbers_of_one(
         log_TV = model.logits(stream, document)[0].log_softmax(-1).detach().numpy()
         np.testing.assert_allclose(scores, log_TV[range(len(text)), text], rtol=1e-10)
     held: list[int] = []
-    logits_of = model.logits_of
+    to_logits = model.to_logits
     monkeypatch.setattr(
         model,
-        "logits_of",
-        lambda states: held.append(states.shape[:2].numel()) or logits_of(states),
+        "to_logits",
+        lambda states: held.append(states.shape[:2].numel()) or to_logits(states),
     )
     monkeypatch.setattr(language_models, "_MOST_LOGITS", 6 * V)
     for scores, expected in zip(trained.log_probabilities(texts), whole, strict=True):

@@ -94,7 +94,7 @@ def step(
     targets, labels = np.array([2, 5]), np.array([1, 0], np.float32)
     around = np.array(words, np.int64)
     is_training = how.get("is_training", True)
-    return kernel.step(
+    return kernel.take_step(
         *(document, inputs, outputs, around, targets, labels, joining, is_training, rate, *room)
     )
 
@@ -141,7 +141,9 @@ def test_the_update_of_dbow_is_that_of_skip_gram_with_the_documents_row() -> Non
     inputs, same_outputs = document[None].copy(), outputs.copy()
     room = (np.empty(P, np.float32), np.empty(P, np.float32), np.empty(2, np.float32))
     targets, labels = np.array([2, 5]), np.array([1, 0], np.float32)
-    word2vec_kernel.step(inputs, same_outputs, np.array([0]), targets, labels, False, 0.05, *room)
+    word2vec_kernel.take_step(
+        inputs, same_outputs, np.array([0]), targets, labels, False, 0.05, *room
+    )
     step(document, inputs[:0], outputs, [], kernel.SUM, 0.05)
     np.testing.assert_allclose(document, inputs[0], rtol=1e-6)
     np.testing.assert_allclose(outputs, same_outputs, rtol=1e-6)
@@ -181,7 +183,9 @@ def step_on_path(
     nodes, labels = walk(model, word)
     room = [np.empty(size, np.float32) for size in (*outputs.shape[1:] * 2, len(nodes))]
     around = np.array(near, np.int64)
-    kernel.step(*(document, inputs, outputs, around, nodes, labels, joining, True, RATE, *room))
+    kernel.take_step(
+        *(document, inputs, outputs, around, nodes, labels, joining, True, RATE, *room)
+    )
     x = room[0]
     return outputs, RATE * TABLE_ERROR / 4 * float(np.abs(x).max())
 
@@ -251,7 +255,7 @@ def test_what_is_read_together_by_hand(name: str) -> None:
     parts = 3 if name == "concatenation" else 1
     inputs, vectors = np.eye(5, P, dtype=np.float32), np.eye(2, P, 5, dtype=np.float32)
     outputs = np.zeros((4, parts * P), np.float32)
-    kernel.read(
+    kernel.read_documents(
         *(np.array([0, 1, 2, 3], np.int32), np.array([0, 3, 4]), np.array([1, 0]), 0, 2),
         *(*config.plan(counts), vectors, inputs, outputs),
         *(0 if name == "dbow" else 1, False, 0, joins),

@@ -202,11 +202,11 @@ def test_what_it_offers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for text in texts
     ]
     held: list[int] = []
-    logits_of = model.logits_of
+    to_logits = model.to_logits
     monkeypatch.setattr(
         model,
-        "logits_of",
-        lambda states: held.append(states.shape[:2].numel()) or logits_of(states),
+        "to_logits",
+        lambda states: held.append(states.shape[:2].numel()) or to_logits(states),
     )
     for most in (64, 6):  # the second in pieces, with the state handed on
         monkeypatch.setattr(language_models, "_MOST_LOGITS", most * V)

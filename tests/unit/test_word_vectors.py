@@ -16,7 +16,7 @@ from scipy import stats
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.models.fitting import Stretch
-from rungwise.models.trained.encoders import new_tokens_of
+from rungwise.models.trained.encoders import count_marks
 from rungwise.models.word_vectors import sparse_sums, word2vec_kernel
 from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.word2vec import (
@@ -57,7 +57,9 @@ def step(
     """One step of the kernel, in place; the loss if the rate is 0."""
     ids, right = np.array(window), np.array(labels, np.float32)
     room = (np.empty(P, np.float32), np.empty(P, np.float32), np.empty(len(right), np.float32))
-    return word2vec_kernel.step(inputs, outputs, ids, np.array(targets), right, mean, rate, *room)
+    return word2vec_kernel.take_step(
+        inputs, outputs, ids, np.array(targets), right, mean, rate, *room
+    )
 
 
 def slow_loss(
@@ -143,7 +145,7 @@ def test_noise_is_drawn_by_the_counts_to_the_power() -> None:
     weights = COUNTS**0.75
     share, other = alias_table(weights.astype(np.float64))
     state = np.array([12345], np.uint64)
-    drawn = [word2vec_kernel.noise(state, share, other) for _ in range(100_000)]
+    drawn = [word2vec_kernel.draw_noise(state, share, other) for _ in range(100_000)]
     found = np.bincount(drawn, minlength=len(COUNTS))
     assert found[6] == 0
     expected = weights[:6] / weights.sum() * len(drawn)
@@ -170,7 +172,7 @@ def reading(config: Word2vecConfig, negatives: int | None = None) -> Callable[..
         count = config.negatives if negatives is None else negatives
         mean = config.architecture == "cbow"
         stretch = (ids, starts, 0, len(sentences))
-        return word2vec_kernel.read(
+        return word2vec_kernel.read_sentences(
             *stretch, *plan, inputs, outputs, *reach, count, mean, rate, rate, seed
         )
 
@@ -267,8 +269,8 @@ def test_cooccurrences_by_hand_and_in_any_number_of_shards() -> None:
     for pieces in (1, 7):
         shards = [sentences[first::pieces] for first in range(pieces)]
         counted = [config.count(text_of(shard), counts) for shard in shards]
-        parts = zip(*(sparse_sums.split(table, 3) for table in counted), strict=True)
-        tables.append(sparse_sums.merge([sparse_sums.merge(part) for part in parts]))
+        parts = zip(*(sparse_sums.split_sums(table, 3) for table in counted), strict=True)
+        tables.append(sparse_sums.merge_sums([sparse_sums.merge_sums(part) for part in parts]))
     assert np.array_equal(tables[0].keys, tables[1].keys)
     assert np.array_equal(tables[0].sums, tables[1].sums)
     whole = np.zeros((7, 7))
@@ -331,7 +333,7 @@ def test_the_encoder_takes_the_vectors_and_gets_marks(config: Any) -> None:
     assert vectors.shape == (4, 12)
     assert not vectors[0].any()
     assert vectors[1].any()
-    marks = new_tokens_of(config.objectives[0])
+    marks = count_marks(config.objectives[0])
     encoder = config.encoder(config.objectives[0], 4, 0.0, marks).eval()
     encoder.load({name: torch.from_numpy(each) for name, each in model.to_tensors().items()})
     states = encoder(torch.tensor([[1, 3, 4]]))

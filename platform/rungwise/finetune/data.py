@@ -15,7 +15,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.trained.encoders import LayeredEncoder, new_tokens_of
+from rungwise.models.trained.encoders import LayeredEncoder, count_marks
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.data.noise import add_errors, noise_split
 from rungwise.tasks.interface import task_kind
@@ -100,7 +100,7 @@ def build_frame(
     Raises DataError if the model needs [CLS] and [SEP] and the tokenizer lacks them.
     """
     ahead = not _outline(model, objective).causal
-    if new_tokens_of(objective):
+    if count_marks(objective):
         marks = (vocab_size, vocab_size + 1, vocab_size + 2)
     else:
         cls_id, sep_id = special_ids(tokenizer).require("cls", "sep")

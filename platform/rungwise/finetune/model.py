@@ -27,7 +27,7 @@ from rungwise.finetune.tops import BiLstm, ScalarMix
 from rungwise.models.config import model_config
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.trained.encoders import new_tokens_of
+from rungwise.models.trained.encoders import count_marks
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo
 
@@ -48,7 +48,7 @@ class TaskModel(HeadedEncoder):
         objective: Objective,
         vocab_size: int,
     ) -> None:
-        added = new_tokens_of(objective)
+        added = count_marks(objective)
         encoder = model.encoder(objective, vocab_size, config.dropout, added)
         if info.kind == "generation":
             encoder.write()

@@ -46,7 +46,7 @@ def pretrain_by_cooccurrence(
     def count(text: TokenisedText) -> SparseSums:
         return family.count(text, counts_V)
 
-    table = count_split(artifact, count, sparse_sums.split, sparse_sums.merge, context)
+    table = count_split(artifact, count, sparse_sums.split_sums, sparse_sums.merge_sums, context)
     cells = ray.put(family.cells(table, TokensSummary.of(artifact).vocab_size))
     del table
     epoch = ray.remote(num_cpus=settings.threads)(_run_epoch)

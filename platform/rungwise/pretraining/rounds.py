@@ -46,7 +46,7 @@ def count_tokens(artifact: Artifact, minimum: int, context: Context) -> NDArray[
         counts = np.bincount(text.ids)
         return SparseSums(np.flatnonzero(counts), counts[counts > 0])
 
-    table = count_split(artifact, count, sparse_sums.split, sparse_sums.merge, context)
+    table = count_split(artifact, count, sparse_sums.split_sums, sparse_sums.merge_sums, context)
     counts_V = np.zeros(tokens.vocab_size, np.int64)
     counts_V[table.keys] = table.sums
     counts_V[list(tokens.special.ids)] = 0

@@ -9,7 +9,7 @@
 
 MODEL is a recipe (its finished pretrain stage), the folder of a pretrain or evaluate artifact,
 local or in an object store, or a registered model. To import, set `pretrain.initial`, or call
-`rungwise.models.families.arpa.read` for an ARPA file.
+`rungwise.models.families.arpa.read_arpa` for an ARPA file.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> E
     if special.unk is not None and arpa.UNKNOWN not in words:
         words[special.unk] = arpa.UNKNOWN
     with to.staged(ARPA) as path, path.open("w", encoding="utf-8") as stream:
-        stream.writelines(f"{line}\n" for line in arpa.lines(model, words))
-    return Export((ARPA,), "kenlm.Model or rungwise.models.families.arpa.read")
+        stream.writelines(f"{line}\n" for line in arpa.arpa_lines(model, words))
+    return Export((ARPA,), "kenlm.Model or rungwise.models.families.arpa.read_arpa")
 
 
 def _write_for_transformers(

@@ -59,7 +59,7 @@ class Arpa:
         return texts
 
 
-def lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]:
+def arpa_lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]:
     """Yield the lines of the file; `words` holds the word of each id, START and END included.
     Raises DataError for a word that contains blanks or occurs twice."""
     for word in words:
@@ -95,7 +95,7 @@ def lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]:
     yield "\\end\\"
 
 
-def read(text: Iterable[str]) -> Arpa:
+def read_arpa(text: Iterable[str]) -> Arpa:
     """Read the model from the lines of an ARPA file, which may be an open file. Raises DataError
     for malformed lines and for an n-gram whose prefix is not in the file."""
     sections: list[list[list[str]]] = []

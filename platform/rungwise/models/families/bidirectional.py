@@ -143,13 +143,13 @@ class Bidirectional(Body):
 
         T = ids_BT.shape[1]
         place_T = torch.arange(T, device=ids_BT.device)
-        turned_BT = turned(T, lengths_B)
+        turned_BT = reverse_places(T, lengths_B)
         places_BT = place_T.expand_as(ids_BT) if positions_BT is None else positions_BT
         right_BTD = self.right_to_left(
             self.token_embedding(targets_BT.gather(1, turned_BT)),
             None if document_BT is None else document_BT.gather(1, turned_BT),
             places_BT.gather(1, turned_BT),
-            None if starts_S is None else turned_starts(T, lengths_B, starts_S),
+            None if starts_S is None else reverse_starts(T, lengths_B, starts_S),
         )
         next_BT = (lengths_B[:, None] - 2 - place_T) % T  # where t + 1 went
         has_next_BT = place_T + 1 < lengths_B[:, None]
@@ -172,7 +172,7 @@ class Bidirectional(Body):
         tokens_BTD = self.token_embedding(ids_BT)
         left = self.left_to_right.layers(tokens_BTD, None)
 
-        turned_BT = turned(T, ids_BT.new_full((B,), T) if lengths_B is None else lengths_B)
+        turned_BT = reverse_places(T, ids_BT.new_full((B,), T) if lengths_B is None else lengths_B)
         # In pretraining the right-to-left stack reads targets, so token j of a document has
         # position j on the left and j - 1 on the right. The first mark of a row stands for the
         # symbol that opens a document, position 0 on the left. From the right pretraining never
@@ -191,7 +191,7 @@ class Bidirectional(Body):
         return [[self.token_embedding, *positions], *blocks]
 
 
-def turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
+def reverse_places(sequence_length: int, lengths_B: Tensor) -> Tensor:
     """Return the position (B, T) of each token after its row is reversed. Token t of n real ones
     goes to n - 1 - t, padding to the end. It is its own inverse."""
     place_T = torch.arange(sequence_length, device=lengths_B.device)
@@ -200,13 +200,13 @@ def turned(sequence_length: int, lengths_B: Tensor) -> Tensor:
     return torch.where(place_BT < 0, place_BT + sequence_length, place_BT)
 
 
-def turned_starts(sequence_length: int, lengths_B: Tensor, starts_S: Tensor) -> Tensor:
+def reverse_starts(sequence_length: int, lengths_B: Tensor, starts_S: Tensor) -> Tensor:
     """Return the document starts of reversed rows: the ends of documents, counted from the right.
     Padding counts as a document, so the end of a row's last document is among `starts_S`."""
     T = sequence_length
     row = starts_S[:-1] // T
-    turned = (lengths_B[row] - starts_S[:-1] % T) % T + row * T
-    return torch.cat((turned.sort().values.to(starts_S.dtype), starts_S[-1:]))
+    starts = (lengths_B[row] - starts_S[:-1] % T) % T + row * T
+    return torch.cat((starts.sort().values.to(starts_S.dtype), starts_S[-1:]))
 
 
 class BidirectionalForPretraining(TokenOutput):
@@ -241,7 +241,7 @@ class BidirectionalForPretraining(TokenOutput):
         states_BTE = self.bidirectional.encode(
             ids_BT, targets_BT, lengths_B, document_BT, positions_BT
         )
-        return self.logits_of(self.head.transform(states_BTE))
+        return self.to_logits(self.head.transform(states_BTE))
 
     def output_bias(self) -> Tensor:
         return self.head.bias

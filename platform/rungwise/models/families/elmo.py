@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from rungwise.core.plural import counted
 from rungwise.instances.causal_batch import CausalBatch
-from rungwise.models.families.bidirectional import turned
+from rungwise.models.families.bidirectional import reverse_places
 from rungwise.models.families.characters import Activation, CharacterEncoder, products
 from rungwise.models.families.projected_lstm import ProjectedLstm
 from rungwise.models.family import StatefulFamily
@@ -176,7 +176,7 @@ class Elmo(Body):
         B, T, _ = tokens_BTD.shape
         if lengths_B is None:
             lengths_B = torch.full((B,), T, device=tokens_BTD.device)
-        turned_BT = turned(T, lengths_B)
+        turned_BT = reverse_places(T, lengths_B)
         layers, _ = self._read(self.right_to_left, gather_positions(tokens_BTD, turned_BT), None)
         return [gather_positions(layer_BTD, turned_BT) for layer_BTD in layers]
 
@@ -250,9 +250,9 @@ class ElmoForPretraining(NextTokenModel):
         starts_S: Tensor | None = None,
     ) -> Tensor:
         """Left to right from a zero state; boundaries and positions are ignored."""
-        return self.read_on(ids_BT, None)[0]
+        return self.read_block(ids_BT, None)[0]
 
-    def read_on(self, ids_BT: Tensor, state_BLS: Tensor | None) -> tuple[Tensor, Tensor]:
+    def read_block(self, ids_BT: Tensor, state_BLS: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the left-to-right input (B, T, D) of the output matrix and the next state. A
         state of None stands for zeros."""
         layers, after_BLS = self.elmo.read_left(self.elmo.token_embedding(ids_BT), state_BLS)

@@ -55,7 +55,7 @@ def read_release(options: Path, weights: Path, words: Sequence[str]) -> LayeredE
     except OSError as error:
         raise DataError(f"{weights}: expected an HDF5 file, found {error}") from error
     with file:
-        _Weights(weights, file).put_into(encoder.body)
+        _Weights(weights, file).copy_weights(encoder.body)
     return encoder.eval()
 
 
@@ -97,7 +97,7 @@ class _Weights:
     def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file = path, file
 
-    def put_into(self, elmo: Elmo) -> None:
+    def copy_weights(self, elmo: Elmo) -> None:
         ours = elmo.state_dict()  # views of the weights
         tokens, D = elmo.token_embedding, elmo.width // 2
         self._copy(ours["token_embedding.embedding.weight"], "char_embed", lambda tensor: tensor)

@@ -4,10 +4,10 @@ Chen & Goodman 1998 (TR-10-98), equations 20 to 26; sentence starts, discounts a
 distribution below the unigrams as in kenlm's lmplz (Heafield et al. 2013, "Scalable Modified
 Kneser-Ney Language Model Estimation").
 
-    count     the n-grams of the highest order in one shard
-    split     partition a table by a hash of the n-gram, for parallel reducers
-    merge     sum tables, in any grouping
-    estimate  adjusted counts, discounts, probabilities and backoffs of every order
+    count_ngrams    the n-grams of the highest order in one shard
+    split_table     partition a table by a hash of the n-gram, for parallel reducers
+    merge_tables    sum tables, in any grouping
+    estimate_model  adjusted counts, discounts, probabilities and backoffs of every order
 
 Only n-grams of the highest order are counted. Those that begin a sentence are padded with start
 symbols: `<s> <s> a b` stands for `<s> a b`, so the table determines every lower order.
@@ -58,7 +58,7 @@ class _Level:
     suffixes: NDArray[np.int64]  # (N,) index of the last n - 1 tokens in the level below
 
 
-def count(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: int) -> Table:
+def count_ngrams(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: int) -> Table:
     """Count the n-grams of `order` in one shard of sentences, each closed by the end symbol. Raises
     DataError if a sentence contains the start symbol."""
     if (ids == start_id).any():
@@ -71,8 +71,8 @@ def count(ids: Ids, offsets: NDArray[np.integer], order: int, start_id: int) -> 
         positions = np.arange(first, min(first + _BLOCK, len(ids)))
         contexts, targets = _windows(ids, offsets, positions, order - 1, start_id)
         ngrams = np.column_stack([contexts, targets]).astype(ids.dtype)
-        parts.append(merge([Table(ngrams, np.ones(len(ngrams), np.int64))]))
-    return merge(parts)
+        parts.append(merge_tables([Table(ngrams, np.ones(len(ngrams), np.int64))]))
+    return merge_tables(parts)
 
 
 def _windows(
@@ -92,7 +92,7 @@ def _windows(
     return contexts, ids[positions].astype(np.int64)
 
 
-def merge(tables: Sequence[Table]) -> Table:
+def merge_tables(tables: Sequence[Table]) -> Table:
     """Sum tables of one order; any grouping and order of merges gives the same bytes. Memory is
     proportional to the n-grams passed in, so a tree of merges needs at most twice the distinct
     ones."""
@@ -104,7 +104,7 @@ def merge(tables: Sequence[Table]) -> Table:
     return Table(ngrams[order[starts]], sums)
 
 
-def split(table: Table, parts: int) -> list[Table]:
+def split_table(table: Table, parts: int) -> list[Table]:
     """Partition a table by a hash of the n-gram: equal n-grams of two tables share a part."""
     hashes = np.zeros(len(table), np.uint64)
     for column in table.ngrams.T:
@@ -178,7 +178,7 @@ def _discounts(
     )
 
 
-def estimate(
+def estimate_model(
     table: Table,
     vocab_size: int,
     start_id: int,

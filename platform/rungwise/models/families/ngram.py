@@ -65,12 +65,12 @@ class NgramConfig(Family):
         from rungwise.tokens.text import close_documents
 
         start, end = special.require("cls", "end")
-        return kneser_ney.count(*close_documents(text, end), self.order, start)
+        return kneser_ney.count_ngrams(*close_documents(text, end), self.order, start)
 
     def estimate(self, table: Table, vocab_size: int, special: SpecialIds) -> NgramLanguageModel:
         """Estimate the model from all counts. Raises DataError if the corpus is too small."""
         (start,) = special.require("cls")
-        model = kneser_ney.estimate(table, vocab_size, start, self.fallback_discounts)
+        model = kneser_ney.estimate_model(table, vocab_size, start, self.fallback_discounts)
         return dataclasses.replace(model, end_id=special.end)
 
     def from_tensors(
@@ -79,5 +79,5 @@ class NgramConfig(Family):
         """Restore a model from `NgramLanguageModel.to_tensors`."""
         return dataclasses.replace(NgramLanguageModel.from_tensors(tensors), end_id=special.end)
 
-    split = staticmethod(kneser_ney.split)
-    merge = staticmethod(kneser_ney.merge)
+    split = staticmethod(kneser_ney.split_table)
+    merge = staticmethod(kneser_ney.merge_tables)

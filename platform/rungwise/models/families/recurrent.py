@@ -239,11 +239,11 @@ class RecurrentForPretraining(NextTokenModel):
         self, rows: CausalBatch[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the summed loss and correct predictions, and the next state."""
-        states_BTD, after_BLSD = self.read_on(rows.ids, rows.state)
+        states_BTD, after_BLSD = self.read_block(rows.ids, rows.state)
         total, correct = self.sums(states_BTD, rows.targets, rows.weights)
         return total, correct, after_BLSD
 
-    def read_on(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[Tensor, Tensor]:
+    def read_block(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the input (B, T, D) of the output matrix, and the next state."""
         body = self.body
         assert isinstance(body, Recurrent)
@@ -258,7 +258,7 @@ class RecurrentForPretraining(NextTokenModel):
         starts_S: Tensor | None = None,
     ) -> Tensor:
         """Start from a zero state; boundaries and positions are ignored."""
-        return self.read_on(ids_BT, None)[0]
+        return self.read_block(ids_BT, None)[0]
 
     def output_table(self) -> Tensor:
         return super().output_table() if self.output is None else self.output.weight

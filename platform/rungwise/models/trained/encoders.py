@@ -142,6 +142,6 @@ class LayeredEncoder(OnBody):
             target.copy_(source)
 
 
-def new_tokens_of(objective: Objective) -> int:
+def count_marks(objective: Objective) -> int:
     """Return how many marks fine-tuning adds; their ids follow the vocabulary."""
     return 0 if objective.masks else NUM_MARKS

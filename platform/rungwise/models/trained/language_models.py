@@ -154,8 +154,8 @@ class CausalModel(_BlockModel):
 
 @dataclass(frozen=True)
 class CarryingModel(CausalModel):
-    """A module with a state; `module.read_on(ids, state)` returns vectors (B, T, D), for
-    `module.logits_of(vectors)`, and the next state."""
+    """A module with a state; `module.read_block(ids, state)` returns vectors (B, T, D), for
+    `module.to_logits(vectors)`, and the next state."""
 
     @torch.no_grad()
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
@@ -172,8 +172,8 @@ class CarryingModel(CausalModel):
             for start in range(0, longest, most):
                 pieces = [stream[start : start + most + 1] for stream in streams]
                 batch = _blocks(pieces).to(self._device)
-                states_BTD, state = self.module.read_on(batch.ids, state)
-                log_BT = _log_of_targets(self.module.logits_of(states_BTD), batch.targets)
+                states_BTD, state = self.module.read_block(batch.ids, state)
+                log_BT = _log_of_targets(self.module.to_logits(states_BTD), batch.targets)
                 for text, row_T in zip(chosen, log_BT, strict=True):
                     part = scores[text][start : start + most]
                     part[:] = row_T[: len(part)]

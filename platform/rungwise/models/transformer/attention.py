@@ -28,7 +28,7 @@ from torch.nn import functional
 from rungwise.models.device import is_gpu
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.transformer.layer import Layer, StackedLinear
-from rungwise.models.transformer.rotary import Rotation, rotated
+from rungwise.models.transformer.rotary import Rotation, rotate
 
 _LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8  # limits of the flash kernel
 
@@ -156,7 +156,7 @@ class Attention(nn.Module):
             q_BNTH = self.query_norm(at_least_float32(q_BNTH)).to(v_BNTH.dtype)
             k_BNTH = self.key_norm(at_least_float32(k_BNTH)).to(v_BNTH.dtype)
         if turn is not None:
-            q_BNTH, k_BNTH = rotated(q_BNTH, turn), rotated(k_BNTH, turn)
+            q_BNTH, k_BNTH = rotate(q_BNTH, turn), rotate(k_BNTH, turn)
         if isinstance(visible, Documents):
             q_XNH, k_XNH, v_XNH = (  # (B, N, T, H) -> (B·T, N, H)
                 part.transpose(1, 2).flatten(0, 1) for part in (q_BNTH, k_BNTH, v_BNTH)

@@ -192,7 +192,7 @@ class TokenOutput(OnBody):
             self.most_logits,
         )
 
-    def logits_of(self, states_BTD: Tensor) -> Tensor:
+    def to_logits(self, states_BTD: Tensor) -> Tensor:
         """Return the logits (B, T, V), given the input of the output matrix."""
         table_PD, bias_V = self.output_table(), self.output_bias()
         return output_logits(states_BTD, table_PD, bias_V, self.body.vocab_size)
@@ -226,7 +226,7 @@ class NextTokenModel(TokenOutput):
         positions_BT: Tensor | None = None,
     ) -> Tensor:
         """Return the logits (B, T, V) of the token that follows each position."""
-        return self.logits_of(self.states(ids_BT, document_BT, positions_BT))
+        return self.to_logits(self.states(ids_BT, document_BT, positions_BT))
 
 
 def blocks_by_layer(stacks: Sequence[Transformer]) -> list[list[nn.Module]]:

@@ -26,7 +26,7 @@ def rotation(T: int, head_size: int, base: float, device: torch.device) -> Rotat
     return angle_TH.cos().float(), angle_TH.sin().float()
 
 
-def rotated(x_BNTH: Tensor, by: Rotation) -> Tensor:
+def rotate(x_BNTH: Tensor, by: Rotation) -> Tensor:
     """Rotate each position of `x_BNTH` by its angle; the type stays."""
     cos_TH, sin_TH = by
     first, second = x_BNTH.chunk(2, dim=-1)

@@ -25,8 +25,8 @@ from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.models.word_vectors.vector_family import (
     VectorFamily,
     WordVectorModel,
-    objective_of,
     random_rows,
+    vector_objective,
 )
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no pyarrow
@@ -40,7 +40,7 @@ class GloveConfig(VectorFamily):
     """The model of the paper: it reads both sides of a word, and nearer words count more. A vector
     is the sum of the word's vectors as a word and as a context."""
 
-    objectives: ClassVar = (objective_of("log_counts", "Weighted squared", "cell"),)
+    objectives: ClassVar = (vector_objective("log_counts", "Weighted squared", "cell"),)
 
     year: ClassVar[int] = 2014
     paper: ClassVar[str] = "Pennington et al."
@@ -70,8 +70,8 @@ class GloveConfig(VectorFamily):
             left, right = words[:-distance][same], words[distance:][same]
             cells = np.minimum(left, right) * len(counts_V) + np.maximum(left, right)
             amount = np.full(len(cells), self._unit // distance)
-            tables.append(sparse_sums.merge([SparseSums(cells, amount)]))
-        return sparse_sums.merge(tables)
+            tables.append(sparse_sums.merge_sums([SparseSums(cells, amount)]))
+        return sparse_sums.merge_sums(tables)
 
     def cells(self, table: SparseSums, vocab_size: int) -> Cells:
         """Return the cells of all counts; a word near itself counts for both positions."""
@@ -95,7 +95,7 @@ class GloveConfig(VectorFamily):
 
         arrays = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _PARAMETERS)
         arguments = [order, *cells, *arrays, self.x_max, self.alpha, rate]
-        return glove_kernel.read(*arguments)
+        return glove_kernel.read_cells(*arguments)
 
     def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> WordVectorModel:
         words, contexts = (weights[name][:, : self.size] for name in ("words", "contexts"))

@@ -21,7 +21,7 @@ _LARGEST = np.float32(100.0)
 
 
 @njit(**COMPILED)
-def read(
+def read_cells(
     order: NDArray[np.int64],  # (n,) which cells, one after the other
     rows: NDArray[np.int32],  # (N,)
     columns: NDArray[np.int32],  # (N,)

@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 from rungwise.core import randomness
 from rungwise.models.fitting import Losses, Stretch, Weights, documents
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.word_vectors.vector_family import mean, objective_of, padded, random_rows
+from rungwise.models.word_vectors.vector_family import mean, pad_rows, random_rows, vector_objective
 from rungwise.models.word_vectors.word2vec import Counts, Plan, WindowFamily
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has neither tokenizers nor pyarrow
@@ -42,7 +42,7 @@ class ParagraphVectorsConfig(WindowFamily):
     higher as rows are averaged.
     """
 
-    objectives: ClassVar = (objective_of("document_words", "Held-out document", "word"),)
+    objectives: ClassVar = (vector_objective("document_words", "Held-out document", "word"),)
 
     year: ClassVar[int] = 2014
     paper: ClassVar[str] = "Le & Mikolov"
@@ -95,12 +95,13 @@ class ParagraphVectorsConfig(WindowFamily):
     ) -> Losses:
         """Train on documents; see `ReadingFamily`. On held-out text, the vector of a document is
         fitted to its first half, and the losses are those of the second."""
+        plan = Plan(*plan)  # a task hands over copies in a list
         if not any(rates):
             return self._held_out(weights, plan, text, seed)
         first, last = rates  # a document may reach beyond the share of its task
-        return self.pass_over(text, weights, plan, (first, max(0.0, last)), seed)
+        return self.read_once(text, weights, plan, (first, max(0.0, last)), seed)
 
-    def pass_over(
+    def read_once(
         self,
         text: Stretch,
         weights: Weights,
@@ -115,7 +116,7 @@ class ParagraphVectorsConfig(WindowFamily):
         joins = self.architecture == "dm"
         reads_words = joins or (self.words and is_training)
         joining = {"sum": kernel.SUM, "mean": kernel.MEAN, "concatenation": kernel.CONCATENATION}
-        return kernel.read(
+        return kernel.read_documents(
             *(text.ids, text.starts, text.documents, text.first, text.last, *plan),
             *(weights["documents"], weights["inputs"], weights["outputs"]),
             *(self.window if reads_words else 0, self.dynamic_window and self._parts == 1),
@@ -140,7 +141,7 @@ class ParagraphVectorsConfig(WindowFamily):
                 rate = self.inference_rate * (1 - epoch / self.inference_epochs)
                 seed = int(randomness.bits(key, 1, epoch)) >> 1
                 frozen = {**weights, "documents": row[None]}
-                self.pass_over(text, frozen, plan, (rate, rate), seed, is_training=False)
+                self.read_once(text, frozen, plan, (rate, rate), seed, is_training=False)
         return rows
 
     def _held_out(self, weights: Weights, plan: Plan, text: Stretch, seed: int) -> Losses:
@@ -152,7 +153,7 @@ class ParagraphVectorsConfig(WindowFamily):
         for unit, (middle, end) in enumerate(zip(middles, ends, strict=True)):
             number = np.array([unit])
             second = Stretch(text.ids, np.array([middle, end]), number, 0, 1)
-            loss, losses = self.pass_over(second, weights, plan, (0.0, 0.0), seed + unit, False)
+            loss, losses = self.read_once(second, weights, plan, (0.0, 0.0), seed + unit, False)
             total, count = total + loss, count + losses
         return total, count
 
@@ -191,7 +192,7 @@ class ParagraphVectorsConfig(WindowFamily):
 
     def _narrowed(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Remove what rows of one or more vectors are padded with."""
-        parts = rows.shape[1] // len(padded(np.zeros((1, self.size)))[0])
+        parts = rows.shape[1] // len(pad_rows(np.zeros((1, self.size)))[0])
         return rows.reshape(len(rows), parts, -1)[:, :, : self.size].reshape(len(rows), -1)
 
 
@@ -215,8 +216,8 @@ class ParagraphModel:
         """Return the vectors (len(texts), D) of texts; zeros for one without a known token."""
         outputs = self.outputs.reshape(-1, self.config.size)
         weights = {
-            "inputs": padded(self.inputs),
-            "outputs": padded(outputs).reshape(len(self.outputs), -1),
+            "inputs": pad_rows(self.inputs),
+            "outputs": pad_rows(outputs).reshape(len(self.outputs), -1),
         }
         plan = self.config.plan(self.counts)
         rows = self.config.fit(weights, plan, [np.array(ids, np.int32) for ids in texts])

@@ -17,7 +17,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rungwise.models.word_vectors.word2vec_kernel import COMPILED, below, draw, noise
+from rungwise.models.word_vectors.word2vec_kernel import (
+    COMPILED,
+    draw_bits,
+    draw_integer,
+    draw_noise,
+)
 
 SUM, MEAN, CONCATENATION = 0, 1, 2
 _ONE = np.float32(1.0)
@@ -25,7 +30,7 @@ _HALF = np.uint64(32)
 
 
 @njit(**COMPILED)
-def step(
+def take_step(
     document: NDArray[np.float32],  # (P,)
     inputs: NDArray[np.float32],
     outputs: NDArray[np.float32],  # (V, X)
@@ -82,7 +87,7 @@ def step(
 
 
 @njit(**COMPILED)
-def read(
+def read_documents(
     ids: NDArray[np.int32],
     starts: NDArray[np.int64],  # (U + 1,)
     numbers: NDArray[np.int64],  # (U,) rows of documents
@@ -107,8 +112,8 @@ def read(
     last_rate: float,
     seed: int,
 ) -> Any:
-    """Read the documents [first, last); return the sum of losses as in `step`, and their number.
-    The tables are those of `Plan` in word2vec.py. Without paths it draws noise."""
+    """Read the documents [first, last); return the sum of losses as in `take_step`, and their
+    number. The tables are those of `Plan` in word2vec.py. Without paths it draws noise."""
     state = np.array([np.uint64(seed) | np.uint64(1)], np.uint64)
     longest, deepest = 0, negatives + 1
     for u in range(first, last):
@@ -129,14 +134,14 @@ def read(
         count = 0
         for place in range(starts[u], starts[u + 1]):
             word = ids[place]
-            if keep[word] > 0 and (draw(state) >> _HALF) <= keep[word]:
+            if keep[word] > 0 and (draw_bits(state) >> _HALF) <= keep[word]:
                 words[count] = word
                 count += 1
         rate = first_rate + slope * (starts[u] - starts[first])
         document = documents[numbers[u]]
         for place in range(count):
             n = 0
-            reach = 1 + below(state, window) if dynamic and window > 0 else window
+            reach = 1 + draw_integer(state, window) if dynamic and window > 0 else window
             for near in range(place - reach, place + reach + 1):
                 is_inside = 0 <= near < count
                 if near != place and (is_inside or joining == CONCATENATION):
@@ -150,13 +155,13 @@ def read(
                 targets[0] = word
                 m = 1
                 for _ in range(negatives):
-                    targets[m] = noise(state, share, other)
+                    targets[m] = draw_noise(state, share, other)
                     m += targets[m] != word
                 right, answers = targets[:m], labels[:m]
             for i in range(1 if joins else 1 + n):
                 row = inputs[around[i - 1]] if i > 0 else document
                 near_words = around[:n] if joins else around[:0]
-                loss += step(
+                loss += take_step(
                     *(row, inputs, outputs, near_words, right, answers),
                     *(joining, is_training, rate, x, error, wrong),
                 )

@@ -20,7 +20,7 @@ class SparseSums:
     sums: NDArray[np.int64]  # (N,)
 
 
-def merge(tables: Sequence[SparseSums]) -> SparseSums:
+def merge_sums(tables: Sequence[SparseSums]) -> SparseSums:
     """Sum tables; their keys may repeat and need not be sorted."""
     keys = np.concatenate([table.keys for table in tables])
     sums = np.concatenate([table.sums for table in tables])
@@ -30,7 +30,7 @@ def merge(tables: Sequence[SparseSums]) -> SparseSums:
     return SparseSums(keys[starts], np.add.reduceat(sums[order], starts) if len(starts) else sums)
 
 
-def split(table: SparseSums, parts: int) -> list[SparseSums]:
+def split_sums(table: SparseSums, parts: int) -> list[SparseSums]:
     """Partition a table by key: equal keys of two tables share a part."""
     part = table.keys % parts
     return [SparseSums(table.keys[part == p], table.sums[part == p]) for p in range(parts)]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 _MULTIPLE = 16  # floats in the widest register; rows are padded with zeros to a multiple
 
 
-def objective_of(name: str, part: str, unit: str) -> Objective:
+def vector_objective(name: str, part: str, unit: str) -> Objective:
     """Create the objective of a family whose loss is no probability of text."""
     return dataclasses.replace(
         CAUSAL,
@@ -120,7 +120,7 @@ def mean(replicas: Sequence[Weights]) -> Weights:
     }
 
 
-def padded(rows_VD: NDArray[Any]) -> NDArray[np.float32]:
+def pad_rows(rows_VD: NDArray[Any]) -> NDArray[np.float32]:
     """Pad rows with zeros to (V, P), so that vectorised loops have no remainder."""
     missing = -rows_VD.shape[1] % _MULTIPLE
     return np.pad(rows_VD, ((0, 0), (0, missing))).astype(np.float32)
@@ -131,4 +131,4 @@ def random_rows(
 ) -> NDArray[np.float32]:
     """Draw vectors (V, P), uniform in ±1/(2D); tokens with a count of 0 get zeros."""
     rows_VD = (rng.random((len(counts_V), size), np.float32) - 0.5) / size
-    return padded(rows_VD * (counts_V > 0)[:, None])
+    return pad_rows(rows_VD * (counts_V > 0)[:, None])

@@ -29,8 +29,8 @@ from rungwise.models.word_vectors.vector_family import (
     VectorFamily,
     WordVectorModel,
     mean,
-    objective_of,
     random_rows,
+    vector_objective,
 )
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no pyarrow
@@ -83,7 +83,7 @@ class Word2vecConfig(WindowFamily, VectorFamily):
     about 0.075.
     """
 
-    objectives: ClassVar = (objective_of("context_words", "Held-out context", "pair of words"),)
+    objectives: ClassVar = (vector_objective("context_words", "Held-out context", "pair of words"),)
 
     year: ClassVar[int] = 2013
     paper: ClassVar[str] = "Mikolov et al."
@@ -117,7 +117,7 @@ class Word2vecConfig(WindowFamily, VectorFamily):
 
         stretch = (text.ids, text.starts, text.first, text.last)
         reach = (self.window, self.dynamic_window, self.negatives, self.architecture == "cbow")
-        return word2vec_kernel.read(
+        return word2vec_kernel.read_sentences(
             *stretch, *plan, weights["inputs"], weights["outputs"], *reach, *rates, seed
         )
 

@@ -33,7 +33,7 @@ _SCRAMBLE = np.uint64(2685821657736338717)
 
 
 @njit(**COMPILED)
-def draw(state: NDArray[np.uint64]) -> Any:
+def draw_bits(state: NDArray[np.uint64]) -> Any:
     """Return 64 random bits and advance `state` (1,), which must not be 0."""
     bits = state[0]
     bits ^= bits >> _A
@@ -44,21 +44,23 @@ def draw(state: NDArray[np.uint64]) -> Any:
 
 
 @njit(**COMPILED)
-def below(state: NDArray[np.uint64], size: int) -> Any:
+def draw_integer(state: NDArray[np.uint64], size: int) -> Any:
     """Return a random integer below `size`."""
-    return np.int64(((draw(state) >> _HALF) * np.uint64(size)) >> _HALF)
+    return np.int64(((draw_bits(state) >> _HALF) * np.uint64(size)) >> _HALF)
 
 
 @njit(**COMPILED)
-def noise(state: NDArray[np.uint64], share: NDArray[np.uint64], other: NDArray[np.int64]) -> Any:
+def draw_noise(
+    state: NDArray[np.uint64], share: NDArray[np.uint64], other: NDArray[np.int64]
+) -> Any:
     """Draw a word from an alias table."""
-    bits = draw(state)
+    bits = draw_bits(state)
     slot = np.int64(((bits >> _HALF) * np.uint64(len(share))) >> _HALF)
     return slot if (bits & _LOW) < share[slot] else other[slot]
 
 
 @njit(**COMPILED)
-def step(
+def take_step(
     inputs: NDArray[np.float32],
     outputs: NDArray[np.float32],
     window: NDArray[np.int64],  # (n,) rows of inputs
@@ -110,7 +112,7 @@ def step(
 
 
 @njit(**COMPILED)
-def read(
+def read_sentences(
     ids: NDArray[np.int32],
     starts: NDArray[np.int64],
     first: int,
@@ -131,8 +133,8 @@ def read(
     last_rate: float,
     seed: int,
 ) -> Any:
-    """Read the sentences [first, last); return the sum of losses as in `step`, and their number.
-    The other arguments are those of `Word2vecConfig.read`. Without paths it draws noise."""
+    """Read the sentences [first, last); return the sum of losses as in `take_step`, and their
+    number. The tables are those of `Plan` in word2vec.py. Without paths it draws noise."""
     state = np.array([np.uint64(seed) | np.uint64(1)], np.uint64)
     longest, deepest = 0, negatives + 1
     for s in range(first, last):
@@ -152,12 +154,12 @@ def read(
         count = 0
         for place in range(starts[s], starts[s + 1]):
             word = ids[place]
-            if keep[word] > 0 and (draw(state) >> _HALF) <= keep[word]:
+            if keep[word] > 0 and (draw_bits(state) >> _HALF) <= keep[word]:
                 read_words[count] = word
                 count += 1
         rate = first_rate + slope * (starts[s] - starts[first])
         for place in range(count):
-            reach = 1 + below(state, window) if dynamic else window
+            reach = 1 + draw_integer(state, window) if dynamic else window
             n = 0
             for near in range(max(0, place - reach), min(count, place + reach + 1)):
                 if near != place:
@@ -173,9 +175,11 @@ def read(
                 targets[0] = word
                 m = 1
                 for _ in range(negatives):
-                    targets[m] = noise(state, share, other)
+                    targets[m] = draw_noise(state, share, other)
                     m += targets[m] != word  # as in word2vec.c, skip noise equal to the word
                 right, answers = targets[:m], labels[:m]
-            loss += step(inputs, outputs, around[:n], right, answers, mean, rate, x, error, wrong)
+            loss += take_step(
+                inputs, outputs, around[:n], right, answers, mean, rate, x, error, wrong
+            )
             number += 1 if mean else n
     return loss, number
