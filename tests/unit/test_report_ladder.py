@@ -203,7 +203,7 @@ def test_an_interval_that_ends_short_of_the_mean_is_drawn(
     made = ladders.whole(tmp_path_factory.mktemp("root"))
     rungs = gather_rungs(made.made, {name: measure_name(name) for name in list(MODELS)[1:]})
     short = Estimate(0.4, 0.39, math.nextafter(0.4, 0), 16)
-    row = {"suite": "polysemy", "rule": "", "rung": rungs[0].name, "layer": 0} | vars(short)
+    row = rows.LayerScore("polysemy", "", rungs[0].name, 0, **vars(short))
     assert layer_plots.draw_layers([row], rungs).startswith(b"\x89PNG")
     column = Column("polysemy", "", "accuracy", {rungs[0].name: Cell(short)}, frozenset())
     assert score_plots.draw_by_year(rungs, [column]).startswith(b"\x89PNG")

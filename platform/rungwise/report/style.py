@@ -19,6 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+Place = Literal["best", "upper left", "upper center", "upper right"]
+
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 ORANGE, VERMILLION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
 INK, MUTED, FAINT = "#1f2430", "#5b6472", "#d9dde3"
@@ -144,7 +146,7 @@ def draw_estimates(
     )
 
 
-def add_legend(axes: Axes, place: str = "best", **options: Any) -> None:
+def add_legend(axes: Axes, place: Place = "best", **options: Any) -> None:
     axes.legend(
         loc=place,
         fontsize=9,

@@ -205,7 +205,9 @@ def markdown(
     tasks = {score.task: score for score in scores}
     heads = [f"{name} ({score.metric.replace('_', ' ')})" for name, score in tasks.items()]
     trivial = [
-        f"{100 * score.baseline_score:.1f} ({score.baseline})" if score.baseline else ""
+        f"{100 * score.baseline_score:.1f} ({score.baseline})"
+        if score.baseline_score is not None
+        else ""
         for score in tasks.values()
     ]
     lines = [

@@ -75,7 +75,8 @@ class SentencesSuite(FileSuite):
         pairs: list[Text] = []
         for file in matching(self.path, key):
             with reached(file.uri, key):
-                pairs += self.format.read(file, "test", Counter())
+                rows = self.format.read(file, "test", Counter())
+                pairs += [row for row in rows if isinstance(row, Text)]
         if not pairs or any(pair.second is None or pair.target is None for pair in pairs):
             raise DataError(
                 f"{key}: expected pairs of sentences with scores, found {len(pairs)} rows, not all "

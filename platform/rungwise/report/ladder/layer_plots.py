@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.ticker import MaxNLocator
 
 from rungwise.report import style
+from rungwise.report.ladder.rows import LayerScore, LayerShare
 from rungwise.report.ladder.rungs import Rung
 
 _COLUMNS = 3
@@ -16,26 +17,26 @@ _NO_SENSE = "sense not in training"
 _FREQUENT, _SAME_WORD = "most frequent", "same word"  # names from the suites
 
 
-def draw_layers(rows: Sequence[Mapping[str, Any]], rungs: Sequence[Rung]) -> bytes:
+def draw_layers(rows: Sequence[LayerScore], rungs: Sequence[Rung]) -> bytes:
     """Accuracy by layer for every rung, one panel per suite and rule; the dashed line is the most
     frequent answer."""
-    rules = [(row["suite"], row["rule"]) for row in rows if row["layer"] is not None]
+    rules = [(row.suite, row.rule) for row in rows if row.layer is not None]
     rules = list(dict.fromkeys(rules))
     figure, panels = style.new_panels(len(rules), _COLUMNS, 3.0, 0.8)
     for axes, (suite, rule) in zip(panels, rules, strict=True):
-        suite_rows = [row for row in rows if row["suite"] == suite]
+        suite_rows = [row for row in rows if row.suite == suite]
         for rung in rungs:
             points = sorted(
-                (row["layer"], *(100 * row[key] for key in ("mean", "low", "high")))
+                (row.layer or 0, 100 * row.mean, 100 * row.low, 100 * row.high)
                 for row in suite_rows
-                if (row["rung"], row["rule"]) == (rung.name, rule)
+                if (row.rung, row.rule) == (rung.name, rule)
             )
             if points:
                 layers, bounds = [point[0] for point in points], [point[1:] for point in points]
                 style.draw_estimates(axes, layers, bounds, rung.look, rung.name, capsize=2.5)
         # It reads no states, so it is the same for all rungs.
         baseline = f"{_SAME_WORD} {_FREQUENT}" if rule == _SAME_WORD else _FREQUENT
-        frequent = [row["mean"] for row in suite_rows if row["rule"] == baseline]
+        frequent = [row.mean for row in suite_rows if row.rule == baseline]
         if frequent:
             axes.axhline(
                 100 * frequent[0],
@@ -50,20 +51,20 @@ def draw_layers(rows: Sequence[Mapping[str, Any]], rungs: Sequence[Rung]) -> byt
     return style.png(figure)
 
 
-def draw_mixes(rows: Sequence[Mapping[str, Any]], rungs: Sequence[Rung]) -> bytes:
+def draw_mixes(rows: Sequence[LayerShare], rungs: Sequence[Rung]) -> bytes:
     """The share of every layer, one panel per suite; layer 0 is the token embeddings."""
-    suites = list(dict.fromkeys(row["suite"] for row in rows))
+    suites = list(dict.fromkeys(row.suite for row in rows))
     figure, panels = style.new_panels(len(suites), 2, 3.0, 0.8)
     for axes, suite in zip(panels, suites, strict=True):
-        suite_rows = [row for row in rows if row["suite"] == suite]
-        names = {row["rung"] for row in suite_rows}
+        suite_rows = [row for row in rows if row.suite == suite]
+        names = {row.rung for row in suite_rows}
         suite_rungs = [rung for rung in rungs if rung.name in names]
         bar = style.BAR_GROUP / len(suite_rungs)
         for place, rung in enumerate(suite_rungs):
-            shares = [row for row in suite_rows if row["rung"] == rung.name]
+            shares = [row for row in suite_rows if row.rung == rung.name]
             axes.bar(
-                [row["layer"] + bar * (place - (len(suite_rungs) - 1) / 2) for row in shares],
-                [100 * row["share"] for row in shares],
+                [row.layer + bar * (place - (len(suite_rungs) - 1) / 2) for row in shares],
+                [100 * row.share for row in shares],
                 width=0.92 * bar,
                 color=rung.look.colour,
                 label=rung.name,

@@ -25,6 +25,7 @@ from rungwise.evaluation.comparison.claims import ClaimsSummary, claim_rows
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.report import formats
 from rungwise.report.ladder import claims, layer_plots, rows, score_plots
+from rungwise.report.ladder.rows import LayerScore, LayerShare
 from rungwise.report.ladder.rungs import (
     PAIRS,
     Column,
@@ -66,8 +67,8 @@ class Content:
     table: TableSummary | None
     orders: list[Row]
     gains: list[Row]
-    layers: list[Row]
-    mixes: list[Row]
+    layers: list[LayerScore]
+    mixes: list[LayerShare]
     maps: Mapping[str, Mapping[str, Mapping[str, Any]]]
     sentences: list[Row]
     neighbours: list[Row]
@@ -108,8 +109,8 @@ def gather_content(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Cont
         table=None if table is None else TableSummary.of(table),
         orders=rows.orders(rungs),
         gains=rows.gains(comparison),
-        layers=rows.layers(rungs),
-        mixes=rows.mixes(rungs),
+        layers=rows.layer_scores(rungs),
+        mixes=rows.layer_shares(rungs),
         maps=dict(list(rows.maps(rungs).items())[:_WORDS]),
         sentences=rows.sentences(rungs),
         neighbours=rows.neighbours(rungs),
@@ -261,8 +262,8 @@ def csv_tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
         ],
         "sentences": content.sentences,
         "neighbours": content.neighbours,
-        "layers": content.layers,
-        "layer_mixes": content.mixes,
+        "layers": list(map(vars, content.layers)),
+        "layer_mixes": list(map(vars, content.mixes)),
         "others": content.others,
         "stages": tables.stages(content.inputs),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
@@ -15,7 +15,7 @@ from rungwise.evaluation.statistics import (
     paired_difference,
     sign_agreement,
 )
-from rungwise.evaluation.suites.items import contrast
+from rungwise.evaluation.suites.items import Items, contrast
 from rungwise.evaluation.suites.measure import read_items
 from rungwise.report.ladder.rungs import (
     PAIRS,
@@ -24,7 +24,6 @@ from rungwise.report.ladder.rungs import (
     PROBE,
     SENSES,
     Rung,
-    score_estimate,
     suite_names,
 )
 from rungwise.report.sections.tables import Row
@@ -66,44 +65,43 @@ def published_pairs(rungs: Sequence[Rung], suite: str) -> dict[str, dict[str, fl
 def orders(rungs: Sequence[Rung]) -> list[Row]:
     """n-gram models by order, ours and published (T1), and whether each step in perplexity agrees
     in sign. Empty with fewer than two orders of ours."""
-    by_order = {}
+    by_order: dict[int, Rung] = {}
     for rung in rungs:
         order = getattr(rung.pretrain.model, "order", None)
-        if rung.pretrain.fitting == "counts" and order is not None:
+        if rung.pretrain.fitting == "counts" and order is not None and rung.suites(PERPLEXITY):
             by_order.setdefault(order, rung)
+    if len(by_order) < 2:
+        return []
+    table = published.ORDERS
     rows: list[Row] = []
-    before: tuple[float, Any] | None = None
-    for number in sorted(set(by_order) | set(map(int, published.ORDERS.columns))):
-        reference, parameters = (
-            published.ORDERS.value(row, str(number))
-            if str(number) in published.ORDERS.columns
-            else None
-            for row in ("perplexity", "parameters")
-        )
+    before: tuple[float, Items] | None = None
+    for order in sorted({*by_order, *map(int, table.columns)}):
+        column = str(order) if str(order) in table.columns else None
+        reference = column and table.value("perplexity", column)
         row: Row = {
-            "order": number,
-            "published_parameters": parameters,
+            "order": order,
+            "published_parameters": column and table.value("parameters", column),
             "published_perplexity": reference,
         }
-        rung = by_order.get(number)
-        suites = rung.suites(PERPLEXITY) if rung else []
-        if rung and suites:
-            score = rung.measure.value(suites[0], "perplexity")
-            assert score is not None
-            row |= {"rung": rung.name, "parameters": rung.pretrain.parameters}
-            row |= {"perplexity": score.value, "low": score.low, "high": score.high}
-            items = read_items(rung.measured)[suites[0], "", "perplexity"]
-            if before is not None:
-                step = contrast([(1.0, [items]), (-1.0, [before[1]])], log=True)
-                factors = (math.exp(each) for each in (step.mean, step.low, step.high))
-                row |= dict(zip(("step", "step_low", "step_high"), factors, strict=True))
-                if reference is not None:
-                    row["sign"] = sign_agreement(reference - before[0], step)
-            before = None if reference is None else (reference, items)
-        else:
-            before = None
         rows.append(row)
-    return rows if sum("perplexity" in row for row in rows) > 1 else []
+        rung = by_order.get(order)
+        if rung is None:
+            before = None
+            continue
+        suite = rung.suites(PERPLEXITY)[0]
+        score = rung.measure.value(suite, "perplexity")
+        assert score is not None, f"{rung.name} has no exact perplexity"
+        row |= {"rung": rung.name, "parameters": rung.pretrain.parameters}
+        row |= {"perplexity": score.value, "low": score.low, "high": score.high}
+        items = read_items(rung.measured)[suite, "", "perplexity"]
+        if before is not None:
+            step = contrast([(1.0, [items]), (-1.0, [before[1]])], log=True)
+            factors = (math.exp(each) for each in (step.mean, step.low, step.high))
+            row |= dict(zip(("step", "step_low", "step_high"), factors, strict=True))
+            if reference is not None:
+                row["sign"] = sign_agreement(reference - before[0], step)
+        before = None if reference is None else (reference, items)
+    return rows
 
 
 def gains(comparison: Comparison | None) -> list[Row]:
@@ -148,31 +146,47 @@ def published_gains() -> list[Row]:
     return rows
 
 
-def layers(rungs: Sequence[Rung]) -> list[Row]:
-    """Scores by suite, rule, rung and layer; `layer` is None for rules without one, such as the
-    most frequent answer and a learned mix."""
+@dataclass(frozen=True)
+class LayerScore:
+    """A score of a suite on one layer; `layer` is None for rules without one, such as the most
+    frequent answer and a learned mix."""
+
+    suite: str
+    rule: str
+    rung: str
+    layer: int | None
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True)
+class LayerShare:
+    """The share of a layer in the mix that a suite learned."""
+
+    suite: str
+    rung: str
+    layer: int
+    share: float
+
+
+def layer_scores(rungs: Sequence[Rung]) -> list[LayerScore]:
     rows = []
     for suite in suite_names(rungs, SENSES, PROBE, POLYSEMY):
         for rung in rungs:
             for score in rung.scores(suite):
-                words, _, layer = score.part.rpartition("layer ")
-                has_layer = layer.isdecimal()
-                rows.append(
-                    {
-                        "suite": suite,
-                        "rule": words.strip() if has_layer else score.part,
-                        "rung": rung.name,
-                        "layer": int(layer) if has_layer else None,
-                        **asdict(score_estimate(score)),
-                    }
-                )
+                words, _, number = score.part.rpartition("layer ")
+                layer = int(number) if number.isdecimal() else None
+                rule = score.part if layer is None else words.strip()
+                bounds = (score.value, score.low, score.high, score.count)
+                rows.append(LayerScore(suite, rule, rung.name, layer, *bounds))
     return rows
 
 
-def mixes(rungs: Sequence[Rung]) -> list[Row]:
-    """The share of every layer in the mix that a suite learned."""
+def layer_shares(rungs: Sequence[Rung]) -> list[LayerShare]:
     return [
-        {"suite": suite, "rung": rung.name, "layer": layer, "share": share}
+        LayerShare(suite, rung.name, layer, share)
         for suite in suite_names(rungs, SENSES, PROBE)
         for rung in rungs
         if (mix := rung.file(suite, "mix.json"))
