@@ -68,7 +68,7 @@ $(VENV)/.run: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(PIP) -e '.[test,check]'
+	$(PIP) -e '.[test,check]' -e infra/aws
 	@touch $@
 
 # Apart, because checkov pins packages that others need newer.

@@ -4,7 +4,7 @@
 #
 #   infra/package.sh package.tar.gz
 #
-# What follows the file is given to `pip wheel` in place of '.[server]', such as an index that has
+# What follows the file is given to `pip wheel` in place of '.[server]' ./infra/aws, such as an index that has
 # PyTorch without CUDA. Run it with the Python of the AMI and on the same kind of machine
 # (PYTHON=python3.12; a container of Ubuntu 24.04 will do): a machine refuses a package made for
 # another. The same wheels and certificates make the same file.
@@ -16,7 +16,7 @@ set -euo pipefail
 [[ $# -ge 1 && $1 == *.tar.gz ]] || { echo "usage: $0 PACKAGE.tar.gz [ARGUMENT OF pip wheel]..." >&2; exit 2; }
 output=$(realpath "$1")
 shift
-[[ $# -gt 0 ]] || set -- '.[server]'
+[[ $# -gt 0 ]] || set -- '.[server]' ./infra/aws
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
 export SOURCE_DATE_EPOCH=315532800 # 1980, the first year that a zip file knows

@@ -28,10 +28,10 @@ import pytest
 from moto.autoscaling.models import FakeAutoScalingGroup
 from moto.server import ThreadedMotoServer
 
-from rungwise.cluster.aws import autoscaling
 from rungwise.cluster.description import Machine, Scaling, WorkerGroup
 from rungwise.cluster.ray_start import Node, environment, start_command
 from rungwise.pretraining.proof_process import kill_with_children
+from rungwise_aws import autoscaling
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

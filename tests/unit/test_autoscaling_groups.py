@@ -38,10 +38,10 @@ from ray.autoscaler.v2.instance_manager.node_provider import (
 )
 from ray.core.generated.instance_manager_pb2 import NodeKind
 
-from rungwise.cluster.aws import autoscaling, autoscaling_groups
-from rungwise.cluster.aws.autoscaling_groups import REQUEST_SECONDS, AutoScalingGroups
 from rungwise.cluster.description import Machine, Scaling, WorkerGroup
 from rungwise.core.errors import ConfigError
+from rungwise_aws import autoscaling, autoscaling_groups
+from rungwise_aws.autoscaling_groups import REQUEST_SECONDS, AutoScalingGroups
 
 # moto: AccessDenied, which every service may answer, stands in no service's model.
 pytestmark = pytest.mark.filterwarnings("ignore:.*with code AccessDenied:UserWarning")
@@ -247,7 +247,7 @@ def test_a_group_named_as_the_heads_is_refused(tmp_path: Path) -> None:
 
 def test_the_monitor_loads_nothing_heavy_with_the_provider() -> None:
     code = (
-        "import sys, rungwise.cluster.aws.autoscaling_groups; "
+        "import sys, rungwise_aws.autoscaling_groups; "
         "bad = {'torch', 'mlflow', 'pandas', 'pyarrow', 'boto3'} & set(sys.modules); assert not bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,6 +16,7 @@ from rungwise.__main__ import VERBS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "platform" / "rungwise"
+AWS = REPOSITORY / "infra" / "aws" / "rungwise_aws"  # a distribution above the package
 # What must run on a bare machine with PyTorch: no Ray, no MLflow, whatever imports it.
 BARE = (
     "models",
@@ -204,9 +205,10 @@ def test_each_verb_is_a_file() -> None:
 
 
 def test_one_file_names_what_is_inside_ray() -> None:
-    for path in PACKAGE.rglob("*.py"):
+    files = [*PACKAGE.rglob("*.py"), *AWS.rglob("*.py")]
+    for path in files:
         assert _private_names(ast.parse(path.read_text("utf-8"))) == [], path
-    used = "\n".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
+    used = "\n".join(path.read_text("utf-8") for path in files)
     for name in ray_private._PLACES:
         assert getattr(ray_private, name) is not None
         assert used.count(name) > 1, f"{name} is used by nobody"

@@ -26,7 +26,10 @@ from moto import mock_aws
 from sqlalchemy import make_url
 
 from rungwise.cluster import ray_start
-from rungwise.cluster.aws import (
+from rungwise.cluster.description import Database, Machine
+from rungwise.core.errors import UserError
+from rungwise.core.storage.folder import Folder
+from rungwise_aws import (
     journal,
     notice,
     prometheus,
@@ -35,13 +38,10 @@ from rungwise.cluster.aws import (
     token,
     tracking_server,
 )
-from rungwise.cluster.aws.__main__ import VERBS, main
-from rungwise.cluster.aws.instance import ENDPOINT_VARIABLE, InstanceMetadata
-from rungwise.cluster.aws.leave import leave_without_head
-from rungwise.cluster.aws.secret_store import read_secret, write_private
-from rungwise.cluster.description import Database, Machine
-from rungwise.core.errors import UserError
-from rungwise.core.storage.folder import Folder
+from rungwise_aws.__main__ import VERBS, main
+from rungwise_aws.instance import ENDPOINT_VARIABLE, InstanceMetadata
+from rungwise_aws.leave import leave_without_head
+from rungwise_aws.secret_store import read_secret, write_private
 from tests.conftest import REPOSITORY
 from tests.infra.services import metadata_server
 
@@ -90,12 +90,12 @@ def test_each_unit_starts_a_verb_that_there_is() -> None:
             if line.startswith("ExecStart=")
         ]
         if not command.startswith("/usr/local/sbin/rungwise-install"):
-            assert command.startswith("${python} -m rungwise.cluster.aws ")
+            assert command.startswith("${python} -m rungwise_aws ")
             started.add(command.split()[-1])
     assert started == set(VERBS)
     for place in VERBS.values():
         module, _, function = place.partition(".")
-        assert callable(getattr(import_module(f"rungwise.cluster.aws.{module}"), function))
+        assert callable(getattr(import_module(f"rungwise_aws.{module}"), function))
 
 
 def test_an_unknown_verb_and_a_machine_without_description_end_in_one_line(
@@ -105,18 +105,18 @@ def test_an_unknown_verb_and_a_machine_without_description_end_in_one_line(
     tmp_path: Path,
 ) -> None:
     assert main(["dance"]) == 2
-    assert capsys.readouterr().err.startswith("usage: python -m rungwise.cluster.aws token|")
-    monkeypatch.setattr("rungwise.cluster.aws.__main__.MACHINE_FILE", tmp_path / "machine.json")
+    assert capsys.readouterr().err.startswith("usage: python -m rungwise_aws token|")
+    monkeypatch.setattr("rungwise_aws.__main__.MACHINE_FILE", tmp_path / "machine.json")
     assert main(["token"]) == 2
     assert "cannot read the config" in caplog.text
 
 
 def test_verbs_start_without_what_they_do_not_need() -> None:
     """Of all, in one process: first those without Ray, then with it."""
-    modules = [f"rungwise.cluster.aws.{name}" for name in ("token", "scratch", "tracking_server")]
-    code = f"import sys, rungwise.cluster.aws.__main__, {', '.join(modules)}; "
+    modules = [f"rungwise_aws.{name}" for name in ("token", "scratch", "tracking_server")]
+    code = f"import sys, rungwise_aws.__main__, {', '.join(modules)}; "
     code += "assert not {'ray', 'botocore'} & set(sys.modules); "
-    code += "import rungwise.cluster.aws.notice, rungwise.cluster.aws.ray_node; "
+    code += "import rungwise_aws.notice, rungwise_aws.ray_node; "
     code += "assert not {'torch', 'mlflow', 'pandas'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -165,7 +165,7 @@ def test_a_worker_waits_until_the_head_has_made_the_token(
         if len(slept) == 3:
             secrets_manager.put_secret_value(SecretId=arn, SecretString="made")
 
-    monkeypatch.setattr("rungwise.cluster.aws.token.time.sleep", sleep)
+    monkeypatch.setattr("rungwise_aws.token.time.sleep", sleep)
     token.provide_token(described("worker", token_secret=arn), tmp_path / "token", USER)
     assert len(slept) == 3
     assert (tmp_path / "token").read_text() == "made"
@@ -232,7 +232,7 @@ def test_the_server_finds_the_password_in_a_file_alone(
     machine = described("tracking", database=database.model_dump())
     started: list[Any] = []
     monkeypatch.setattr(
-        "rungwise.cluster.aws.tracking_server.os.execve", lambda *called: started.extend(called)
+        "rungwise_aws.tracking_server.os.execve", lambda *called: started.extend(called)
     )
     tracking_server.become_server(machine, tmp_path)
     _, command, variables = started
@@ -448,7 +448,7 @@ def test_a_drain_that_failed_is_tried_again(said: Path) -> None:
 def test_a_recommendation_to_rebalance_is_told_once_and_drains_nothing(
     said: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "rungwise")
+    caplog.set_level("INFO", "rungwise_aws")
     cluster = FakeCluster(["a"])
     watch = watched(said, cluster)
     (said / "events/recommendations").mkdir(parents=True)
@@ -483,7 +483,7 @@ def test_a_worker_leaves_when_its_head_is_gone_for_long_and_not_before(
     head = socket.create_server(("127.0.0.1", 0))
     port = head.getsockname()[1]
     thread = threading.Thread(target=leave_without_head, args=(worker, port, 0.05, groups))
-    with caplog.at_level("INFO", "rungwise"):
+    with caplog.at_level("INFO", "rungwise_aws"):
         thread.start()
         thread.join(0.8)  # twice as long as a head may be gone
         assert thread.is_alive()

@@ -119,7 +119,7 @@ StartLimitIntervalSec=0
 [Service]
 User=rungwise
 Environment=RUNGWISE_SCRATCH=/scratch
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws grafana
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws grafana
 Restart=on-failure
 RestartSec=5
 LimitNOFILE=65536
@@ -185,7 +185,7 @@ User=rungwise
 SupplementaryGroups=systemd-journal
 StateDirectory=rungwise
 Environment=HOME=/var/lib/rungwise
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws journal
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws journal
 Restart=on-failure
 RestartSec=30
 NoNewPrivileges=yes
@@ -216,7 +216,7 @@ StartLimitIntervalSec=0
 User=rungwise
 RuntimeDirectory=rungwise-prometheus
 Environment=RUNGWISE_SCRATCH=/scratch
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws prometheus
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws prometheus
 Restart=on-failure
 RestartSec=5
 LimitNOFILE=65536
@@ -251,7 +251,7 @@ StateDirectory=rungwise
 RuntimeDirectory=rungwise-ray
 WorkingDirectory=/var/lib/rungwise
 Environment=HOME=/var/lib/rungwise RUNGWISE_SCRATCH=/scratch
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws ray
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws ray
 Restart=on-failure
 RestartSec=5
 # On SIGTERM, as when the machine is shut down, `ray start` drains the node for 30 s, so that
@@ -292,7 +292,7 @@ After=rungwise-install.service dlami-nvme.service
 Type=oneshot
 RemainAfterExit=yes
 Environment=RUNGWISE_SCRATCH=/scratch
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws scratch
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws scratch
 NoNewPrivileges=yes
 RestrictSUIDSGID=yes
 LockPersonality=yes
@@ -312,7 +312,7 @@ After=network-online.target rungwise-install.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws token
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws token
 # A worker waits for the head, and the head for its rights.
 TimeoutStartSec=infinity
 NoNewPrivileges=yes

@@ -151,7 +151,7 @@ User=rungwise
 SupplementaryGroups=systemd-journal
 StateDirectory=rungwise
 Environment=HOME=/var/lib/rungwise
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws journal
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws journal
 Restart=on-failure
 RestartSec=30
 NoNewPrivileges=yes
@@ -185,7 +185,7 @@ RuntimeDirectory=rungwise-mlflow
 RuntimeDirectoryMode=0700
 WorkingDirectory=/var/lib/rungwise
 Environment=HOME=/var/lib/rungwise
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws mlflow
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws mlflow
 # The database may come up after this machine.
 Restart=on-failure
 RestartSec=10
@@ -216,7 +216,7 @@ After=rungwise-mlflow.service
 [Service]
 Type=oneshot
 User=rungwise
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws password
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws password
 NoNewPrivileges=yes
 ProtectSystem=strict
 ProtectHome=yes

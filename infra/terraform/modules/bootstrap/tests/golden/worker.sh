@@ -151,7 +151,7 @@ User=rungwise
 SupplementaryGroups=systemd-journal
 StateDirectory=rungwise
 Environment=HOME=/var/lib/rungwise
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws journal
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws journal
 Restart=on-failure
 RestartSec=30
 NoNewPrivileges=yes
@@ -182,7 +182,7 @@ SuccessAction=poweroff
 
 [Service]
 User=rungwise
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws leave
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws leave
 Restart=on-failure
 RestartSec=30
 NoNewPrivileges=yes
@@ -212,7 +212,7 @@ StartLimitIntervalSec=0
 User=rungwise
 # Ray reads them when it is imported.
 Environment=RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/etc/rungwise/token
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws notice
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws notice
 Restart=on-failure
 RestartSec=2
 NoNewPrivileges=yes
@@ -245,7 +245,7 @@ StateDirectory=rungwise
 RuntimeDirectory=rungwise-ray
 WorkingDirectory=/var/lib/rungwise
 Environment=HOME=/var/lib/rungwise RUNGWISE_SCRATCH=/scratch
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws ray
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws ray
 Restart=on-failure
 RestartSec=5
 # On SIGTERM, as when the machine is shut down, `ray start` drains the node for 30 s, so that
@@ -286,7 +286,7 @@ After=rungwise-install.service dlami-nvme.service
 Type=oneshot
 RemainAfterExit=yes
 Environment=RUNGWISE_SCRATCH=/scratch
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws scratch
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws scratch
 NoNewPrivileges=yes
 RestrictSUIDSGID=yes
 LockPersonality=yes
@@ -306,7 +306,7 @@ After=network-online.target rungwise-install.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/opt/rungwise/bin/python -m rungwise.cluster.aws token
+ExecStart=/opt/rungwise/bin/python -m rungwise_aws token
 # A worker waits for the head, and the head for its rights.
 TimeoutStartSec=infinity
 NoNewPrivileges=yes

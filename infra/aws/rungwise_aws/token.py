@@ -9,10 +9,10 @@ import secrets
 import time
 from pathlib import Path
 
-from rungwise.cluster.aws.secret_store import put_secret, read_secret, write_private
 from rungwise.cluster.description import Machine
 from rungwise.cluster.ray_start import TOKEN_BYTES
 from rungwise.core.errors import UserError
+from rungwise_aws.secret_store import put_secret, read_secret, write_private
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rungwise.cluster.aws.instance import InstanceMetadata
-from rungwise.cluster.aws.prometheus import dashboard_variables
-from rungwise.cluster.aws.scratch import scratch_folder
-from rungwise.cluster.aws.token import TOKEN_FILE
 from rungwise.cluster.description import Machine
 from rungwise.cluster.ray_start import GCS_PORT, ROOT_VARIABLE, Node, environment, start_command
 from rungwise.core.errors import UserError
+from rungwise_aws.instance import InstanceMetadata
+from rungwise_aws.prometheus import dashboard_variables
+from rungwise_aws.scratch import scratch_folder
+from rungwise_aws.token import TOKEN_FILE
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def become_node(machine: Machine) -> None:
     identity = read_identity(InstanceMetadata())
     head, autoscaling_config = None, None
     if machine.role == "head":
-        from rungwise.cluster.aws import autoscaling
+        from rungwise_aws import autoscaling
 
         autoscaling_config = Path(os.environ["RUNTIME_DIRECTORY"]) / _AUTOSCALING_FILE
         autoscaling.write_config(machine, identity.instance_id, autoscaling_config)

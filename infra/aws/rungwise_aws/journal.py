@@ -14,10 +14,10 @@ import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rungwise.cluster.aws.instance import InstanceMetadata
 from rungwise.cluster.description import Machine
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
+from rungwise_aws.instance import InstanceMetadata
 
 _LOGGER = logging.getLogger(__name__)
 _COMMAND = ("journalctl", "--unit=rungwise-*", "--output=short-iso", "--quiet", "--show-cursor")

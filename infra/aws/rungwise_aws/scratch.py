@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rungwise.cluster.aws.token import SERVICE_USER
 from rungwise.cluster.description import Machine
 from rungwise.core.errors import UserError
+from rungwise_aws.token import SERVICE_USER
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from typing import Protocol
 
 from ray.exceptions import RayError
 
-from rungwise.cluster.aws.instance import InstanceMetadata
 from rungwise.cluster.description import Machine
 from rungwise.cluster.ray_start import GCS_PORT
 from rungwise.core.errors import UserError
 from rungwise.ray_private import DrainNodeReason, GcsClient, GcsNodeInfo
+from rungwise_aws.instance import InstanceMetadata
 
 _LOGGER = logging.getLogger(__name__)
 

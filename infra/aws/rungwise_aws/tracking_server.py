@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from rungwise.cluster.aws.secret_store import read_secret, write_private
 from rungwise.cluster.description import Database, Machine
 from rungwise.core.errors import UserError
+from rungwise_aws.secret_store import read_secret, write_private
 
 PORT = 5000
 RUNTIME_FOLDER = Path("/run/rungwise-mlflow")  # RuntimeDirectory= of the unit

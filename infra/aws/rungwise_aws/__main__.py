@@ -1,4 +1,4 @@
-"""`python -m rungwise.cluster.aws VERB`: the command that a machine's systemd units start.
+"""`python -m rungwise_aws VERB`: the command that a machine's systemd units start.
 
     token        write the cluster's token to TOKEN_FILE; the head creates it if necessary
     scratch      mount the instance store at RUNGWISE_SCRATCH, or create a folder there
@@ -27,7 +27,7 @@ from rungwise.cluster.description import MACHINE_FILE, Machine
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import UserError
 
-_LOGGER = logging.getLogger("rungwise.cluster.aws")
+_LOGGER = logging.getLogger("rungwise_aws")
 # By default, botocore asks for the role's credentials once, for a second, and gets none on a busy
 # machine. The process that replaces this one and Ray's jobs inherit these variables.
 _PATIENCE = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5"}
@@ -50,13 +50,13 @@ VERBS = {
 def main(arguments: Sequence[str]) -> int:
     """Run one verb; log one line and return status 2 if the machine is not set up correctly."""
     if len(arguments) != 1 or arguments[0] not in VERBS:
-        sys.stderr.write(f"usage: python -m rungwise.cluster.aws {'|'.join(VERBS)}\n")
+        sys.stderr.write(f"usage: python -m rungwise_aws {'|'.join(VERBS)}\n")
         return 2
     try:
         machine = load(Machine, MACHINE_FILE)
         os.environ.update(_PATIENCE | machine.environment)
         module, _, function = VERBS[arguments[0]].partition(".")
-        getattr(import_module(f"rungwise.cluster.aws.{module}"), function)(machine)
+        getattr(import_module(f"rungwise_aws.{module}"), function)(machine)
     except UserError as error:
         _LOGGER.error("error: %s", error)
         return 2
@@ -65,5 +65,6 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(message)s")  # the journal adds the time
-    logging.getLogger("rungwise").setLevel(logging.INFO)
+    for package in ("rungwise", "rungwise_aws"):
+        logging.getLogger(package).setLevel(logging.INFO)
     sys.exit(main(sys.argv[1:]))

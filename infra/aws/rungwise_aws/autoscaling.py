@@ -15,7 +15,7 @@ from rungwise.cluster.description import Machine, Scaling
 from rungwise.core.errors import ConfigError
 from rungwise.core.storage.folder import Folder
 
-PROVIDER = "rungwise.cluster.aws.autoscaling_groups.AutoScalingGroups"
+PROVIDER = "rungwise_aws.autoscaling_groups.AutoScalingGroups"
 # Keys that Ray requires but uses only for machines that it reaches by SSH.
 _COMMANDS = ("setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
 _UNUSED: dict[str, Any] = {

@@ -15,9 +15,9 @@ from typing import Any
 import botocore.session
 from botocore.exceptions import BotoCoreError, ClientError
 
-from rungwise.cluster.aws.instance import InstanceMetadata
 from rungwise.cluster.description import Machine
 from rungwise.cluster.ray_start import GCS_PORT
+from rungwise_aws.instance import InstanceMetadata
 
 _LOGGER = logging.getLogger(__name__)
 _CONNECT_SECONDS = 5.0

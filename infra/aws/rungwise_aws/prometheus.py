@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 from rungwise.cluster import dashboards
-from rungwise.cluster.aws.scratch import scratch_folder
-from rungwise.cluster.aws.token import TOKEN_FILE
 from rungwise.cluster.description import Machine
 from rungwise.cluster.ray_start import DASHBOARD_PORT
 from rungwise.core.errors import UserError
+from rungwise_aws.scratch import scratch_folder
+from rungwise_aws.token import TOKEN_FILE
 
 BINARY = "/usr/bin/prometheus"
 PORT, GRAFANA_PORT = 9090, 3000
