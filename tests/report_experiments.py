@@ -148,7 +148,6 @@ class Experiment:
         trials = [
             ScoredTrial(
                 name=f"trial-{number:03d}",
-                drawn={"finetune.learning_rate": rate},
                 values={"finetune.learning_rate": rate},
                 upstream=None,
                 finetune=_settings(variant).model_copy(update={"learning_rate": rate}),
@@ -156,7 +155,6 @@ class Experiment:
                 state="stopped_early" if number else "finished",
                 history=tuple(_epoch(number) for number in range(1, 4 - number)),
                 effective={},
-                taken_over=(),
                 seconds=2.0,
                 error=None,
                 score=0.9 - 0.1 * number,

@@ -17,9 +17,9 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import Summary
 from rungwise.finetune import FinetuneConfig, OnEpoch, Split, finetune
 from rungwise.sweep import SweepStageConfig
-from rungwise.sweep.draws import grid_epochs, points, settings_of
-from rungwise.sweep.record import ScoredTrial, SweepSummary, Trial, TrialRecord, name_of
-from rungwise.sweep.trial import Train
+from rungwise.sweep.draws import draw_trials, grid_epochs, resolve_settings
+from rungwise.sweep.record import ScoredTrial, SweepSummary, Trial
+from rungwise.sweep.trial import Train, new_record
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, Text
 from tests.summaries import standing
 
@@ -125,29 +125,23 @@ def swept(
     folder: Path, finetune: dict[str, Any], shift: float = 0.0, failed: int = 0, **sweep: Any
 ) -> Artifact:
     """A sweep artifact as the stage would leave it, its trials scored by the formula less `shift`;
-    under halving every third is stopped at the first rung, the last `failed` have failed."""
+    under halving every third is stopped at the first milestone, the last `failed` have failed."""
     config = stage_config(finetune, **sweep)
     rows: list[Trial] = []
-    drawn = points(config.sweep)
+    drawn = draw_trials(config.sweep)
     scheduler = config.sweep.scheduler
     for number, values in enumerate(drawn):
-        settings = settings_of(config, values)
+        settings = resolve_settings(config, values)
         epochs = settings.epochs
         if scheduler.kind == "halving" and number % 3 == 2:
             epochs = min(epochs, scheduler.grace_epochs)
-        trial = TrialRecord(
-            name_of(number), number, values, values, None, settings.model_dump(mode="json"), seed=0
-        )
+        trial = new_record(config, number, values)
         trial.state = "finished" if epochs == settings.epochs else "stopped_early"
         for epoch in range(1, epochs + 1):
             score = score_of(settings, epoch) - shift
             row = {"epoch": epoch, "score": score, "loss": 1 / epoch, "seconds": 1.0 * epoch}
             row["metrics"] = {"accuracy": score}
-            if scheduler.kind == "pbt":
-                row["values"] = {key: values[key] * 1.2**epoch for key in scheduler.mutations}
             trial.history.append(row)
-        if scheduler.kind == "pbt" and number == 0:
-            trial.taken_over.append({"from": "trial-001", "epoch": 1, "rows": 1})
         if number >= len(drawn) - failed:
             trial.state, trial.error, trial.history = "failed", "it broke", []
         rows.append(trial.trial())

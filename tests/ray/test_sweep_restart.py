@@ -18,13 +18,12 @@ from mlflow import MlflowClient
 
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG
-from rungwise.sweep import record as records
+from rungwise.sweep.record import TrialRecord, read_records
 from tests.conftest import REPOSITORY, s3_bucket
 from tests.toy_sweeps import BEST_RATE, marks
 
 RATES = {"finetune.learning_rate": {"kind": "loguniform", "low": 1e-5, "high": 1e-1}}
 HALVING = {"kind": "halving", "grace_epochs": 1}
-PBT = {"kind": "pbt", "mutations": ["finetune.learning_rate"]}
 pytestmark = pytest.mark.slow
 
 
@@ -58,11 +57,11 @@ class Toy:
         said, _ = driver.communicate(timeout=280)
         assert driver.returncode == 0, said
 
-    def trials(self) -> list[records.TrialRecord]:
+    def trials(self) -> list[TrialRecord]:
         stage = Folder.at(self.root) / "sweep"
-        return [trial for name in stage.subfolders() for trial in records.read_all(stage / name)]
+        return [trial for name in stage.subfolders() for trial in read_records(stage / name)]
 
-    def ended(self) -> dict[str, records.TrialRecord]:
+    def ended(self) -> dict[str, TrialRecord]:
         return {trial.name: trial for trial in self.trials() if trial.ended}
 
     def starts(self) -> list[float]:
@@ -79,7 +78,7 @@ class Toy:
             time.sleep(0.05)
         driver.kill()
         driver.communicate()
-        before: list[records.TrialRecord] = []
+        before: list[TrialRecord] = []
         while before != (before := self.trials()):
             time.sleep(4)
 
@@ -104,9 +103,9 @@ def test_no_trial_that_has_ended_is_repeated_after_a_kill(tmp_path: Path, search
 
 
 def test_a_killed_halving_decides_as_it_would_have_and_repeats_no_leg(tmp_path: Path) -> None:
-    """Of eight trials of four epochs four come through the first rung, two through the second."""
+    """Of eight trials of four epochs four pass the first milestone, two the second."""
     toy = Toy(tmp_path, str(tmp_path / "root"), {"space": RATES, "trials": 8, "scheduler": HALVING})
-    toy.kill_in_the_middle(after=3)  # as soon as the first rung is decided
+    toy.kill_in_the_middle(after=3)  # as soon as the first milestone is decided
     before, begun = {trial.name: trial for trial in toy.trials()}, len(toy.starts())
     toy.run()
     after = toy.ended()
@@ -116,15 +115,15 @@ def test_a_killed_halving_decides_as_it_would_have_and_repeats_no_leg(tmp_path: 
     epochs = dict(zip(ranked, (4, 4, 2, 2, 1, 1, 1, 1), strict=True))
     assert {name: len(trial.history) for name, trial in after.items()} == epochs
     assert {name for name, trial in after.items() if trial.state == "finished"} == {*ranked[:2]}
-    reached = [trial.saved.epoch for trial in before.values() if trial.saved]
+    reached = [trial.saved_epoch for trial in before.values() if trial.saved_epoch]
     done = sum(1 + (epoch > 1) for epoch in reached)
     done += sum(trial.state == "finished" for trial in before.values())
     assert len(toy.starts()) - begun == 8 + 4 + 2 - done
     for name, trial in before.items():
         if trial.ended:
             assert after[name] == trial
-        elif trial.saved:
-            assert after[name].history[: trial.saved.rows] == trial.history[: trial.saved.rows]
+        elif epoch := trial.saved_epoch:
+            assert after[name].history[:epoch] == trial.history[:epoch]
     runs = nested_runs(toy.folder)
     assert sorted(map(trial_of, runs)) == sorted(after)
     assert {run.info.status for run in runs} == {"FINISHED"}
@@ -166,24 +165,6 @@ def check_restart(toy: Toy) -> None:
         assert [point.step for point in points] == list(range(1, len(points) + 1))
         # A cut-off trial may since have been stopped at an earlier epoch than it had reached.
         assert len(points) >= len(trial.history)
-
-
-def test_a_killed_population_goes_on_from_its_saved_states(tmp_path: Path) -> None:
-    block = {"space": RATES, "trials": 3, "scheduler": PBT}
-    toy = Toy(tmp_path, str(tmp_path / "root"), block)
-    toy.kill_in_the_middle(after=1)
-    before = {trial.name: trial for trial in toy.trials()}
-    toy.run()
-    after = toy.ended()
-    assert len(after) == 3
-    for name, trial in before.items():
-        if trial.ended:
-            assert after[name] == trial
-        elif trial.saved and trial.saved.trial == name:
-            # The epochs before its last state are those of the first attempt.
-            assert after[name].history[: trial.saved.rows] == trial.history[: trial.saved.rows]
-    assert all(trial.history[-1]["epoch"] == 4 for trial in after.values())
-    assert not list((tmp_path / "root").rglob(".states*"))
 
 
 def test_a_sweep_ends_on_one_cpu_beside_the_stage_that_waits_for_it(tmp_path: Path) -> None:

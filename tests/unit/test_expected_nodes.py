@@ -12,7 +12,7 @@ import ray
 from rungwise.cluster import expected_nodes
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.sweep.tune import room
+from rungwise.sweep.tune import count_concurrent
 
 GPU = {"CPU": 8, "GPU": 4}
 
@@ -56,7 +56,7 @@ def test_a_machine_counts_once_whether_it_is_there_or_still_to_come(
     assert nodes == [{"CPU": 2.0}, *[GPU] * 3]
     # Three machines of four GPUs and eight CPUs: twelve trials of a GPU each.
     compute = ComputeConfig(max_concurrent_trials=100, cpus_per_trial=1, gpus_per_trial=1)
-    assert room(compute, nodes) == 12
+    assert count_concurrent(compute, nodes) == 12
 
 
 def test_where_nothing_scales_only_living_nodes_count(
@@ -69,4 +69,4 @@ def test_where_nothing_scales_only_living_nodes_count(
     monkeypatch.setattr(ray, "nodes", alive)
     assert expected_nodes.list_nodes() == [{"CPU": 2.0}]
     with pytest.raises(UserError, match="lower compute"):
-        room(ComputeConfig(gpus_per_trial=1), expected_nodes.list_nodes())
+        count_concurrent(ComputeConfig(gpus_per_trial=1), expected_nodes.list_nodes())

@@ -298,7 +298,6 @@ def test_going_on_from_a_state_gives_the_bits_of_one_go(use: str) -> None:
 
 
 def test_whoever_goes_on_with_other_settings_gets_those() -> None:
-    """Population based training takes the weights of one trial and the rate of another."""
     data = toy_data("classification")
     states: list[bytes] = []
     config = config_of(epochs=2, warmup_fraction=0)

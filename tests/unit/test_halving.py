@@ -11,11 +11,10 @@ import pytest
 
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.sweep import record as records
-from rungwise.sweep.draws import points, settings_of
+from rungwise.sweep.draws import draw_trials, resolve_settings
 from rungwise.sweep.halving import Legs
-from rungwise.sweep.record import Saved, TrialRecord, name_of
-from rungwise.sweep.trial import Job, train
+from rungwise.sweep.record import read_record, read_records, trial_name, write_record
+from rungwise.sweep.trial import Job, new_record, train
 from tests.toy_sweeps import score_of, stage_config
 
 BLOCK = {
@@ -27,8 +26,8 @@ BLOCK = {
     "scheduler": {"kind": "halving"},
 }
 CONFIG = stage_config({}, **BLOCK)
-DRAWN = points(CONFIG.sweep)
-SETTINGS = {name_of(n): settings_of(CONFIG, values) for n, values in enumerate(DRAWN)}
+VALUES = draw_trials(CONFIG.sweep)
+SETTINGS = {trial_name(n): resolve_settings(CONFIG, values) for n, values in enumerate(VALUES)}
 FAILS = "trial-004"
 
 
@@ -44,17 +43,17 @@ class Cluster:
 
     def work(self, most: int | None = None) -> bool:
         """Go on until the end, or until so many legs have ended: killed then, with some begun."""
-        legs = Legs(self.job, DRAWN, lambda trial: self.stopped.append(trial.name))
+        legs = Legs(self.job, VALUES, lambda trial: self.stopped.append(trial.name))
         begun: dict[str, dict[str, Any]] = {}
         while most is None or most > 0:
             while len(begun) < 3 and isinstance(given := legs.suggest("id"), dict):
-                begun[name_of(given["trial"]["number"])] = given
+                begun[trial_name(given["trial"]["number"])] = given
             if not begun:
                 assert legs.suggest("id") == "FINISHED"
                 return True
             name = self._draw.choice(sorted(begun))
             failed = self._run(name, begun.pop(name)["until"])
-            legs.leg_ended(name, failed)
+            legs.end_leg(name, failed)
             most = None if most is None else most - 1
         for name, given in begun.items():
             self._run(name, given["until"], cut_off=True)
@@ -62,10 +61,8 @@ class Cluster:
 
     def _run(self, name: str, until: int, cut_off: bool = False) -> bool:
         settings, number = SETTINGS[name], int(name[-3:])
-        trial = records.read(name, self.job.output) or TrialRecord(
-            name, number, DRAWN[number], DRAWN[number], None, settings.model_dump(), seed=0
-        )
-        trial.history = trial.history[: trial.saved.rows if trial.saved else 0]
+        trial = read_record(name, self.job.output) or new_record(CONFIG, number, VALUES[number])
+        trial.history = trial.history[: trial.saved_epoch or 0]
         for epoch in range(len(trial.history) + 1, until + (not cut_off)):
             trial.history.append({"epoch": epoch, "score": score_of(settings, epoch), "loss": None})
         if name == FAILS and until > 1:
@@ -75,8 +72,8 @@ class Cluster:
         elif until == settings.epochs:
             trial.state = "finished"
         else:
-            trial.state, trial.saved = "waiting", Saved(name, until, f"{name}-{until}", until)
-        records.write(trial, self.job.output)
+            trial.state, trial.saved_epoch = "waiting", until
+        write_record(trial, self.job.output)
         if not cut_off:
             self.ended[name, until] += 1
             self.order.append(name)
@@ -85,7 +82,7 @@ class Cluster:
     def told(self) -> list[Any]:
         return [
             (trial.name, trial.state, [(row["epoch"], row["score"]) for row in trial.history])
-            for trial in records.read_all(self.job.output)
+            for trial in read_records(self.job.output)
             if trial.state != "failed"
         ]
 
@@ -99,15 +96,15 @@ def undisturbed(tmp_path: Path) -> Cluster:
 
 def test_the_survivors_are_those_by_hand(undisturbed: Cluster) -> None:
     left = set(SETTINGS)
-    for rung in (1, 2, 4):
-        came = [name for name in left if SETTINGS[name].epochs >= rung]
-        came = [name for name in came if name != FAILS or rung == 1]
-        came.sort(key=lambda name, rung=rung: -score_of(SETTINGS[name], rung))
+    for milestone in (1, 2, 4):
+        came = [name for name in left if SETTINGS[name].epochs >= milestone]
+        came = [name for name in came if name != FAILS or milestone == 1]
+        came.sort(key=lambda name, at=milestone: -score_of(SETTINGS[name], at))
         out = came[max(1, len(came) // 2) :]
         for name in out:
-            if SETTINGS[name].epochs > rung:
+            if SETTINGS[name].epochs > milestone:
                 expected = [
-                    (epoch, score_of(SETTINGS[name], epoch)) for epoch in range(1, rung + 1)
+                    (epoch, score_of(SETTINGS[name], epoch)) for epoch in range(1, milestone + 1)
                 ]
                 assert (name, "stopped_early", expected) in undisturbed.told()
         left -= set(out) | {FAILS}

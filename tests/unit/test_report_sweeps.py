@@ -24,7 +24,6 @@ from tests.toy_sweeps import swept
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-1}
 USES = [{"kind": "full"}, {"kind": "discriminative", "decay": 0.9}]
 HALVING = {"kind": "halving", "grace_epochs": 1, "reduction_factor": 2}
-PBT = {"kind": "pbt", "mutations": ["finetune.learning_rate"]}
 SPACE = {
     "finetune.learning_rate": RATES,
     "finetune.batch_size": {"kind": "choice", "values": [16, 32]},
@@ -84,16 +83,7 @@ def test_plots_of_sweeps_have_a_panel_for_each_task(draw: Any, tmp_path: Path) -
     assert picture(draw(single)).width > 500
 
 
-def test_schedules_are_drawn_of_populations_only(tmp_path: Path) -> None:
-    space = {"finetune.learning_rate": RATES}
-    population = swept(tmp_path, {"epochs": 3}, space=space, trials=4, scheduler=PBT)
-    drawn = sweep_plots.draw_schedules([*several(tmp_path), of("pairs", "third", population)])
-    assert drawn is not None
-    assert picture(drawn).width > 500
-    assert sweep_plots.draw_schedules(several(tmp_path)) is None
-
-
-def test_trials_are_compared_at_rungs_below_their_last_epoch() -> None:
+def test_trials_are_compared_at_milestones_below_their_last_epoch() -> None:
     trials = [trial(epochs=9), trial(epochs=4)]
     settings = {"scheduler": {"kind": "halving", "grace_epochs": 1, "reduction_factor": 3}}
     assert halving_epochs(settings, trials) == [1, 3]

@@ -20,18 +20,25 @@ from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
-from rungwise.sweep import record as records
-from rungwise.sweep.effective import check_inputs, difference, inputs_of, split_metrics
-from rungwise.sweep.record import Saved, ScoredTrial, TrialRecord
-from rungwise.sweep.stage import _summary
+from rungwise.sweep.effective import check_inputs, difference, select_inputs, split_metrics
+from rungwise.sweep.record import (
+    ScoredTrial,
+    State,
+    TrialRecord,
+    read_record,
+    read_records,
+    table,
+    trial_name,
+    write_record,
+)
+from rungwise.sweep.stage import summarise
 from rungwise.sweep.trial import Job, run_trial
-from rungwise.sweep.tune import room
+from rungwise.sweep.tune import count_concurrent
 from tests.toy_sweeps import artifact, inputs, stage_config, toy
 
 RECORD = TrialRecord(
     name="trial-003",
     number=3,
-    drawn={"finetune.batch_size": 8, "model.num_layers": 2},
     values={"finetune.batch_size": 8, "model.num_layers": 2},
     upstream=1,
     settings=FinetuneConfig(batch_size=8).model_dump(mode="json"),
@@ -50,15 +57,15 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     full = replace(
         RECORD,
         history=[ROW],
-        saved=Saved("trial-001", 2, "trial-001-0002", 2),
+        saved_epoch=2,
         effective={"batch_size": 8.0},
     )
     folder = Folder.at(tmp_path)
-    records.write(RECORD, folder)
-    records.write(full, folder)
-    assert records.read("trial-003", folder) == full
-    assert records.read("trial-004", folder) is None
-    assert records.read_all(folder) == [full]
+    write_record(RECORD, folder)
+    write_record(full, folder)
+    assert read_record("trial-003", folder) == full
+    assert read_record("trial-004", folder) is None
+    assert read_records(folder) == [full]
 
 
 def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
@@ -78,7 +85,7 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
     config, output = stage_config(space=space, search={"kind": "grid"}), Folder.at(tmp_path)
     job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), train)
     run_trial({"trial": {"number": 0, "values": {"finetune.best_epoch": True}}}, job=job)
-    record = records.read("trial-000", output)
+    record = read_record("trial-000", output)
     assert record is not None
     assert [row["metrics"]["accuracy"] for row in record.history] == [0.4, 0.6, 0.5]
     assert [row["score"] for row in record.history] == pytest.approx([0.4, 0.6, 0.6])
@@ -111,7 +118,7 @@ def test_a_trial_whose_driver_is_killed_has_not_failed(
     drawn = {"number": 0, "values": {"finetune.batch_size": 8}}
     with pytest.raises(ActorDiedError):
         run_trial({"trial": drawn, "until": until}, job=job)
-    record = records.read("trial-000", output)
+    record = read_record("trial-000", output)
     assert record is not None
     assert (record.state, record.error, len(record.history)) == (state, None, 1)
 
@@ -121,13 +128,13 @@ def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Pa
     config, output = stage_config(space=space, search={"kind": "grid"}), Folder.at(tmp_path)
     job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), toy())
     for number in (999, 1000):
-        one = replace(RECORD, name=records.name_of(number), number=number, history=[ROW])
-        records.write(replace(one, state="finished"), output)
-    assert _summary(job, []).best.name == "trial-999"
+        one = replace(RECORD, name=trial_name(number), number=number, history=[ROW])
+        write_record(replace(one, state="finished"), output)
+    assert summarise(job, []).best.name == "trial-999"
 
 
 def test_only_a_trial_that_came_to_its_end_is_not_run_again() -> None:
-    states = {state: replace(RECORD, state=state).ended for state in records.State.__args__}
+    states = {state: replace(RECORD, state=state).ended for state in State.__args__}
     assert states.pop("finished")
     assert states.pop("stopped_early")
     assert states == {"running": False, "waiting": False, "failed": False}
@@ -138,7 +145,7 @@ def test_the_table_has_a_column_for_each_key_and_each_measured_value() -> None:
     failed = replace(
         RECORD, name="trial-004", history=[ROW], state="failed", error="it broke, twice"
     )
-    rows = records.table([finished.trial(), failed.trial()])
+    rows = table([finished.trial(), failed.trial()])
     written = list(csv.DictReader(io.StringIO(csv_bytes(rows).decode())))
     assert [row["trial"] for row in written] == ["trial-003", "trial-004"]
     assert written[0]["finetune.batch_size"] == "8"
@@ -200,7 +207,7 @@ def test_a_variant_whose_artifacts_were_made_with_other_values_is_found(tmp_path
         "pretrain@0": artifact(tmp_path, "pretrain", {"model": {"num_layers": 1}, "pretrain": {}}),
         "pretrain@1": artifact(tmp_path, "pretrain", {"model": {"num_layers": 2}}),
     }
-    assert inputs_of(inputs, 1) == {
+    assert select_inputs(inputs, 1) == {
         "task": inputs["task"],
         "tokenizer": inputs["tokenizer@1"],
         "pretrain": inputs["pretrain@1"],
@@ -235,15 +242,15 @@ def test_a_variant_whose_artifacts_were_made_with_other_values_is_found(tmp_path
 def test_as_many_trials_run_at_once_as_fit(
     nodes: list[dict[str, float]], asked: dict[str, float], fits: int
 ) -> None:
-    assert room(ComputeConfig.model_validate(asked), nodes) == fits
+    assert count_concurrent(ComputeConfig.model_validate(asked), nodes) == fits
 
 
 def test_a_trial_that_fits_on_no_node_is_refused_with_the_numbers() -> None:
     nodes = [{"CPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}]
     with pytest.raises(UserError, match=r"asks for 3 CPUs and 2 GPUs .* 4 CPUs and 1 GPUs"):
-        room(ComputeConfig(cpus_per_trial=3, gpus_per_trial=2), nodes)
+        count_concurrent(ComputeConfig(cpus_per_trial=3, gpus_per_trial=2), nodes)
     with pytest.raises(UserError, match=r"compute\.cpus_per_trial"):
-        room(ComputeConfig(cpus_per_trial=5), nodes)
+        count_concurrent(ComputeConfig(cpus_per_trial=5), nodes)
 
 
 def test_a_trial_has_a_part_of_a_gpu_or_whole_ones() -> None:

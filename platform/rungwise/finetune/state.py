@@ -3,7 +3,7 @@
 A state is safetensors with the names of a pretraining checkpoint: `model/NAME`,
 `optimizer/PARAMETER/KEY`, and `epoch`, the number done; with `best_epoch` also the best weights.
 It has no generator state: the order depends on seed and epoch, dropout on seed and step. It has no
-learning rate, so that population based training can resume with other settings.
+learning rate: whoever resumes may bring another.
 """
 
 from __future__ import annotations

@@ -135,8 +135,9 @@ def plan_experiment(recipe: Recipe) -> Experiment:
         if recipe.registry is not None:
             keep = recipe.evaluate.keep or candidates[0].variant.name
             (kept,) = (each for each in candidates if each.variant.name == keep)
-            inputs = {"task": examples[None], "evaluate": on_task[0]}
-            inputs |= kept.pretrainings[0].stages
+            # A step of continued pretraining may have read another task.
+            inputs = kept.pretrainings[0].stages
+            inputs = inputs | {"task": examples[None], "evaluate": on_task[0]}
             if keep in measured:
                 inputs["measure"] = measured[keep]
             title = Title("register", task=task)

@@ -48,7 +48,7 @@ class Build:
 
 
 # Blocks of a summary that repeat the training settings.
-_SETTINGS = {"model", "finetune", "drawn", "values", "effective"}
+_SETTINGS = {"model", "finetune", "values", "effective"}
 
 
 class Job:

@@ -137,8 +137,6 @@ def draw_plots(content: Content) -> dict[str, bytes]:
     if content.sweeps:
         plots["sweep_parallel"] = sweeps.draw_parallel(content.sweeps)
         plots["sweep_curves"] = sweeps.draw_curves(content.sweeps)
-        if schedules := sweeps.draw_schedules(content.sweeps):
-            plots["sweep_schedules"] = schedules
     if examples.specimen:
         instances = InstancesSummary.of(content.inputs["instances"])
         plots["lengths"] = pretraining.draw_lengths(instances)

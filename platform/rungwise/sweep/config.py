@@ -13,8 +13,6 @@ from rungwise.sweep.space import Choice, Grid, Space, check_space
 
 FINETUNE = "finetune"
 EPOCHS = f"{FINETUNE}.epochs"
-# Settings that can change between epochs: training reads them at every step.
-MUTABLE = tuple(f"{FINETUNE}.{name}" for name in ("learning_rate", "weight_decay", "dropout"))
 # Blocks that affect neither the data nor the training of a trial.
 _OUTSIDE = ("sweep", "evaluate", "registry", "report", "compute", "tracking", "name", "root")
 
@@ -50,42 +48,27 @@ class NoScheduler(Config):
 
 
 class HalvingScheduler(Config):
-    """Synchronous successive halving: when all trials have reached a rung, the best go on.
+    """Synchronous successive halving: when all trials have reached a milestone, the best go on.
 
     Jamieson & Talwalkar 2016, arXiv:1502.07943. The same sweep has the same survivors each time.
     """
 
     kind: Literal["halving"] = "halving"
-    # epochs before the first rung; each next rung is reduction_factor times as late
+    # epochs before the first milestone; each next one is reduction_factor times as late
     grace_epochs: int = Field(default=1, ge=1)
-    reduction_factor: int = Field(default=2, ge=2)  # one trial in so many goes on at a rung
+    reduction_factor: int = Field(default=2, ge=2)  # one trial in so many goes on at a milestone
 
-    def rungs(self, most: int) -> list[int]:
-        """The epochs after which trials of at most `most` epochs are compared."""
+    def milestones(self, most_epochs: int) -> list[int]:
+        """The epochs after which trials of at most `most_epochs` are compared."""
         epochs, epoch = [], self.grace_epochs
-        while epoch < most:
+        while epoch < most_epochs:
             epochs.append(epoch)
             epoch *= self.reduction_factor
         return epochs
 
 
-class PbtScheduler(Config):
-    """Population based training: bad trials copy the weights of good ones and vary their settings.
-
-    Jaderberg et al. 2017, arXiv:1711.09846. A trial is then the result of a schedule of settings,
-    which its last ones alone do not reproduce. All trials start at once and take turns on the
-    cluster: compute.max_concurrent_trials does not apply. Which trial copies which depends on who
-    arrives first, so a second run differs.
-    """
-
-    kind: Literal["pbt"] = "pbt"
-    perturbation_interval_epochs: int = Field(default=1, ge=1)  # epochs between such copies
-    # keys of `space` that may change while a trial trains
-    mutations: list[str] = Field(min_length=1)
-
-
 Search = Annotated[RandomSearch | GridSearch | OptunaSearch, Field(discriminator="kind")]
-Scheduler = Annotated[NoScheduler | HalvingScheduler | PbtScheduler, Field(discriminator="kind")]
+Scheduler = Annotated[NoScheduler | HalvingScheduler, Field(discriminator="kind")]
 
 
 class SweepConfig(Config):
@@ -106,12 +89,10 @@ class SweepConfig(Config):
     def _sensible(self) -> SweepConfig:
         self._check_keys()
         self._check_search()
-        if isinstance(self.scheduler, PbtScheduler):
-            self._check_pbt(self.scheduler)
         if isinstance(self.scheduler, HalvingScheduler) and isinstance(self.search, OptunaSearch):
             raise ValueError(
-                "scheduler halving compares all trials at its first rung, and search optuna draws "
-                "them one after the other: use search random or grid, or scheduler none"
+                "scheduler halving compares all trials at its first milestone, and search optuna "
+                "draws them one after the other: use search random or grid, or scheduler none"
             )
         return self
 
@@ -161,20 +142,6 @@ class SweepConfig(Config):
                 f"trials: the keys that are drawn have {different} combinations, found "
                 f"{self.trials}; ask for fewer, or use search: {{kind: grid}}"
             )
-
-    def _check_pbt(self, scheduler: PbtScheduler) -> None:
-        if isinstance(self.search, OptunaSearch):
-            raise ValueError("scheduler pbt finds settings itself: use search random or grid")
-        if EPOCHS in self.space:
-            raise ValueError(f"space.{EPOCHS}: scheduler pbt needs the same epochs in every trial")
-        for key in scheduler.mutations:
-            if key not in MUTABLE:
-                raise ValueError(
-                    f"scheduler.mutations: {key} cannot change while a trial trains; these can: "
-                    f"{', '.join(MUTABLE)}"
-                )
-            if key not in self.space:
-                raise ValueError(f"scheduler.mutations: {key} is no key of space")
 
     def size(self) -> int | None:
         """The number of combinations of values; None if a key has a range."""

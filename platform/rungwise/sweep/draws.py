@@ -29,29 +29,27 @@ from rungwise.tasks.kinds.examples import TaskInfo
 Values = dict[str, Any]  # of one trial, by dotted key
 
 
-def points(sweep: SweepConfig) -> list[Values]:
+def draw_trials(sweep: SweepConfig) -> list[Values]:
     """The values of every trial, by number. Not for Optuna, which chooses as it goes."""
     assert not isinstance(sweep.search, OptunaSearch)
     keys = sorted(sweep.space)
-    all_of = isinstance(sweep.search, GridSearch)
-    grid = [key for key in keys if all_of or isinstance(sweep.space[key], Grid)]
-    drawn = [key for key in keys if key not in grid]
-    combinations = _combinations(sweep, grid)
-    drawn_values: list[Values] = []
-    seen: set[str] = set()
+    whole = isinstance(sweep.search, GridSearch)
+    grid = [key for key in keys if whole or isinstance(sweep.space[key], Grid)]
+    combinations = _combine(sweep, grid)
+    trials: list[Values] = []
+    texts: set[str] = set()
     for number in range(len(combinations) * (sweep.trials or 1)):
-        fixed = combinations[number % len(combinations)]
-        values = None
         # Redraw duplicates: the same settings and seed would repeat a trial.
         for attempt in itertools.count():
             rng = np.random.default_rng([sweep.seed, number, attempt])
-            values = fixed | {key: sweep.space[key].draw(rng) for key in drawn}
-            if canonical_json(values) not in seen:
+            values = combinations[number % len(combinations)] | {
+                key: sweep.space[key].draw(rng) for key in keys if key not in grid
+            }
+            if (text := canonical_json(values)) not in texts:
+                texts.add(text)
+                trials.append({key: values[key] for key in keys})
                 break
-        assert values is not None
-        seen.add(canonical_json(values))
-        drawn_values.append({key: values[key] for key in keys})
-    return drawn_values
+    return trials
 
 
 def upstream_values(sweep: SweepConfig) -> list[Values]:
@@ -61,12 +59,16 @@ def upstream_values(sweep: SweepConfig) -> list[Values]:
     if not keys:
         return []
     if isinstance(sweep.search, OptunaSearch):
-        return _combinations(sweep, keys)
-    tried = [{key: values[key] for key in keys} for values in points(sweep)]
-    return [values for place, values in enumerate(tried) if values not in tried[:place]]
+        return _combine(sweep, keys)
+    upstream: list[Values] = []
+    for trial in draw_trials(sweep):
+        values = {key: trial[key] for key in keys}
+        if values not in upstream:
+            upstream.append(values)
+    return upstream
 
 
-def upstream_of(sweep: SweepConfig, values: Values) -> int | None:
+def find_upstream(sweep: SweepConfig, values: Values) -> int | None:
     """The index in `upstream_values` that matches a trial's values; None if there are none."""
     for place, upstream in enumerate(upstream_values(sweep)):
         if all(values[key] == value for key, value in upstream.items()):
@@ -74,7 +76,7 @@ def upstream_of(sweep: SweepConfig, values: Values) -> int | None:
     return None
 
 
-def settings_of(config: SweepStageConfig, values: Values) -> FinetuneConfig:
+def resolve_settings(config: SweepStageConfig, values: Values) -> FinetuneConfig:
     """The `finetune` block of a trial. Raises ConfigError unless it holds each value exactly."""
     own = {
         key.removeprefix(f"{FINETUNE}."): value
@@ -83,9 +85,9 @@ def settings_of(config: SweepStageConfig, values: Values) -> FinetuneConfig:
     }
     data = config.finetune.model_dump(mode="json")
     settings = resolve(FinetuneConfig, data, own, f"sweep.space: {own} together")
-    read_back = settings.model_dump(mode="json")
+    data = settings.model_dump(mode="json")
     for key, value in own.items():
-        if not holds(resolved := value_at(read_back, key), value):
+        if not holds(resolved := value_at(data, key), value):
             raise ConfigError(
                 f"sweep.space.{FINETUNE}.{key}: drew {value!r}, which became {resolved}"
             )
@@ -96,7 +98,7 @@ def check_values(config: SweepStageConfig, info: TaskInfo) -> None:
     """Raise ConfigError, naming the key, for a value that does not fit the task."""
     for key, allowed in config.sweep.space.items():
         for value in allowed.probes():
-            check_task(settings_of(config, {key: value}), info)
+            check_task(resolve_settings(config, {key: value}), info)
 
 
 def grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:
@@ -110,6 +112,6 @@ def grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:
     return size // (len(epochs) if allowed is not None else 1) * sum(epochs)
 
 
-def _combinations(sweep: SweepConfig, keys: list[str]) -> list[Values]:
+def _combine(sweep: SweepConfig, keys: list[str]) -> list[Values]:
     lists = [sweep.space[key].finite() or [] for key in keys]
     return [dict(zip(keys, values, strict=True)) for values in itertools.product(*lists)]

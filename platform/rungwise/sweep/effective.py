@@ -18,7 +18,7 @@ from rungwise.core.stages.title import Title
 from rungwise.sweep.config import FINETUNE
 from rungwise.sweep.space import holds
 
-_READ = ("pretrain", "task", "tokenizer")  # inputs of a trial
+_INPUTS = ("pretrain", "task", "tokenizer")  # inputs of a trial
 PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
 _PRECISION = 1e-6  # relative; measured values may be float32
 
@@ -33,17 +33,17 @@ def difference(
     trial: str, values: Mapping[str, Any], measured: Mapping[str, float]
 ) -> UserError | None:
     """An error if a drawn value was not in force, else None; unmeasured keys are not checked."""
-    for key, drawn in values.items():
+    for key, value in values.items():
         block, _, name = key.partition(".")
-        if block != FINETUNE or name not in measured or drawn is None:
+        if block != FINETUNE or name not in measured or value is None:
             continue  # null defers to another key
-        value = measured[name]
-        wanted = 1.0 if isinstance(drawn, str) else drawn  # a string is measured as 1 if in force
-        if not isinstance(wanted, int | float) or not math.isclose(
-            wanted, value, rel_tol=_PRECISION
+        expected = 1.0 if isinstance(value, str) else value  # a string is measured as 1 if in force
+        if not isinstance(expected, int | float) or not math.isclose(
+            expected, measured[name], rel_tol=_PRECISION
         ):
             return UserError(
-                f"{trial}: {key} was drawn as {drawn!r}, but {value:g} was in force, so its score "
+                f"{trial}: {key} was drawn as {value!r}, but {measured[name]:g} was in force, so "
+                "its score "
                 "is not that of its settings; take the key out of sweep.space, or mend what it "
                 "does not reach (a batch larger than the training split is cut to it; windows need "
                 "texts longer than a row, class weights classes of unlike size; a stride is at "
@@ -52,9 +52,9 @@ def difference(
     return None
 
 
-def inputs_of(inputs: Mapping[str, Artifact], upstream: int | None) -> dict[str, Artifact]:
+def select_inputs(inputs: Mapping[str, Artifact], upstream: int | None) -> dict[str, Artifact]:
     """The inputs of a trial; those built once per set of upstream values, by its number."""
-    return {name: inputs.get(str(Title(name, number=upstream))) or inputs[name] for name in _READ}
+    return {name: inputs.get(str(Title(name, number=upstream))) or inputs[name] for name in _INPUTS}
 
 
 def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str, Any]]) -> None:
@@ -64,8 +64,8 @@ def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str,
     itself, such as `corpus` or a continued pretraining, are only in the lineage and not checked.
     """
     for number, values in enumerate(upstream):
-        for name, artifact in inputs_of(inputs, number).items():
-            if _goes_on(artifact):
+        for name, artifact in select_inputs(inputs, number).items():
+            if _is_continued(artifact):
                 continue
             config = artifact.record["config"]
             for key, value in values.items():
@@ -83,7 +83,7 @@ def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str,
                     )
 
 
-def _goes_on(artifact: Artifact) -> bool:
+def _is_continued(artifact: Artifact) -> bool:
     """Whether it continues an artifact of its own stage (further pretraining), so that its config
     is not that of the recipe's block."""
     return any(source["stage"] == artifact.stage for source in artifact.record["inputs"].values())

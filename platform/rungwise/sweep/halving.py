@@ -1,16 +1,16 @@
-"""Synchronous successive halving: a rung is decided once all its trials have reached it.
+"""Synchronous successive halving: a milestone is decided once all its trials have reached it.
 
-    every trial ──> grace_epochs ──> the best 1 in reduction_factor ──> the next rung ──> ...
+    every trial ──> grace_epochs ──> the best 1 in reduction_factor ──> the next milestone ──> ...
 
 Jamieson & Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter optimization",
 AISTATS, arXiv:1502.07943. A decision depends on scores alone, so the survivors do not depend on
 which trial ends first; the asynchronous variant (Li et al. 2020) stops trials in order of arrival.
 
-Each leg from rung to rung is a separate Ray Tune trial that ends by saving the training state; this
-searcher hands legs out. Waiting trials therefore hold no resources, Tune's limit on concurrent
-trials applies, and one CPU is enough. Tune's own schedulers do not fit: HyperBand fills brackets in
-order of arrival and cannot be given the decisions of an earlier attempt, and with a scheduler that
-pauses trials Tune starts all at once, ignoring max_concurrent_trials.
+Each leg from milestone to milestone is a separate Ray Tune trial that ends by saving the training
+state; this searcher hands legs out. Waiting trials therefore hold no resources, Tune's limit on
+concurrent trials applies, and one CPU is enough. Tune's own schedulers do not fit: HyperBand fills
+brackets in order of arrival and cannot be given the decisions of an earlier attempt, and with a
+scheduler that pauses trials Tune starts all at once, ignoring max_concurrent_trials.
 
 Decisions are saved before any trial continues, and a restarted sweep keeps to them.
 """
@@ -23,79 +23,79 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from rungwise.sweep import record as records
-from rungwise.sweep.config import HalvingScheduler, most_epochs
+from rungwise.sweep.config import EPOCHS, HalvingScheduler, most_epochs
 from rungwise.sweep.draws import Values
-from rungwise.sweep.record import TrialRecord, name_of
-from rungwise.sweep.trial import DECISIONS, STATES, Job
+from rungwise.sweep.record import TrialRecord, read_records, trial_name, write_record
+from rungwise.sweep.trial import DECISIONS, Job
 
 
-def go_on(trials: Iterable[TrialRecord], rung: int, factor: int) -> list[str]:
-    """The names of trials that continue: one in `factor` of those at the rung, at least one. Ties
-    are broken by smaller loss, then by number."""
+def select_survivors(trials: Iterable[TrialRecord], milestone: int, factor: int) -> list[str]:
+    """The names of trials that continue: one in `factor` of those at the milestone, at least one.
+    Ties are broken by smaller loss, then by number."""
     ranked = sorted(
         (-row["score"], float("inf") if row["loss"] is None else row["loss"], trial.number)
         for trial in trials
         for row in trial.history
-        if row["epoch"] == rung and trial.state != "failed"
+        if row["epoch"] == milestone and trial.state != "failed"
     )
-    return [name_of(number) for _, _, number in ranked[: max(1, len(ranked) // factor)]]
+    return [trial_name(number) for _, _, number in ranked[: max(1, len(ranked) // factor)]]
 
 
 class Legs(Searcher):
-    """Hands out the next leg, up to the next rung, of each surviving trial; calls `stop` for each
-    trial that is dropped."""
+    """Hands out the next leg, up to the next milestone, of each surviving trial; calls `stop` for
+    each trial that is dropped."""
 
     def __init__(
-        self, job: Job, drawn: Sequence[Values], stop: Callable[[TrialRecord], None]
+        self, job: Job, values: Sequence[Values], stop: Callable[[TrialRecord], None]
     ) -> None:
         super().__init__()
         scheduler = job.config.sweep.scheduler
         assert isinstance(scheduler, HalvingScheduler)
-        most = most_epochs(job.config)
+        last_epoch = most_epochs(job.config)
         self._factor = scheduler.reduction_factor
-        self._ends = [*scheduler.rungs(most), most]
-        self._job, self._drawn, self._stop = job, drawn, stop
-        self._decided: dict[str, list[str]] = {}  # by the rung's epoch: the trials that continue
+        self._ends = [*scheduler.milestones(last_epoch), last_epoch]
+        self._job, self._values, self._stop = job, values, stop
+        self._survivors: dict[str, list[str]] = {}  # by milestone: the trials that continue
         if job.output.exists(DECISIONS):
-            self._decided = json.loads(job.output.read_bytes(DECISIONS))
+            self._survivors = json.loads(job.output.read_bytes(DECISIONS))
         self._round = 0
         self._failed: set[str] = set()  # in this attempt; earlier failures are retried
-        self._under_way: set[str] = set()
-        self._legs_left = self._legs()
+        self._running: set[str] = set()
+        self._legs = self._open_round()
 
     @property
-    def most(self) -> int:
+    def most_legs(self) -> int:
         """The number of legs if no trial were stopped."""
-        return len(self._drawn) * len(self._ends)
+        return len(self._values) * len(self._ends)
 
     def decide(self) -> bool:
-        """Decide the rungs that all trials have reached; return whether anything is left to do."""
-        while not self._legs_left and not self._under_way and self._round < len(self._ends) - 1:
-            self._choose()
+        """Decide the milestones that all trials have reached; return whether anything is left to
+        do."""
+        while not self._legs and not self._running and self._round < len(self._ends) - 1:
+            self._close_round()
             self._round += 1
-            self._legs_left = self._legs()
-        return bool(self._legs_left or self._under_way)
+            self._legs = self._open_round()
+        return bool(self._legs or self._running)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """The next leg; None while other legs of the round are running."""
         if not self.decide():
             return Searcher.FINISHED  # pyright: ignore[reportReturnType]
-        if not self._legs_left:
+        if not self._legs:
             return None
-        number, until = self._legs_left.pop(0)
-        self._under_way.add(name_of(number))
-        return {"trial": {"number": number, "values": self._drawn[number]}, "until": until}
+        number, until = self._legs.pop(0)
+        self._running.add(trial_name(number))
+        return {"trial": {"number": number, "values": self._values[number]}, "until": until}
 
-    def leg_ended(self, name: str, failed: bool) -> None:
-        self._under_way.discard(name)
+    def end_leg(self, name: str, failed: bool) -> None:
+        self._running.discard(name)
         if failed:
             self._failed.add(name)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Does nothing: `leg_ended` is called with the name instead."""
+        """Does nothing: `end_leg` is called with the name instead."""
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: records and decisions are the only state."""
@@ -103,38 +103,38 @@ class Legs(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Does nothing, likewise."""
 
-    def _legs(self) -> list[tuple[int, int]]:
+    def _open_round(self) -> list[tuple[int, int]]:
         """(number, last epoch) of surviving trials that have not reached the end of this round."""
         end = self._ends[self._round]
-        if str(end) in self._decided:  # by an earlier attempt; failures until then are final
+        if str(end) in self._survivors:  # by an earlier attempt; failures until then are final
             return []
-        begun = {trial.name: trial for trial in records.read_all(self._job.output)}
+        records = {trial.name: trial for trial in read_records(self._job.output)}
         legs: list[tuple[int, int]] = []
-        for number, values in enumerate(self._drawn):
-            name, trial = name_of(number), begun.get(name_of(number))
-            if name in self._failed or not self._came_through(name):
+        for number, values in enumerate(self._values):
+            name = trial_name(number)
+            if name in self._failed or not self._survived(name):
                 continue
-            asked = values.get("finetune.epochs", self._job.config.finetune.epochs)
-            until = min(end, asked)
-            reached = trial.saved.epoch if trial and trial.saved else 0
-            if not (trial and trial.ended) and reached < until:
+            until = min(end, values.get(EPOCHS, self._job.config.finetune.epochs))
+            trial = records.get(name)
+            if trial is None or not (trial.ended or (trial.saved_epoch or 0) >= until):
                 legs.append((number, until))
         return legs
 
-    def _came_through(self, name: str) -> bool:
-        return not self._round or name in self._decided[str(self._ends[self._round - 1])]
+    def _survived(self, name: str) -> bool:
+        return not self._round or name in self._survivors[str(self._ends[self._round - 1])]
 
-    def _choose(self) -> None:
-        """Decide this round's rung, unless an earlier attempt has, and stop the other trials."""
-        rung, output = self._ends[self._round], self._job.output
-        trials = [each for each in records.read_all(output) if self._came_through(each.name)]
-        if str(rung) not in self._decided:
-            self._decided[str(rung)] = go_on(trials, rung, self._factor)
-            output.write_bytes(DECISIONS, json.dumps(self._decided, indent=1).encode())
+    def _close_round(self) -> None:
+        """Decide this round's milestone, unless an earlier attempt has, and stop the other
+        trials."""
+        milestone, output = self._ends[self._round], self._job.output
+        trials = [each for each in read_records(output) if self._survived(each.name)]
+        if str(milestone) not in self._survivors:
+            self._survivors[str(milestone)] = select_survivors(trials, milestone, self._factor)
+            output.write_bytes(DECISIONS, json.dumps(self._survivors, indent=1).encode())
         for trial in trials:
-            if trial.state == "waiting" and trial.name not in self._decided[str(rung)]:
+            if trial.state == "waiting" and trial.name not in self._survivors[str(milestone)]:
                 trial.state = "stopped_early"
-                records.write(trial, output)
-                if trial.saved:
-                    output.remove(f"{STATES}/{trial.saved.file}")
+                write_record(trial, output)
+                if trial.saved_epoch is not None:
+                    output.remove(trial.state_file(trial.saved_epoch))
                 self._stop(trial)

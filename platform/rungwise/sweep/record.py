@@ -1,4 +1,4 @@
-"""Trial records: one small JSON file per trial, `trials/trial-003.json`.
+"""Trial records: one small JSON file per trial, `trials/trial-003.json`, and the sweep's summary.
 
 The trial writes it after every epoch, before reporting the epoch to Ray Tune; the driver adds what
 only it knows (stopped early, failed) when the trial ends. Writes are atomic. After the driver is
@@ -18,32 +18,22 @@ from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig
 
 FOLDER = "trials"
-State = Literal["running", "waiting", "finished", "stopped_early", "failed"]  # waiting: at a rung
-
-
-@dataclass
-class Saved:
-    """A training state to resume from: its trial, epoch and file. `rows` is the number of rows in
-    the resuming trial's own history that precede it."""
-
-    trial: str
-    epoch: int
-    file: str
-    rows: int
+STATES = ".states"  # training states to resume from, in the artifact until the sweep ends
+# waiting: at a milestone of successive halving
+State = Literal["running", "waiting", "finished", "stopped_early", "failed"]
 
 
 @dataclass
 class TrialRecord:
-    """One trial. `history` has a row per epoch: epoch, score, loss, seconds since the start,
-    metrics and, with PBT, the settings of that epoch.
+    """One trial. `history` has a row per epoch: epoch, score, loss, seconds since the start and
+    metrics.
 
-    `drawn` are the initial values and `values` the current ones, by dotted key of the recipe;
-    `settings` is the resolved `finetune` block, `effective` what training measured of it.
+    `values` are by dotted key of the recipe; `settings` is the resolved `finetune` block,
+    `effective` what training measured of it. `saved_epoch` is that of the state to resume from.
     """
 
     name: str
     number: int
-    drawn: dict[str, Any]
     values: dict[str, Any]
     upstream: int | None
     settings: dict[str, Any]
@@ -51,8 +41,7 @@ class TrialRecord:
     state: State = "running"
     history: list[dict[str, Any]] = field(default_factory=list)
     effective: dict[str, float] = field(default_factory=dict)
-    taken_over: list[dict[str, Any]] = field(default_factory=list)
-    saved: Saved | None = None
+    saved_epoch: int | None = None
     seconds: float = 0.0
     error: str | None = None
 
@@ -61,18 +50,18 @@ class TrialRecord:
         """True if it need not run again; failed trials are retried."""
         return self.state in ("finished", "stopped_early")
 
+    def state_file(self, epoch: int) -> str:
+        """The file of its training state after an epoch."""
+        return f"{STATES}/{self.name}-{epoch:04d}"
+
     def parameters(self) -> dict[str, Any]:
         """Parameters for tracking: the whole `finetune` block and other drawn keys."""
-        others = {k: v for k, v in self.drawn.items() if not k.startswith("finetune.")}
+        others = {k: v for k, v in self.values.items() if not k.startswith("finetune.")}
         return flatten(self.settings, "finetune") | flatten(others)
-
-    def points(self, row: dict[str, Any]) -> dict[str, float]:
-        shown = {f"validation/{key}": value for key, value in row["metrics"].items()}
-        return shown | {f"setting/{key}": value for key, value in row.get("values", {}).items()}
 
     def trial(self) -> Trial:
         fields = asdict(self)
-        del fields["saved"], fields["number"]
+        del fields["saved_epoch"], fields["number"]
         fields["finetune"] = fields.pop("settings")
         if not self.history or self.state == "failed":
             return Trial.model_validate(fields)
@@ -80,22 +69,25 @@ class TrialRecord:
         return ScoredTrial.model_validate(fields | last)
 
 
+def list_points(row: dict[str, Any]) -> dict[str, float]:
+    """The points of curves that a row of a trial's history has."""
+    return {f"validation/{key}": value for key, value in row["metrics"].items()}
+
+
 class Epoch(Part):
-    """One epoch of a trial. `values` are the current settings where they change during training."""
+    """One epoch of a trial."""
 
     epoch: int
     score: float
     loss: float | None
     seconds: float  # since the start of the trial
     metrics: dict[str, float]
-    values: dict[str, Any] | None = None
 
 
 class Trial(Part):
     """A `TrialRecord` that has ended."""
 
     name: str
-    drawn: dict[str, Any]
     values: dict[str, Any]
     upstream: int | None
     finetune: FinetuneConfig
@@ -103,7 +95,6 @@ class Trial(Part):
     state: State
     history: tuple[Epoch, ...]
     effective: dict[str, float]
-    taken_over: tuple[dict[str, Any], ...]
     seconds: float
     error: str | None
 
@@ -147,28 +138,26 @@ class SweepSummary(Summary):
         return [trial for trial in self.trials if isinstance(trial, ScoredTrial)]
 
 
-def name_of(number: int) -> str:
+def trial_name(number: int) -> str:
     return f"trial-{number:03d}"
 
 
-def write(record: TrialRecord, output: Folder) -> None:
+def write_record(record: TrialRecord, output: Folder) -> None:
     text = json.dumps(asdict(record), indent=1, ensure_ascii=False, allow_nan=False)
-    output.write_bytes(_file(record.name), text.encode("utf-8"))
+    output.write_bytes(f"{FOLDER}/{record.name}.json", text.encode("utf-8"))
 
 
-def read(name: str, output: Folder) -> TrialRecord | None:
+def read_record(name: str, output: Folder) -> TrialRecord | None:
     """The record of one trial; None if it has not begun."""
-    if not output.exists(_file(name)):
-        return None
-    data = json.loads(output.read_bytes(_file(name)))
-    data["saved"] = Saved(**data["saved"]) if data["saved"] else None
-    return TrialRecord(**data)
+    file = f"{FOLDER}/{name}.json"
+    return TrialRecord(**json.loads(output.read_bytes(file))) if output.exists(file) else None
 
 
-def read_all(output: Folder) -> list[TrialRecord]:
-    names = [name.removesuffix(".json") for name in (output / FOLDER).names()]
-    begun = [read(name, output) for name in names if not name.rpartition("/")[2].startswith(".")]
-    return sorted((one for one in begun if one), key=lambda record: record.number)
+def read_records(output: Folder) -> list[TrialRecord]:
+    """The records of all trials that have begun, by number."""
+    files = [file for file in (output / FOLDER).names() if not file.startswith(".")]
+    records = [TrialRecord(**json.loads(output.read_bytes(f"{FOLDER}/{file}"))) for file in files]
+    return sorted(records, key=lambda record: record.number)
 
 
 def table(trials: Iterable[Trial]) -> list[dict[str, Any]]:
@@ -192,7 +181,3 @@ def table(trials: Iterable[Trial]) -> list[dict[str, Any]]:
 
 def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, dict | list | bool | None) else value
-
-
-def _file(name: str) -> str:
-    return f"{FOLDER}/{name}.json"

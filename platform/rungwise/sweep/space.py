@@ -51,9 +51,6 @@ class _Listed(Config):
     def draw(self, rng: np.random.Generator) -> Any:
         return self.values[int(rng.integers(len(self.values)))]
 
-    def nearest(self, value: Any) -> Any:
-        return value
-
 
 class Choice(_Listed):
     """One of `values`, all equally likely."""
@@ -83,7 +80,7 @@ class _Range(Config):
     def probes(self) -> list[Any]:
         return [self.low, self.low + _INSIDE * (self.high - self.low), self.high]
 
-    def nearest(self, value: float) -> float:
+    def _bound(self, value: float) -> float:
         return min(max(value, self.low), self.high)
 
 
@@ -93,7 +90,7 @@ class Uniform(_Range):
     kind: Literal["uniform"] = "uniform"
 
     def draw(self, rng: np.random.Generator) -> float:
-        return self.nearest(float(rng.uniform(self.low, self.high)))
+        return self._bound(float(rng.uniform(self.low, self.high)))
 
 
 class LogUniform(_Range):
@@ -105,7 +102,7 @@ class LogUniform(_Range):
 
     def draw(self, rng: np.random.Generator) -> float:
         exponent = float(rng.uniform(math.log(self.low), math.log(self.high)))
-        return self.nearest(math.exp(exponent))
+        return self._bound(math.exp(exponent))
 
 
 class Integer(Config):
@@ -133,9 +130,6 @@ class Integer(Config):
 
     def draw(self, rng: np.random.Generator) -> int:
         return self.low + self.step * int(rng.integers((self.high - self.low) // self.step + 1))
-
-    def nearest(self, value: Any) -> Any:
-        return value
 
 
 Space = Annotated[Choice | Grid | Uniform | LogUniform | Integer, Field(discriminator="kind")]

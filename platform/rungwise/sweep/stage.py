@@ -19,12 +19,11 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
-from rungwise.sweep import record as records
 from rungwise.sweep.config import SweepStageConfig
 from rungwise.sweep.draws import check_values, grid_epochs, upstream_values
 from rungwise.sweep.effective import check_inputs
-from rungwise.sweep.record import ScoredTrial, SweepSummary
-from rungwise.sweep.trial import DECISIONS, STATES, Job, Train, train
+from rungwise.sweep.record import STATES, ScoredTrial, SweepSummary, read_records, table
+from rungwise.sweep.trial import DECISIONS, Job, Train, train
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.scoring.units import shown
 
@@ -41,14 +40,14 @@ def run_sweep(
     """Run the trials; the winner has the best validation score of those that ran to their end.
 
     `inputs` are task, tokenizer and pretrain, the last two once per set of upstream values, if any
-    (`effective.inputs_of`). Restarted with the same `output`, it runs only unfinished trials.
+    (`effective.select_inputs`). Restarted with the same `output`, it runs only unfinished trials.
     Raises UserError if every trial failed, if a trial needs more than any node has, or if a value
     was not in force; ConfigError for a value that does not fit the task.
     """
     from rungwise.sweep import tune
 
-    tried = upstream_values(config.sweep)
-    check_inputs(inputs, tried)
+    upstream = upstream_values(config.sweep)
+    check_inputs(inputs, upstream)
     info = TaskSummary.of(inputs["task"]).info
     check_values(config, info)
     job = Job(config, inputs, output, info.metric, context.report, train)
@@ -57,16 +56,16 @@ def run_sweep(
     with shared_scratch(output, "ray-tune") as scratch:
         tune.run(job, context.compute, expected_nodes.list_nodes(), scratch)
     (output / STATES).remove()
-    summary = _summary(job, tried)
+    summary = summarise(job, upstream)
     output.remove(DECISIONS)
     return summary
 
 
-SWEEP = StageType("sweep", 5, run_sweep, SweepSummary, resumes=True)
+SWEEP = StageType("sweep", 6, run_sweep, SweepSummary, resumes=True)
 
 
-def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
-    trials = [record.trial() for record in records.read_all(job.output)]
+def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
+    trials = [record.trial() for record in read_records(job.output)]
     scored = [trial for trial in trials if isinstance(trial, ScoredTrial)]
     if not scored:
         raise UserError(
@@ -86,7 +85,7 @@ def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
         trials=tuple(trials),
         best=best,
         metric=job.metric,
-        upstream_values=tuple(tried),
+        upstream_values=tuple(upstream),
         stopped_early=stopped,
         failed=failed,
         epochs_run=sum(trial.epochs_run for trial in trials),
@@ -96,7 +95,7 @@ def _summary(job: Job, tried: list[dict[str, Any]]) -> SweepSummary:
         headline=f"{counted(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
         f"best validation {job.metric} {shown(best.score, job.metric)} ({best_values})",
     )
-    job.output.write_bytes(TABLE, csv_bytes(records.table(trials)))
+    job.output.write_bytes(TABLE, csv_bytes(table(trials)))
     whole_record = {
         "sweep": job.config.sweep.model_dump(mode="json"),
         **summary.model_dump(mode="json"),

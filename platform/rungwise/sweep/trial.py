@@ -4,13 +4,10 @@ only its own CPUs and GPUs, so trials cannot deadlock waiting for each other.
 
 from __future__ import annotations
 
-import json
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rungwise.core.errors import UserError
@@ -18,15 +15,12 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Reporter
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
-from rungwise.sweep import record as records
-from rungwise.sweep.config import NoScheduler, PbtScheduler, SweepStageConfig
-from rungwise.sweep.draws import Values, settings_of, upstream_of
-from rungwise.sweep.effective import inputs_of, split_metrics
-from rungwise.sweep.record import Saved, TrialRecord
+from rungwise.sweep.config import HalvingScheduler, SweepStageConfig
+from rungwise.sweep.draws import Values, find_upstream, resolve_settings
+from rungwise.sweep.effective import select_inputs, split_metrics
+from rungwise.sweep.record import TrialRecord, list_points, read_record, trial_name, write_record
 
-STATES = ".states"  # training states to resume from, in the artifact until the sweep ends
-DECISIONS = "rungs.json"  # of successive halving, kept as long
-_POINTER = "saved.json"
+DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends
 
 
 class Train(Protocol):
@@ -68,19 +62,9 @@ class Job:
     report: Reporter
     train: Train
 
-    @property
-    def population(self) -> PbtScheduler | None:
-        scheduler = self.config.sweep.scheduler
-        return scheduler if isinstance(scheduler, PbtScheduler) else None
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether trials resume from saved states."""
-        return not isinstance(self.config.sweep.scheduler, NoScheduler)
-
-
-class _AtTheRung(Exception):
-    """Ends the training of a trial that waits at a rung."""
+class _AtMilestone(Exception):
+    """Ends the training of a trial that waits at a milestone."""
 
 
 def run_trial(config: dict[str, Any], *, job: Job) -> None:
@@ -91,79 +75,58 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
     from ray import tune
     from ray.exceptions import RayActorError
 
-    # A PBT trial that takes over another's state gets its whole config, number included, but keeps
-    # its own name.
-    name = tune.get_context().get_trial_name()
-    assert name is not None
-    trial = _begin(name, config["trial"]["values"], _handed_over(), job)
-    settings = settings_of(job.config, trial.values)
+    trial = _begin(config["trial"]["number"], config["trial"]["values"], job)
+    settings = resolve_settings(job.config, trial.values)
     until = config.get("until")
     if not trial.history:
-        job.report.nested(name, trial.parameters())
-    before, began = trial.seconds, time.monotonic()
+        job.report.nested(trial.name, trial.parameters())
+    before, start_time = trial.seconds, time.monotonic()
 
     def on_epoch(
         epoch: int, metrics: dict[str, float], state: Callable[[], bytes] | None = None
     ) -> None:
-        shown, measured = split_metrics(metrics)
+        scores, measured = split_metrics(metrics)
         # Prefer the score of the kept weights, which can be of an earlier epoch.
-        score = shown.get("kept/score", shown[job.metric])
+        score = scores.get("kept/score", scores[job.metric])
         if not math.isfinite(score):
-            raise UserError(f"{name}: {job.metric} is {score} after epoch {epoch}")
+            raise UserError(f"{trial.name}: {job.metric} is {score} after epoch {epoch}")
         trial.effective |= measured
-        trial.seconds = before + time.monotonic() - began
-        loss = shown.get("kept/loss", shown.get("loss", math.nan))
+        trial.seconds = before + time.monotonic() - start_time
+        loss = scores.get("kept/loss", scores.get("loss", math.nan))
         row = {
             "epoch": epoch,
             "score": score,
             "loss": loss if math.isfinite(loss) else None,
             "seconds": round(trial.seconds, 3),
-            "metrics": {key: value for key, value in shown.items() if math.isfinite(value)},
+            "metrics": {key: value for key, value in scores.items() if math.isfinite(value)},
         }
-        saved = None
-        if job.population:
-            row["values"] = {key: trial.values[key] for key in job.population.mutations}
-            if epoch % job.population.perturbation_interval_epochs == 0:
-                assert state is not None, "population based training needs the state of training"
-                saved = _save(name, epoch, len(trial.history) + 1, state, job.output)
-                trial.saved = saved
         trial.history.append(row)
         # Mark the last epoch as the end: Tune may cut short whatever follows.
         trial.state = "finished" if epoch == settings.epochs else "running"
-        replaced = trial.saved
         if epoch == until and trial.state == "running":
             assert state is not None, "successive halving needs the state of training"
-            trial.saved = _save(name, epoch, len(trial.history), state, job.output)
-            trial.state = "waiting"
-        records.write(trial, job.output)
-        if until and replaced and replaced is not trial.saved:
-            job.output.remove(f"{STATES}/{replaced.file}")
-        job.report.metrics(trial.points(row), epoch, run=name)
-        job.report.flush()
-        result = {
-            "score": score,
-            "epoch": epoch,
-            "epochs_asked": settings.epochs,
-            "values": trial.values,
-            "measured": measured,
-        }
-        if saved:
-            with tempfile.TemporaryDirectory(prefix="rungwise-") as folder:
-                (Path(folder) / _POINTER).write_text(json.dumps(asdict(saved)))
-                tune.report(result, checkpoint=tune.Checkpoint.from_directory(folder))
+            job.output.write_bytes(trial.state_file(epoch), state())
+            former, trial.saved_epoch, trial.state = trial.saved_epoch, epoch, "waiting"
+            write_record(trial, job.output)
+            if former is not None:
+                job.output.remove(trial.state_file(former))
         else:
-            tune.report(result)
+            write_record(trial, job.output)
+        job.report.metrics(list_points(row), epoch, run=trial.name)
+        job.report.flush()
+        tune.report({"score": score, "epoch": epoch, "values": trial.values, "measured": measured})
         if trial.state == "waiting":
-            raise _AtTheRung
+            raise _AtMilestone
 
-    start = job.output.read_bytes(f"{STATES}/{trial.saved.file}") if trial.saved else None
+    saved = trial.saved_epoch
+    start = None if saved is None else job.output.read_bytes(trial.state_file(saved))
     try:
-        job.train(settings, inputs_of(job.inputs, trial.upstream), trial.seed, on_epoch, start)
+        job.train(settings, select_inputs(job.inputs, trial.upstream), trial.seed, on_epoch, start)
         if not trial.history:
-            raise UserError(f"{name}: its training ended without an epoch")
+            raise UserError(f"{trial.name}: its training ended without an epoch")
         trial.state = "finished"
         trial.effective["epochs"] = float(trial.history[-1]["epoch"])
-    except _AtTheRung:
+    except _AtMilestone:
         pass
     except RayActorError:
         raise  # the board has died with the driver; the record says how far the trial came
@@ -173,57 +136,29 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
     finally:
         # Tune stops a trial by SystemExit; the driver then writes its final state.
         if trial.state != "running":
-            records.write(trial, job.output)
+            write_record(trial, job.output)
         job.report.flush()
 
 
-def _begin(name: str, values: Values, saved: Saved | None, job: Job) -> TrialRecord:
-    """The record of a trial that starts, or resumes from `saved` or its own last state."""
-    earlier = records.read(name, job.output) if job.goes_on else None
-    if earlier is None:
-        trial = TrialRecord(
-            name=name,
-            number=int(name.rpartition("-")[2]),
-            drawn=values,
-            values=values,
-            upstream=upstream_of(job.config.sweep, values),
-            settings={},
-            seed=job.config.sweep.seed,
-        )
-    else:
-        trial = earlier
-        if saved is None:
-            saved = earlier.saved
-        elif saved.trial != name:
-            trial.taken_over.append(
-                {"from": saved.trial, "epoch": saved.epoch, "rows": len(trial.history)}
-            )
-            saved.rows = len(trial.history)
-        # Epochs after the resumed state run again.
-        trial.history = trial.history[: saved.rows] if saved else []
-        if job.population:
-            trial.values, trial.upstream = values, upstream_of(job.config.sweep, values)
-            trial.effective = {}  # may have been measured with other values
-    trial.saved, trial.state, trial.error = saved, "running", None
-    trial.settings = settings_of(job.config, values).model_dump(mode="json")
-    records.write(trial, job.output)
+def new_record(config: SweepStageConfig, number: int, values: Values) -> TrialRecord:
+    """The record of a trial that has not begun."""
+    return TrialRecord(
+        name=trial_name(number),
+        number=number,
+        values=values,
+        upstream=find_upstream(config.sweep, values),
+        settings=resolve_settings(config, values).model_dump(mode="json"),
+        seed=config.sweep.seed,
+    )
+
+
+def _begin(number: int, values: Values, job: Job) -> TrialRecord:
+    """The record of a trial that starts, or resumes from its saved state."""
+    trial = new_record(job.config, number, values)
+    if isinstance(job.config.sweep.scheduler, HalvingScheduler):
+        trial = read_record(trial.name, job.output) or trial
+    # Epochs after the saved state run again.
+    trial.history = [row for row in trial.history if row["epoch"] <= (trial.saved_epoch or 0)]
+    trial.state, trial.error = "running", None
+    write_record(trial, job.output)
     return trial
-
-
-def _handed_over() -> Saved | None:
-    """The state Tune hands over: the trial's own after a pause, or that of a better trial."""
-    from ray import tune
-
-    checkpoint = tune.get_checkpoint()
-    if checkpoint is None:
-        return None
-    with checkpoint.as_directory() as folder:
-        return Saved(**json.loads((Path(folder) / _POINTER).read_text()))
-
-
-def _save(name: str, epoch: int, rows: int, state: Callable[[], bytes], output: Folder) -> Saved:
-    # Tune gets only the file's name: the state itself is in the artifact, so that a killed sweep
-    # resumes without Tune's own state.
-    saved = Saved(name, epoch, f"{name}-{rows:04d}", rows)
-    output.write_bytes(f"{STATES}/{saved.file}", state())
-    return saved

@@ -10,30 +10,32 @@ interrupted trial restarts, or resumes from its last saved state if its schedule
 from __future__ import annotations
 
 import functools
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from ray import tune
 from ray.tune import Callback, Stopper
-from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import BasicVariantGenerator
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.sweep import record as records
-from rungwise.sweep.config import HalvingScheduler, OptunaSearch, PbtScheduler, SweepConfig
-from rungwise.sweep.draws import Values, points, settings_of
+from rungwise.sweep.config import HalvingScheduler, OptunaSearch, SweepConfig
+from rungwise.sweep.draws import Values, draw_trials, resolve_settings
 from rungwise.sweep.effective import difference
 from rungwise.sweep.halving import Legs
-from rungwise.sweep.record import TrialRecord, name_of
-from rungwise.sweep.trial import Job, run_trial
+from rungwise.sweep.record import (
+    TrialRecord,
+    list_points,
+    read_record,
+    read_records,
+    trial_name,
+    write_record,
+)
+from rungwise.sweep.trial import Job, new_record, run_trial
 
-_SCORE, _MODE, _TIME = "score", "max", "epoch"
 
-
-def room(compute: ComputeConfig, nodes: Sequence[dict[str, float]]) -> int:
+def count_concurrent(compute: ComputeConfig, nodes: Sequence[dict[str, float]]) -> int:
     """The number of concurrent trials: as many as asked for, or as fit on the nodes.
 
     `nodes` are their resources. Raises UserError if a trial needs more than any node has.
@@ -59,37 +61,33 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
     Raises UserError if a drawn value was not in force.
     """
     sweep = job.config.sweep
-    at_once = room(compute, nodes)
-    earlier = records.read_all(job.output)
-    ended = [trial for trial in earlier if trial.ended]
-    drawn = None if isinstance(sweep.search, OptunaSearch) else points(sweep)
-    total = len(drawn) if drawn is not None else sweep.trials
+    concurrent = count_concurrent(compute, nodes)
+    records = read_records(job.output)
+    ended = [trial for trial in records if trial.ended]
+    values = None if isinstance(sweep.search, OptunaSearch) else draw_trials(sweep)
+    total = sweep.trials if values is None else len(values)
     assert total is not None
-    cut_off = {trial.number: trial.values for trial in earlier if not trial.ended}
-    left = [number for number in range(total) if name_of(number) not in {t.name for t in ended}]
-    for trial in earlier:
-        if trial.ended or trial.saved:
-            _tell_again(trial, job)
-    if not left:
+    remaining = sorted(set(range(total)) - {trial.number for trial in ended})
+    for trial in records:
+        if trial.ended or trial.saved_epoch is not None:
+            _report_again(trial, job)
+    if not remaining:
         return
-    for values in drawn or ():
-        settings_of(job.config, values)
+    for each in values or ():
+        resolve_settings(job.config, each)
     watch = _Watch(job, len(ended), total)
-    search: Any
-    limited = at_once
-    if drawn is None:
-        search = _optuna(sweep, ended, cut_off, left)
-        space, samples = {}, len(left)
+    space: dict[str, Any] = {}
+    if values is None:
+        search, samples = _optuna(sweep, records, remaining), len(remaining)
     elif isinstance(sweep.scheduler, HalvingScheduler):
-        search = watch.legs = Legs(job, drawn, watch.close)
+        search = watch.legs = Legs(job, values, watch.close)
         if not search.decide():
             return
-        space, samples = {}, search.most  # an upper bound; the searcher ends the search itself
+        samples = search.most_legs  # an upper bound; the searcher ends the search itself
     else:
-        # PBT compares the whole population, so all its trials start and take turns on resources.
-        search = BasicVariantGenerator(max_concurrent=0 if job.population else at_once)
-        todo = [{"number": n, "values": cut_off.get(n, drawn[n])} for n in left]
-        space, samples, limited = {"trial": tune.grid_search(todo)}, 1, None
+        search, samples = BasicVariantGenerator(max_concurrent=concurrent), 1
+        trials = [{"number": number, "values": values[number]} for number in remaining]
+        space = {"trial": tune.grid_search(trials)}
     tune.Tuner(
         tune.with_resources(
             functools.partial(run_trial, job=job),
@@ -99,8 +97,8 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
         tune_config=tune.TuneConfig(
             num_samples=samples,
             search_alg=search,
-            scheduler=_population(sweep, job.population) if job.population else FIFOScheduler(),
-            max_concurrent_trials=limited,
+            # Tune refuses both for its own generator, which has the limit already.
+            max_concurrent_trials=None if space else concurrent,
             # Saves starting a process per trial; safe because training seeds all its generators.
             reuse_actors=True,
             trial_name_creator=_trial_name,
@@ -115,38 +113,35 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
 
 
 def _trial_name(trial: Any) -> str:
-    return name_of(trial.config["trial"]["number"])
+    return trial_name(trial.config["trial"]["number"])
 
 
 def _folder_name(trial: Any) -> str:
     return f"{_trial_name(trial)}-{trial.config.get('until', 'end')}"
 
 
-def _optuna(
-    sweep: SweepConfig, ended: list[TrialRecord], cut_off: dict[int, Values], left: list[int]
-) -> Any:
+def _optuna(sweep: SweepConfig, records: Sequence[TrialRecord], remaining: Sequence[int]) -> Any:
     """Optuna with the finished trials as observations; it first repeats interrupted ones."""
     import optuna
     from ray.tune.search.optuna import OptunaSearch as Searcher
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    again = [number for number in left if number in cut_off]
-    numbers = iter([*again, *(number for number in left if number not in cut_off)])
+    ended = [trial for trial in records if trial.ended]
+    interrupted = {trial.number: trial.values for trial in records if not trial.ended}
+    numbers = iter(sorted(remaining, key=lambda number: number not in interrupted))
 
     class Numbered(Searcher):
         def suggest(self, trial_id: str) -> dict[str, Any] | None:
             values = super().suggest(trial_id)
-            return (
-                None if values is None else {"trial": {"number": next(numbers), "values": values}}
-            )
+            return values and {"trial": {"number": next(numbers), "values": values}}
 
     # Restarted with the same seed, Optuna would repeat its first draws, so change the seed.
-    state = np.random.SeedSequence([sweep.seed, len(ended), len(again)]).generate_state(1)
+    state = np.random.SeedSequence([sweep.seed, len(ended), len(interrupted)]).generate_state(1)
     searcher = Numbered(
         space={key: _distribution(allowed) for key, allowed in sorted(sweep.space.items())},
-        metric=_SCORE,
-        mode=_MODE,
-        points_to_evaluate=[cut_off[number] for number in again],
+        metric="score",
+        mode="max",
+        points_to_evaluate=list(interrupted.values()),
         seed=int(state[0]),
     )
     for trial in ended:
@@ -166,41 +161,6 @@ def _distribution(allowed: Any) -> Any:
             return CategoricalDistribution(allowed.values)
 
 
-def _population(sweep: SweepConfig, scheduler: PbtScheduler) -> TrialScheduler:
-    rng = np.random.default_rng([sweep.seed, len(sweep.space)])
-    random.seed(sweep.seed)  # used by PBT to choose and perturb; order of arrival still matters
-    varied: dict[str, list[Any] | Callable[[], Any]] = {}
-    for key in scheduler.mutations:
-        allowed = sweep.space[key]
-        listed = allowed.finite()
-        varied[key] = sorted(listed) if listed else lambda one=allowed: one.draw(rng)
-
-    def within(config: dict[str, Any]) -> dict[str, Any]:
-        values = config["trial"]["values"]
-        for key in scheduler.mutations:
-            values[key] = sweep.space[key].nearest(values[key])
-        return config
-
-    return _Population(
-        time_attr=_TIME,
-        metric=_SCORE,
-        mode=_MODE,
-        perturbation_interval=scheduler.perturbation_interval_epochs,
-        hyperparam_mutations={"trial": {"values": varied}},
-        custom_explore_fn=within,
-        log_config=False,
-    )
-
-
-class _Population(PopulationBasedTraining):
-    """PBT that lets a trial end after its last epoch; Tune's would exploit once more."""
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        if result[_TIME] >= result["epochs_asked"]:
-            return TrialScheduler.CONTINUE
-        return super().on_trial_result(tune_controller, trial, result)
-
-
 class _Watch(Callback):
     """Compares measured with drawn values, completes records and reports progress."""
 
@@ -214,56 +174,43 @@ class _Watch(Callback):
     def on_trial_result(
         self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        # Not the values of `trial`, which PBT may have changed already.
         self._compare(str(trial), result["values"], result["measured"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         record = self._record(trial)
         self._compare(record.name, record.values, record.effective)
         if self.legs:
-            self.legs.leg_ended(record.name, failed=False)
+            self.legs.end_leg(record.name, failed=False)
         if self.wrong or record.state == "waiting":
             return  # the sweep is being aborted, or the trial may continue
         if record.state == "running":
             record.state = "stopped_early"
-            records.write(record, self._job.output)
+            write_record(record, self._job.output)
         self.close(record)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         record = self._record(trial)
         if record.state != "failed":
             record.state, record.error = "failed", "its process died"
-            records.write(record, self._job.output)
+            write_record(record, self._job.output)
         if self.legs:
-            self.legs.leg_ended(record.name, failed=True)
+            self.legs.end_leg(record.name, failed=True)
         self.close(record, "FAILED")
 
     def _compare(self, name: str, values: Values, measured: dict[str, float]) -> None:
         self.wrong = self.wrong or difference(name, values, measured)
 
     def _record(self, trial: Any) -> TrialRecord:
-        record = records.read(str(trial), self._job.output)
-        if record is not None:
-            return record
-        # Its process died before writing a record.
-        drawn = trial.config["trial"]
-        settings = settings_of(self._job.config, drawn["values"]).model_dump(mode="json")
-        return TrialRecord(
-            name=str(trial),
-            number=drawn["number"],
-            drawn=drawn["values"],
-            values=drawn["values"],
-            upstream=None,
-            settings=settings,
-            seed=self._job.config.sweep.seed,
-        )
+        record = read_record(str(trial), self._job.output)
+        # None if its process died before writing a record.
+        return record or new_record(self._job.config, **trial.config["trial"])
 
     def close(self, record: TrialRecord, status: str = "FINISHED") -> None:
         """End a finished trial's tracking run and report progress."""
         self._ended += 1
         self._job.report.nested(record.name, {}, status)
-        shown = {self._job.metric: record.history[-1]["score"]} if record.history else {}
-        self._job.report.progress(self._ended, self._total, trial=record.name, **shown)
+        score = {self._job.metric: record.history[-1]["score"]} if record.history else {}
+        self._job.report.progress(self._ended, self._total, trial=record.name, **score)
 
 
 class _Stop(Stopper):
@@ -279,11 +226,11 @@ class _Stop(Stopper):
         return self._watch.wrong is not None
 
 
-def _tell_again(trial: TrialRecord, job: Job) -> None:
+def _report_again(trial: TrialRecord, job: Job) -> None:
     """Report an earlier attempt's trial again, since its last reports may have been lost. Tracking
     accepts each point of a run once, so nothing is duplicated."""
     job.report.nested(trial.name, trial.parameters())
     for row in trial.history:
-        job.report.metrics(trial.points(row), row["epoch"], run=trial.name)
+        job.report.metrics(list_points(row), row["epoch"], run=trial.name)
     if trial.ended:
         job.report.nested(trial.name, {}, "FINISHED")

@@ -34,7 +34,7 @@ def halving_epochs(settings: Mapping[str, Any], trials: Sequence[Trial]) -> list
     if settings["scheduler"]["kind"] != "halving":
         return []
     scheduler = HalvingScheduler.model_validate(settings["scheduler"])
-    return scheduler.rungs(max(trial.epochs_asked for trial in trials))
+    return scheduler.milestones(max(trial.epochs_asked for trial in trials))
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Axis:
 
 
 def key_axis(key: str, sweeps: Sequence[VariantSweep]) -> Axis:
-    """The axis of a key over a task's sweeps: its search space and the values populations used."""
+    """The axis of a key over a task's sweeps: its search space and the values that trials had."""
     spaces = [s.settings["space"][key] for s in sweeps if key in s.settings["space"]]
     trial_values = [t.values[key] for s in sweeps for t in s.summary.scored if key in t.values]
     if all("values" in space for space in spaces):

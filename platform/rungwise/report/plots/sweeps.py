@@ -24,7 +24,6 @@ from rungwise.report.plots.sweep_axes import (
     Axis,
     group_by_task,
     halving_epochs,
-    is_wide,
     key_axis,
     readable,
     sweep_keys,
@@ -148,10 +147,6 @@ def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
                 if len(epochs) == 1:
                     axes.scatter(epochs, values, s=12, color=sweep.look.colour, zorder=2)
                 point: Any = {"color": sweep.look.colour, "zorder": 4}
-                for row in (copy["rows"] for copy in trial.taken_over):
-                    if row < len(epochs):
-                        label = "copied a better trial"
-                        axes.scatter(epochs[row], values[row], 22, marker="D", label=label, **point)
                 if trial.stopped_early:
                     point |= {"marker": "x", "linewidth": 1.8, "label": "stopped early"}
                     axes.scatter(epochs[-1], values[-1], 46, **point)
@@ -161,41 +156,6 @@ def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
         is_halving = any(halving_epochs(s.settings, s.summary.trials) for s in task_sweeps)
         x = "epoch (dotted: where trials are comparison)" if is_halving else "epoch"
         style.dress(axes, title, x, metric_axis(task_sweeps[0].summary.metric, "validation"))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    style.add_legend_below(figure, panels, last=_LAST)
-    return style.png(figure)
-
-
-def draw_schedules(sweeps: Sequence[VariantSweep]) -> bytes | None:
-    """The settings that populations varied, epoch by epoch; None if no sweep had a population."""
-    schedules = [
-        (task, sweep, key)
-        for task, task_sweeps in group_by_task(sweeps).items()
-        for sweep in task_sweeps
-        for key in sweep.settings["scheduler"].get("mutations", ())
-    ]
-    if not schedules:
-        return None
-    figure, panels = _new_panels(len(schedules))
-    for axes, (task, sweep, key) in zip(panels, schedules, strict=True):
-        all_values: list[float] = []
-        for trial in sweep.summary.scored:
-            winner = trial.name == sweep.summary.best.name
-            values = [row.values[key] for row in trial.history if row.values]
-            all_values += values
-            axes.step(
-                [row.epoch for row in trial.history],
-                values,
-                where="mid",
-                color=sweep.look.colour,
-                linewidth=2.6 if winner else 1.1,
-                alpha=1.0 if winner else 0.55,
-                label="winner" if winner else "other trials",
-            )
-        if is_wide(all_values):
-            axes.set_yscale("log")
-        title = _title(task, f"{sweep.variant}: {readable(key)} in the population")
-        style.dress(axes, title, "epoch", readable(key))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.add_legend_below(figure, panels, last=_LAST)
     return style.png(figure)
