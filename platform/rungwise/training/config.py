@@ -149,7 +149,8 @@ class GradientConfig(Fitting):
     def _check_streams(self, model: Family, compute: ComputeConfig) -> None:
         for key, reason in _FIXED_BY_STREAMS.items():
             block, field = self.order if ".order." in key else compute, key.rpartition(".")[2]
-            value, only = getattr(block, field), type(block).model_fields[field].default
+            value = getattr(block, field)
+            only = type(block).model_fields[field].get_default(call_default_factory=True)
             if value != only:
                 raise ConfigError(
                     f"{key} is {value}, but model.kind {model.kind} carries a state from block to "
