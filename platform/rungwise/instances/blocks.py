@@ -33,6 +33,10 @@ class MaskedBlocksConfig(MaskedKind):
     kind: Literal["masked_blocks"] = "masked_blocks"
     packed: bool = False  # rows hold the texts of several documents, and short_rate shortens none
 
+    @property
+    def holds_several_texts(self) -> bool:
+        return self.packed
+
     def build(
         self,
         text: TokenisedText,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,22 +37,28 @@ def rows(
         taken += [length, one]
     begin, stretch = np.stack(begins, axis=1), np.stack(taken, axis=1)
     offsets = np.concatenate([[0], np.cumsum(stretch.sum(axis=1))]).astype(np.int64)
-    tokens = np.append(text.ids, np.array([cls_id, sep_id], dtype=text.ids.dtype))
-    ids = np.empty(int(offsets[-1]), dtype=text.ids.dtype)
-    starts = unit_starts = None
+    sources: list[NDArray[Any]] = [np.append(text.ids, np.array([cls_id, sep_id], text.ids.dtype))]
     if text.unit_starts is not None:
-        starts = np.append(text.unit_starts, [True, True])
-        unit_starts = np.empty(len(ids), dtype=np.bool_)
-    for first in range(0, count, _ROWS_AT_ONCE):
-        batch = slice(first, first + _ROWS_AT_ONCE)
-        source = ranges(begin[batch].ravel(), stretch[batch].ravel())
-        target = slice(offsets[first], offsets[first] + len(source))
-        ids[target] = tokens[source]
-        if unit_starts is not None and starts is not None:
-            unit_starts[target] = starts[source]
+        sources.append(np.append(text.unit_starts, [True, True]))
+    ids, *unit_starts = gather(sources, begin, stretch)
     if len(segments) == 2:
         columns = {"a_length": (lengths[0] + 2).astype(np.uint16), **columns}
-    return Shard(ids, offsets, columns, None if unit_starts is None else pack_bits(unit_starts))
+    return Shard(ids, offsets, columns, pack_bits(unit_starts[0]) if unit_starts else None)
+
+
+def gather(
+    sources: Sequence[NDArray[Any]], begin: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> list[NDArray[Any]]:
+    """Concatenate stretches with these beginnings and lengths, (rows, stretches) each, row by row:
+    an array for each source."""
+    ends = np.append(0, np.cumsum(lengths.sum(axis=1)))
+    joined = [np.empty(int(ends[-1]), dtype=source.dtype) for source in sources]
+    for first in range(0, len(begin), _ROWS_AT_ONCE):
+        batch = slice(first, first + _ROWS_AT_ONCE)
+        index = ranges(begin[batch].ravel(), lengths[batch].ravel())
+        for result, source in zip(joined, sources, strict=True):
+            result[ends[first] : ends[first] + len(index)] = source[index]
+    return joined
 
 
 def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

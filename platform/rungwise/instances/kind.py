@@ -117,6 +117,11 @@ class Kind(Config):
         return TokensConfig()
 
     @property
+    def holds_several_texts(self) -> bool:
+        """Whether a row is several texts that a model reads as one row."""
+        return False
+
+    @property
     def identity(self) -> dict[str, Any]:
         """The keys that decide the result and have not decided the tokens already."""
         return self.model_dump(mode="json")

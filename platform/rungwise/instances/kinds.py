@@ -12,9 +12,14 @@ from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kind import Kind
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
+from rungwise.instances.sentence_runs import SentenceRunsConfig
 
 InstancesConfig = Annotated[
-    MaskedPairsConfig | MaskedBlocksConfig | SentenceOrderConfig | CausalConfig,
+    MaskedPairsConfig
+    | MaskedBlocksConfig
+    | SentenceOrderConfig
+    | CausalConfig
+    | SentenceRunsConfig,
     Field(discriminator="kind"),
 ]
 _ADAPTER: TypeAdapter[Kind] = TypeAdapter(InstancesConfig)

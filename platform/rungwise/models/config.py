@@ -15,6 +15,7 @@ from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.families.nnlm import NnlmConfig
+from rungwise.models.families.quick_thoughts import QuickThoughtsConfig
 from rungwise.models.families.recurrent import LstmConfig, RnnConfig
 from rungwise.models.family import Family
 from rungwise.models.word_vectors.glove import GloveConfig
@@ -31,6 +32,7 @@ ModelConfig = Annotated[
     | RnnConfig
     | ElmoConfig
     | NnlmConfig
+    | QuickThoughtsConfig
     | NgramConfig
     | Word2vecConfig
     | GloveConfig

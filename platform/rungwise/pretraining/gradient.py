@@ -75,7 +75,7 @@ def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: Comp
     for turn in list_turns(inputs, settings):
         block, summary = turn.name, turn.summary
         check_rows(config, summary.kind, summary.sequence_length, block)
-        if objective.sentences and getattr(config_of(turn.instances), "packed", False):
+        if objective.sentences and config_of(turn.instances).holds_several_texts:
             raise ConfigError(
                 f"{block}.packed is true, but pretrain.objective {objective.name} takes a "
                 "row for one text; set it to false"

@@ -1,0 +1,230 @@
+"""Runs of consecutive sentences, for models that predict a sentence's neighbours: Quick-thoughts
+(Logeswaran & Lee 2018, arXiv:1803.02893) and its kin. What is shuffled is the run, so neighbours
+stay together and a run is whole on one worker.
+
+A run holds sentences of one document. Longer documents are cut into runs that differ by at most one
+sentence; a sentence without a neighbour in its run is left out and counted. With `packed`, a run
+continues with the next document, so short documents give full runs, and none is left out. What lies
+behind the first `sentence_length` tokens of a sentence is cut and counted.
+
+A row is stored as `s1 [END] s2 [END] ... sn [END]`, with one more [END] where a document ends and
+another follows. Reading removes the symbols.
+
+B batch, R sentences of a run, L tokens of a sentence
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.instances.batch import ArrayT, Batch
+from rungwise.instances.contract import Facts, check_rows, must
+from rungwise.instances.frame import gather
+from rungwise.instances.kind import Built, Kind, Piece, ShownRow
+from rungwise.instances.masking import Vocabulary
+from rungwise.instances.rows import PaddedRows
+from rungwise.instances.shards import Shard
+from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
+
+if TYPE_CHECKING:  # building shards needs no PyTorch
+    from torch import Tensor
+
+_LENGTH_MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class SentenceRuns(Batch[ArrayT]):
+    """Runs of sentences; shorter runs end with empty sentences."""
+
+    # ids: (B, R, L) int64, 0 from the length on
+    lengths: ArrayT  # (B, R) int64, tokens of each sentence, 0 behind the last
+    document: ArrayT  # (B, R) int64, which document of the run, from 1; 0 behind the last sentence
+
+    @property
+    def tokens(self) -> int:
+        return int(self.lengths.sum())
+
+    def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[SentenceRuns[ArrayT]]:
+        """Yield parts of consecutive runs, as long as the longest run and sentence of each."""
+        for rows in np.array_split(np.arange(len(self.ids)), bins):
+            lengths = self.lengths[rows]
+            R, L = self.ids.shape[1:]
+            if not fixed_shapes:
+                R = int((lengths > 0).sum(axis=1).max())
+                L = min(-(-int(lengths.max()) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, L)
+            part: SentenceRuns[Any] = SentenceRuns(
+                self.ids[rows, :R, :L], lengths[:, :R], self.document[rows, :R]
+            )
+            yield part
+
+
+class SentenceRunsConfig(Kind):
+    """Runs of consecutive sentences, of which each is predicted from its neighbours."""
+
+    kind: Literal["sentence_runs"] = "sentence_runs"
+    sentences: int = Field(default=50, ge=2, le=4096)  # most sentences of a run
+    sentence_length: int = Field(default=30, ge=1, le=4096)  # tokens of a sentence; the rest is cut
+    packed: bool = False  # a run continues with the next document
+
+    @property
+    def length(self) -> int:
+        return self.sentences * self.sentence_length
+
+    @property
+    def width(self) -> int:
+        return self.sentences * (self.sentence_length + 2)
+
+    def build(
+        self,
+        text: TokenisedText,
+        special: SpecialIds,
+        rng: np.random.Generator,
+        planned: int | None = None,
+    ) -> Built:
+        (end_id,) = special.require("end")
+        first = text.first_sentence
+        sizes = np.diff(first if planned is None else first[: planned + 1])  # sentences a document
+        document = np.repeat(np.arange(len(sizes)), sizes)
+        sentence = np.arange(len(document))
+        lengths = np.diff(text.starts[: len(document) + 1])
+        cut = np.minimum(lengths, self.sentence_length)
+        run = self._runs(sizes, document, sentence - first[document])
+        follows = np.append(False, (np.diff(document) == 0) & (np.diff(run) == 0))
+        alone = ~(follows | np.append(follows[1:], False))
+        keep = np.ones_like(alone) if self.packed else ~alone
+        sentence, document, run = sentence[keep], document[keep], run[keep]
+        # Before a sentence the [END] of another document in the run, behind it its own.
+        opens_run = np.diff(run, prepend=-1) != 0
+        closes_other = ~opens_run & (np.diff(document, prepend=-1) != 0)
+        symbol, one = np.full(len(sentence), len(text.ids)), np.ones(len(sentence), dtype=np.int64)
+        begin = np.stack([symbol, text.starts[sentence], symbol], axis=1)
+        taken = np.stack([closes_other, cut[sentence], one], axis=1)
+        source = np.append(text.ids, np.array([end_id], text.ids.dtype))
+        rows = np.flatnonzero(opens_run)
+        ends = np.append(0, np.cumsum(taken.sum(axis=1)))
+        bounds = np.append(rows, len(sentence))
+        columns = {
+            "sentences": np.diff(bounds).astype(np.uint16),
+            "documents": np.add.reduceat(closes_other, rows).astype(np.uint16) + np.uint16(1),
+            "document": text.documents[document[rows]],
+        }
+        (ids,) = gather([source], begin, taken)
+        text_tokens = int(lengths.sum())
+        counts = {
+            "text_tokens": text_tokens,
+            "tokens_unused": text_tokens - int(cut[sentence].sum()),
+            "text_sentences": len(lengths),
+            "sentences_cut": int((lengths > self.sentence_length).sum()),
+            "sentences_alone": int(alone.sum()),
+            "documents_of_one_sentence": int((sizes == 1).sum()),
+        }
+        return Built(Shard(ids, ends[bounds], columns), counts)
+
+    def _runs(
+        self, sizes: NDArray[np.int64], document: NDArray[np.int64], place: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The number of each sentence's run; `place` is that of the sentence in its document."""
+        if self.packed:
+            return np.arange(len(document)) // self.sentences
+        parts = -(-sizes // self.sentences)  # of each document
+        return (np.cumsum(parts) - parts)[document] + place * parts[document] // sizes[document]
+
+    def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
+        (end_id,) = facts.special.require("end")
+        sentences, bounds = (
+            shard.columns[name].astype(np.int64) for name in ("sentences", "documents")
+        )
+        total = int(sentences.sum())
+        symbols = total + int((bounds - 1).sum())
+        counts = check_rows(shard, facts, self.width, {end_id: symbols}, self.length)
+        last = shard.ids[shard.offsets[1:] - 1]
+        open_rows = int((last != end_id).sum())
+        must(
+            facts.name,
+            "runs that do not end with the end symbol",
+            open_rows,
+            "exactly",
+            0,
+            not open_rows,
+        )
+        lengths = np.diff(np.flatnonzero(shard.ids == end_id), prepend=-1) - 1
+        filled, longest = int((lengths > 0).sum()), int(lengths.max(initial=0))
+        must(facts.name, "sentences with a token", filled, "exactly", total, filled == total)
+        most = self.sentence_length
+        must(facts.name, "tokens of a sentence", longest, "at most", most, longest <= most)
+        largest, most = int(sentences.max(initial=0)), self.sentences
+        must(facts.name, "sentences of a run", largest, "at most", most, largest <= most)
+        return {**counts, "sentences": total, "sentence_tokens": int(lengths.sum())}
+
+    def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
+        text_sentences = max(totals["text_sentences"], 1)
+        return {
+            "sentences": totals["sentences"],
+            "sentences_a_run": totals["sentences"] / max(totals["instances"], 1),
+            "sentences_cut": totals["sentences_cut"],
+            "cut_share": totals["sentences_cut"] / text_sentences,
+            "sentences_alone": totals["sentences_alone"],
+            "alone_share": totals["sentences_alone"] / text_sentences,
+            "documents_of_one_sentence": totals["documents_of_one_sentence"],
+            "fill": totals["sentence_tokens"] / max(totals["instances"] * self.length, 1),
+            "tokens_unused": totals["tokens_unused"],
+            "unused_share": totals["tokens_unused"] / max(totals["text_tokens"], 1),
+        }
+
+    def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:
+        return (
+            f"{totals['sentences'] / 1e3:.1f} k sentences  {statistics['cut_share']:.1%} cut at "
+            f"{self.sentence_length} tokens  {statistics['alone_share']:.1%} without a neighbour  "
+            f"{statistics['unused_share']:.2%} of the text unused"
+        )
+
+    def batch(
+        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+    ) -> SentenceRuns[NDArray[Any]]:
+        """Split rows at their symbols into sentences."""
+        column = np.arange(rows.ids.shape[1])[None, :]
+        real = column < rows.lengths[:, None]
+        symbol = (rows.ids == vocabulary.end) & real
+        # Where the sentence of each position begins: behind the last symbol before it.
+        after = np.maximum.accumulate(np.where(symbol, column + 1, 0), axis=1)
+        begin = np.pad(after, ((0, 0), (1, 0)))[:, :-1]
+        closes = symbol & (column > begin)  # not the symbol between documents
+        number = np.cumsum(closes, axis=1) - closes
+        shape = (len(rows.ids), self.sentences)
+        ids = np.zeros((*shape, self.sentence_length), dtype=np.int64)
+        lengths, document = (np.zeros(shape, dtype=np.int64) for _ in range(2))
+        row, place = np.nonzero(real & ~symbol)
+        ids[row, number[row, place], place - begin[row, place]] = rows.ids[row, place]
+        row, place = np.nonzero(closes)
+        lengths[row, number[row, place]] = place - begin[row, place]
+        document[row, number[row, place]] = 1 + np.cumsum(symbol & ~closes, axis=1)[row, place]
+        return SentenceRuns(ids, lengths, document)
+
+    def random_batch(self, B: int, vocab_size: int) -> SentenceRuns[Tensor]:
+        import torch
+
+        shape = (B, self.sentences)
+        return SentenceRuns(
+            torch.randint(vocab_size, (*shape, self.sentence_length)),
+            torch.full(shape, self.sentence_length),
+            torch.ones(shape, dtype=torch.int64),
+        )
+
+    def show(
+        self, batch: Any, row: int, vocabulary: Vocabulary, spell: Callable[[int], str]
+    ) -> ShownRow:
+        sentences = zip(batch.ids[row], batch.lengths[row], batch.document[row], strict=True)
+        pieces = [
+            Piece(int(token), "plain" if place else "opens", int(document))
+            for ids, length, document in sentences
+            for place, token in enumerate(ids[:length])
+        ]
+        count, documents = int((batch.lengths[row] > 0).sum()), int(batch.document[row].max())
+        return ShownRow(pieces, f"{count} sentences of {documents} documents; {len(pieces)} tokens")
