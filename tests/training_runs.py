@@ -66,12 +66,14 @@ def make_instances(
     length: int = LENGTH,
     documents: Sequence[int] = (60,),
     sources: Sequence[str] = (),
+    **keys: Any,
 ) -> Artifact:
     """An instances artifact of the made-up language, built without Ray.
 
-    `documents` are those of each training shard, `sources` the names of their sources.
+    `documents` are those of each training shard, `sources` the names of their sources, `keys` those
+    of kinds without a sequence length.
     """
-    settings: Any = instances_config({"kind": kind, "sequence_length": length})
+    settings = instances_config({"kind": kind, **(keys or {"sequence_length": length})})
     shards = {}
     texts = [("train", 0), ("validation", 0), *(("train", n) for n in range(1, len(documents)))]
     for seed, (split, number) in enumerate(texts):
@@ -80,7 +82,7 @@ def make_instances(
         built = settings.build(text, SPECIAL_IDS, generator)
         shards[f"{split}-{number:05d}.arrow"] = built.shard
     named = {f"train-{number:05d}.arrow": source for number, source in enumerate(sources)}
-    summary = write_shards(folder, shards, VOCAB, named, kind=kind, sequence_length=length)
+    summary = write_shards(folder, shards, VOCAB, named, kind=kind, sequence_length=settings.length)
     return standing(
         "instances", folder, summary, settings.model_dump(mode="json"), fingerprint="f" * 12
     )

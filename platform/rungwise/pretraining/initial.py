@@ -20,8 +20,6 @@ sentences without a successor. A carried part was trained on an older encoder.
 
 from __future__ import annotations
 
-from typing import cast
-
 import safetensors
 import torch
 from pydantic import Field
@@ -70,8 +68,7 @@ def start_model(
     """The model with the weights it starts from, and the carried tensors of `initial`."""
     summary = InstancesSummary.of(instances)
     model = build_model(config, summary.vocab_size)
-    body = cast(OnBody, model).body
-    if isinstance(body, ReadsSpelling):
+    if isinstance(model, OnBody) and isinstance(body := model.body, ReadsSpelling):
         tokenizer = find_input(find_input(instances, "tokens"), "tokenizer")
         spelling = token_bytes(load_tokenizer(tokenizer.folder))
         body.spell(spelling, *summary.special.require("end"))
