@@ -18,6 +18,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage, StageType
 from rungwise.core.storage.folder import Folder
+from rungwise.instances.reader import InstanceReader
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages

@@ -196,9 +196,9 @@ def test_a_short_training_beats_chance(instances: Artifact, tmp_path: Path) -> N
     changes = {"pretrain.steps": 150, "model.embedding_size": 24, "model.hidden_size": 24}
     progress = run(settings(**changes), instances, tmp_path)
     first, last = progress.validation[0], progress.validation[-1]
-    assert first["neighbours_loss"] == pytest.approx(math.log(7), abs=0.1)
-    assert last["neighbours_loss"] < first["neighbours_loss"] - 0.2
-    assert last["neighbours_accuracy"] > 0.45 > 14 / 56  # of 7 others, 1 or 2 are neighbours
+    assert first["neighbour_loss"] == pytest.approx(math.log(7), abs=0.1)
+    assert last["neighbour_loss"] < first["neighbour_loss"] - 0.2
+    assert last["neighbour_accuracy"] > 0.45 > 14 / 56  # of 7 others, 1 or 2 are neighbours
 
 
 def test_killed_and_resumed_on_another_number_of_workers_the_run_ends_the_same(

@@ -14,6 +14,7 @@ import torch
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.instances.reader import InstanceReader
 from rungwise.pretraining.gradient import check_fit
 from rungwise.training import parallel
 from rungwise.training.config import GradientFit

@@ -70,7 +70,7 @@ def _losses(scores_BRR: Tensor, batch: SentenceRuns[Tensor]) -> Losses:
 
 QUICK_THOUGHTS = Objective(
     "quick_thoughts",
-    Part("neighbours", "neighbour", "Neighbours found among the sentences of a run", "sentence"),
+    Part("neighbour", "neighbour", "Neighbours found among the sentences of a run", "sentence"),
     reads=("sentence_runs",),
     masks=False,
     counts=_counts,
