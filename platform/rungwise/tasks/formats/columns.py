@@ -42,7 +42,28 @@ _DOCUMENT = "-DOCSTART-"
 _CONLLU_WIDTH = 10
 _CONLLU_ID = re.compile(r"\d+")
 _CONLLU_NO_WORD = re.compile(r"\d+[-.]\d+")
-_CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
+
+
+class _Word(NamedTuple):
+    line: int
+    text: str
+    tag: str
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the word and its tag are. Without `width` the first line decides the width."""
+
+    word: int
+    tag: int
+    least: int  # columns of a line
+    width: int = 0
+    tabs: bool = True
+    comment: str | None = None
+    numbered: bool = False
+    to_iob2: bool = False
+    glued_digit: bool = False
+    extra: bool = False
 
 
 class _Tagging(FormatConfig):
@@ -92,28 +113,6 @@ class _Tagging(FormatConfig):
         return Tagged(where, tuple(word.text for word in words), tuple(tags))
 
 
-class _Word(NamedTuple):
-    line: int
-    text: str
-    tag: str
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Columns of the word and the tag; with `width` 0 the first line decides the width."""
-
-    word: int
-    tag: int
-    width: int
-    least: int
-    tabs: bool
-    comment: str | None
-    numbered: bool
-    to_iob2: bool
-    glued_digit: bool = False
-    extra: bool = False
-
-
 class ConllFormat(_Tagging):
     """A word per line, in columns numbered from 0; -1 is the last one."""
 
@@ -141,11 +140,16 @@ class ConllFormat(_Tagging):
 
     @property
     def layout(self) -> _Layout:
-        least = max(2, *(at + 1 if at >= 0 else -at for at in (self.word, self.tag)))
-        tabs, to_iob2 = self.separator == "tab", self.scheme == "iob2"
-        comment, digit = self.comment, self.glued_digit
-        extra = self.extra_columns
-        return _Layout(self.word, self.tag, 0, least, tabs, comment, False, to_iob2, digit, extra)
+        return _Layout(
+            self.word,
+            self.tag,
+            least=max(2, *(at + 1 if at >= 0 else -at for at in (self.word, self.tag))),
+            tabs=self.separator == "tab",
+            comment=self.comment,
+            to_iob2=self.scheme == "iob2",
+            glued_digit=self.glued_digit,
+            extra=self.extra_columns,
+        )
 
 
 class ConlluFormat(_Tagging):
@@ -157,8 +161,8 @@ class ConlluFormat(_Tagging):
 
     @property
     def layout(self) -> _Layout:
-        tag = _CONLLU_COLUMNS[self.tags]
-        return _Layout(1, tag, _CONLLU_WIDTH, _CONLLU_WIDTH, True, "#", True, False)
+        tag = {"upos": 3, "xpos": 4}[self.tags]
+        return _Layout(1, tag, _CONLLU_WIDTH, _CONLLU_WIDTH, comment="#", numbered=True)
 
 
 def to_iob2(tags: Sequence[str], scheme: Collection[str] = ()) -> list[str]:

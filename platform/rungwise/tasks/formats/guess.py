@@ -68,7 +68,7 @@ def guess_format(path: str) -> Guess:
     """
     files = matching([path], "FILE")
     for form in _forms(files):
-        guess = _tried(form, files)
+        guess = _try(form, files)
         if guess is not None:
             return guess
     raise DataError(
@@ -94,17 +94,19 @@ def _forms(files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
         forms = iter([{"kind": "folders"} | ({"skip_labels": ["unsup"]} if unlabelled else {})])
     else:
         forms = guess_lines(text)
-    named = {} if encoding == "utf-8" else {"encoding": encoding}
-    yield from (form | named for form in forms)
+    keys = {} if encoding == "utf-8" else {"encoding": encoding}
+    yield from (form | keys for form in forms)
 
 
-def _tried(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
+def _try(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     try:
         block = validate(_Block, {"format": form | {"on_error": "drop"}})
-        shown = block.format.select_files(files if form["kind"] == "folders" else files[:1], counts)
-        for file in shown:
+        samples = block.format.select_files(
+            files if form["kind"] == "folders" else files[:1], counts
+        )
+        for file in samples:
             examples += islice(block.format.read(_sample(file, form), "train", counts), 2 * ROWS)
     except (ConfigError, DataError):
         return None
@@ -120,8 +122,8 @@ def _sample(file: SourceFile, form: Mapping[str, Any]) -> SourceFile:
     whole = form.get("layout") in ("json", "parquet") or form["kind"] in _WHOLE
     # In UTF-16 and UTF-32 a line does not end with a byte.
     if not whole and not form.get("encoding", "").startswith("utf-"):
-        kept = content[:_SAMPLE_BYTES]
-        content = content if len(kept) == len(content) else kept[: kept.rfind(b"\n") + 1]
+        head = content[:_SAMPLE_BYTES]
+        content = content if len(head) == len(content) else head[: head.rfind(b"\n") + 1]
     name = file.name.removesuffix(compression_suffix(file.name))
     uri = file.uri.removesuffix(compression_suffix(file.uri))
     return Member(uri, name, len(content), content=content)

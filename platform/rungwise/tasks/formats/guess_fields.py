@@ -58,9 +58,9 @@ def guess_fields(
     if crowd := next((name for name in fields if name.endswith("-metadata.class-name")), None):
         lower["label"] = crowd
 
-    def named(names: Sequence[str], *, but: Sequence[str | None] = ()) -> str | None:
-        found = (lower[name] for name in names if name in lower)
-        return next((name for name in found if name not in but), None)
+    def first_named(names: Sequence[str], *, but: Sequence[str | None] = ()) -> str | None:
+        present = (lower[name] for name in names if name in lower)
+        return next((name for name in present if name not in but), None)
 
     yield from _choices(fields, lower, layout)
     for pair in WRITTEN:
@@ -68,14 +68,14 @@ def guess_fields(
         # Labels recur; texts rarely do.
         if before and after and len({*map(str, fields[after])}) > len(fields[after]) / 2:
             yield {"kind": "table", **layout, "columns": {"text": before, "target": after}}
-    label = named([name for name in LABELS if name in lower and _varies(fields[lower[name]])])
-    label, score = label or named(LABELS), named(SCORES)
+    label = first_named([name for name in LABELS if name in lower and _varies(fields[lower[name]])])
+    label, score = label or first_named(LABELS), first_named(SCORES)
     if label is None and score is None and "answer" in lower and recurs(fields[lower["answer"]]):
         label = lower["answer"]
     # Numbers that rarely recur are scores.
     target: dict[str, Any] = {"score": score}
     if label and not (score and len({*map(str, fields[label])}) > len(fields[label]) / 2):
-        target, keys = labelled(label, fields[label])
+        target, keys = label_columns(label, fields[label])
         layout = layout | keys
     pair = next((p for p in PAIRS if all(name in lower for name in p)), None)
     if pair and (label or score):
@@ -85,21 +85,21 @@ def guess_fields(
         skip = {"skip_labels": ["-"]} if label and "-" in fields[label] else {}
         yield {"kind": "table", **layout, "columns": columns, **skip}
     texts = {name: mean_length(values) for name, values in fields.items()}
-    text = named([name for name in TEXTS if texts.get(lower.get(name, ""))], but=[label]) or max(
-        texts, key=lambda name: texts[name], default=None
-    )
+    text = first_named(
+        [name for name in TEXTS if texts.get(lower.get(name, ""))], but=[label]
+    ) or max(texts, key=lambda name: texts[name], default=None)
     if text and label and not score and not recurs(fields[label]):
         yield {"kind": "table", **layout, "columns": {"text": text, "target": label}}
     elif text and text != label and (label or score):
         yield {"kind": "table", **layout, "columns": {"text": text, **target}}
-    if text and (marks := marked(fields)):
+    if text and (marks := find_indicators(fields)):
         yield {"kind": "table", **layout, "columns": {"text": text, "labels": marks}}
-    few = fewest(fields, but=text)
+    few = find_classes(fields, but=text)
     if text and few:
         yield {"kind": "table", **layout, "columns": {"text": text, "label": few}}
 
 
-def labelled(name: Any, values: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def label_columns(name: Any, values: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the column of one or several labels per example, and the format keys it needs."""
     lists = [each for each in values if isinstance(each, list)]
     # With at most one label in each, an empty list is an example without its label.
@@ -113,10 +113,10 @@ def labelled(name: Any, values: Sequence[Any]) -> tuple[dict[str, Any], dict[str
     return {"label": name}, {}
 
 
-def marked(columns: Mapping[Any, Sequence[Any]]) -> list[Any]:
+def find_indicators(columns: Mapping[Any, Sequence[Any]]) -> list[Any]:
     """Return the columns of 0 and 1, one per label, if there are three or more."""
-    found = [name for name, each in columns.items() if {*map(str, each)} <= {"0", "1"}]
-    return found if len(found) > 2 else []
+    names = [name for name, each in columns.items() if {*map(str, each)} <= {"0", "1"}]
+    return names if len(names) > 2 else []
 
 
 def _choices(
@@ -127,14 +127,14 @@ def _choices(
         if numbered := _SERIES.fullmatch(name.lower()):
             series.setdefault(numbered[1], []).append(name)
 
-    def one_of(stems: Sequence[str]) -> list[str] | None:
+    def find_series(stems: Sequence[str]) -> list[str] | None:
         return next((sorted(series[s]) for s in stems if len(series.get(s, ())) > 1), None)
 
     options: Any = next(
         (lower[name] for name in _OPTIONS if name in lower and as_list(fields[lower[name]][0])),
         None,
     )
-    options = options or one_of(_SERIES_OF_OPTIONS)
+    options = options or find_series(_SERIES_OF_OPTIONS)
     answer = next((lower[name] for name in ANSWERS if name in lower), None)
     about = {
         key: next((lower[name] for name in names if name in lower), None)
@@ -143,7 +143,7 @@ def _choices(
     if "distractor1" in lower and answer:
         options = [answer, *(lower[name] for name in sorted(lower) if "distractor" in name)]
     columns: dict[str, Any] = {key: name for key, name in about.items() if name}
-    if parts := one_of(_SERIES_OF_CONTEXTS):
+    if parts := find_series(_SERIES_OF_CONTEXTS):
         columns["context"] = parts
     if "sent1" in lower and "sent2" in lower:
         columns |= {"context": lower["sent1"], "begins": lower["sent2"]}
@@ -154,14 +154,14 @@ def _choices(
     if names and names != options and names in fields:
         columns |= {"names": names}
     columns["answer"] = answer
-    given = [str(each) for each in fields[answer]]
+    answers = [str(each) for each in fields[answer]]
     width = len(options) if isinstance(options, list) else max(map(len, fields[options]))
     block: dict[str, Any] = {"kind": "choice", **layout, "columns": columns}
     if "names" in columns:
         yield block
-    elif all(each.isdecimal() for each in given):
-        yield block | ({"first": 1} if str(width) in given and "0" not in given else {})
-    elif all(re.fullmatch("[A-Za-z]", each) for each in given):
+    elif all(each.isdecimal() for each in answers):
+        yield block | ({"first": 1} if str(width) in answers and "0" not in answers else {})
+    elif all(re.fullmatch("[A-Za-z]", each) for each in answers):
         yield block | {"answer": "letter"}
     else:
         yield block | {"answer": "text"}
@@ -190,7 +190,7 @@ def mean_length(values: Sequence[Any]) -> float:
     return fmean(len(value) if isinstance(value, str) else 0 for value in values)
 
 
-def fewest(columns: Mapping[Any, list[Any]], but: Any) -> Any:
+def find_classes(columns: Mapping[Any, list[Any]], but: Any) -> Any:
     """Return the column whose short values recur most, None if none recurs."""
     shares = {
         name: len({*map(str, values)}) / len(values)

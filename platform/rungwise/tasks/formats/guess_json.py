@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rungwise.tasks.formats.guess_fields import ROWS, as_list, guess_fields, labelled
+from rungwise.tasks.formats.guess_fields import ROWS, as_list, guess_fields, label_columns
 
 MAGIC = b"PAR1"  # begins a Parquet file
 _DECISIONS = {"accept", "reject", "ignore"}  # Prodigy's
@@ -150,7 +150,7 @@ def _of_shape(
             yield {"kind": "squad", **layout}
         case {"annotations": [{"result": [{"value": {"choices": _}}, *_]}, *_]}:
             label = "annotations.0.result.0.value.choices"
-            columns, _ = labelled(label, [*_chosen(records)])
+            columns, _ = label_columns(label, [*_chosen(records)])
             yield {"kind": "table", **layout, "columns": {"text": "data.text", **columns}}
         case {"annotations": [{"result": [{"value": {"start": _}}, *_]}, *_]}:
             marks = {"text": "data.text", "marks": "annotations.0.result.*.value"}

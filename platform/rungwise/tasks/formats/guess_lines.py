@@ -23,11 +23,11 @@ from rungwise.tasks.formats.guess_fields import (
     TEXTS,
     WRITTEN,
     as_list,
-    fewest,
+    find_classes,
+    find_indicators,
     guess_fields,
     is_prose,
-    labelled,
-    marked,
+    label_columns,
     mean_length,
 )
 from rungwise.tasks.formats.rows import read_cells
@@ -56,7 +56,7 @@ def guess_lines(text: str) -> Iterator[dict[str, Any]]:
     for layout, rows, width in tables:
         plain = {k: v for k, v in layout.items() if v != {"delimiter": "\t", "quoting": False}[k]}
         header = [cell.strip() for cell in rows[0]]
-        known = {
+        names = {
             *LABELS,
             *SCORES,
             *TEXTS,
@@ -66,7 +66,7 @@ def guess_lines(text: str) -> Iterator[dict[str, Any]]:
         even = [row for row in rows if len(row) == width]
         if len(even) < len(rows):
             plain["extra_columns"] = all(len(row) >= width for row in rows)
-        if known.intersection(cell.lower() for cell in header) and len({*header}) == len(header):
+        if names.intersection(cell.lower() for cell in header) and len({*header}) == len(header):
             columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
             if columns:
                 yield from guess_fields(columns, plain)
@@ -116,23 +116,23 @@ def _without_names(
     lengths = {place: mean_length(cells) for place, cells in columns.items()}
     prose = [place for place, cells in columns.items() if is_prose(cells)]
     text = max(prose or columns, key=lambda place: lengths[place])
-    label = fewest(columns, but=text)
+    label = find_classes(columns, but=text)
     plain = {"kind": "table", **layout, "header": False}
     last = max(columns)
     for written, extra in (("ABCDE", {"answer": "letter"}), ("0123", {}), ("1234", {"first": 1})):
         count = len({*columns[last]})
         if 3 <= count < last and {*columns[last]} == {*written[:count]}:
             options = list(range(last - count, last))
-            asked = {"question": options[0] - 1, "options": options, "answer": last}
+            choice = {"question": options[0] - 1, "options": options, "answer": last}
             if min(lengths[place] for place in options) > 3:
-                yield {**plain, "kind": "choice", "columns": asked, **extra}
-    if marks := marked(columns):
+                yield {**plain, "kind": "choice", "columns": choice, **extra}
+    if marks := find_indicators(columns):
         yield plain | {"columns": {"text": text, "labels": marks}}
     if label is None:
         return
     about, keys = {"score": label}, {}
     if not any(map(DECIMAL, columns[label])):
-        about, keys = labelled(label, columns[label])
+        about, keys = label_columns(label, columns[label])
     plain |= keys
     different = {place: len({*cells}) / len(rows) for place, cells in columns.items()}
     texts = sorted({text, *(place for place in prose if different[place] > 0.5)} - {label})

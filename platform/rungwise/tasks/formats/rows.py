@@ -137,17 +137,17 @@ def list_records(
         for place in range(lengths.pop()):
             yield f"{where}.{place}", record | {name: columns[name][place] for name in lists}
         return
-    found = [(where, record)]
+    records = [(where, record)]
     value: Any = None
     for name in lists[0].split("."):
         inner = []
-        for at, fields in found:
+        for at, fields in records:
             value = nested(fields, name, at, key)
             for place, each in enumerate(value if isinstance(value, list) else [value]):
                 here = f"{at}.{place}" if isinstance(value, list) else at
                 inner.append((here, fields | require_object(each, here)))
-        found = inner
-    yield from found
+        records = inner
+    yield from records
 
 
 def _fields(record: Mapping[str, Any]) -> list[str]:

@@ -36,7 +36,7 @@ class SquadFormat(FormatConfig):
             with self.skip_damage(counts):
                 id_ = str(_value(entry, "id", place, str | int))
                 where = f"{file.uri}, question {id_}"
-                asked = words(_value(entry, "question", where, str), where, "the question")
+                question = words(_value(entry, "question", where, str), where, "the question")
                 impossible = entry.get("is_impossible", False)
                 answers = () if impossible else tuple(self._answers(entry, context, where, counts))
                 if impossible and self.unanswerable == "drop":
@@ -48,7 +48,7 @@ class SquadFormat(FormatConfig):
                         "the question, or use a file with answers",
                         "want_of_an_answer",
                     )
-                yield Question(f"{file.name}:{id_}", id_, asked, context, answers)
+                yield Question(f"{file.name}:{id_}", id_, question, context, answers)
 
     def _entries(
         self, file: SourceFile, counts: Counter[str]

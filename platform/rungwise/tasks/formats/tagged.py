@@ -159,7 +159,7 @@ class MarksFormat(_JsonTags):
             )
 
     def _marks(self, given: Any, length: int, where: str) -> Iterator[tuple[int, int, str]]:
-        for mark in _listed(given, where):
+        for mark in _flatten(given, where):
             fields, keys = require_object(mark, where), self.columns
             start, end, label = (
                 nested(fields, column, where, f"data.format.columns.{key}")
@@ -178,34 +178,34 @@ class MarksFormat(_JsonTags):
             yield start, end, label_name(str(label), self.labels, where, "data.format.labels")
 
 
-def _listed(given: Any, where: str) -> list[Any]:
+def _flatten(marks: Any, where: str) -> list[Any]:
     """Return the marks as a list, also from {label: {words: [[start, end]]}} or None."""
-    if not isinstance(given, dict):
-        return _list(given or [], where)
+    if not isinstance(marks, dict):
+        return _list(marks or [], where)
     return [
         [*_list(place, where), label]
-        for label, found in given.items()
-        for places in (found.values() if isinstance(found, dict) else [found])
+        for label, marked in marks.items()
+        for places in (marked.values() if isinstance(marked, dict) else [marked])
         for place in _list(places, where)
     ]
 
 
-def _list(given: Any, where: str) -> list[Any]:
-    if not isinstance(given, list):
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
         raise Damage(
             f"{where}: expected a list of marks, as [start, end, label] or as "
-            f"{{label: [[start, end]]}}, found {shown(given)}; mend the line, or change "
+            f"{{label: [[start, end]]}}, found {shown(value)}; mend the line, or change "
             "data.format.columns.marks",
             "what_is_no_list",
         )
-    return given
+    return value
 
 
 def _cut(where: str, text: str, marks: Sequence[tuple[int, int, str]]) -> Tagged:
-    found, tags, at = [], [], 0
+    texts, tags, at = [], [], 0
     for start, end, label in [*marks, (len(text), len(text), "")]:
         outside, inside = _WORD.findall(text[at:start]), _WORD.findall(text[start:end])
-        found += outside + inside
+        texts += outside + inside
         tags += ["O"] * len(outside) + [f"{'I' if n else 'B'}-{label}" for n in range(len(inside))]
         at = end
-    return Tagged(where, tuple(found), tuple(tags))
+    return Tagged(where, tuple(texts), tuple(tags))
