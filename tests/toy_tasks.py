@@ -115,7 +115,7 @@ class _Toy(TaskKind):
     def calibrate(self, outputs: Outputs) -> dict[str, float]:
         return {"outputs": float(len(outputs.arrays))}
 
-    def decode(self, outputs: Outputs, calibration: Any, tokenizer: Any = None) -> list[Any]:
+    def decode(self, outputs: Outputs, calibration: Any) -> list[Any]:
         if self.info.kind == "multilabel":
             return [{"answer": array > 0} for array in outputs.arrays]
         if self.info.kind == "generation":  # one word, and the end

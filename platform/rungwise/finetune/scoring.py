@@ -53,14 +53,14 @@ def outputs(model: TaskModel, items: Sequence[Item]) -> list[Output]:
 
 def evaluate(model: TaskModel, data: TaskData, split: str) -> Scores:
     """Return loss, metrics and predictions of a split, with the model's calibration."""
-    return _score(model, data, *_split_outputs(model, data, split))
+    return _score(model, *_split_outputs(model, data, split))
 
 
 def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
     """Calibrate the model on the validation split and score it there."""
     outputs, loss = _split_outputs(model, data, "validation")
     model.calibration = _kind(model).calibrate(outputs)
-    return _score(model, data, outputs, loss)
+    return _score(model, outputs, loss)
 
 
 def _kind(model: TaskModel) -> TaskKind:
@@ -70,12 +70,12 @@ def _kind(model: TaskModel) -> TaskKind:
 def _split_outputs(model: TaskModel, data: TaskData, split: str) -> tuple[Outputs, float]:
     part = data.splits[split]
     arrays, loss = _answers(model, part.items)
-    return Outputs(arrays, part.items, part.examples), loss
+    return Outputs(arrays, part.items, part.examples, data.tokenizer), loss
 
 
-def _score(model: TaskModel, data: TaskData, outputs: Outputs, loss: float) -> Scores:
+def _score(model: TaskModel, outputs: Outputs, loss: float) -> Scores:
     kind = _kind(model)
-    predictions = kind.decode(outputs, model.calibration, data.tokenizer)
+    predictions = kind.decode(outputs, model.calibration)
     metrics = kind.score(predictions, outputs.examples)
     return Scores(loss, metrics, predictions, kind.probabilities(outputs))
 

@@ -87,8 +87,8 @@ class Predictor:
         kind = task_kind(self.info, self.model.config.reading)
         items = kind.encode(examples, self.tokenizer, self.frame)
         self._warn_of_cut(examples, items)
-        answered = Outputs(outputs(self.model, items), items, examples)
-        return kind.decode(answered, self.model.calibration, self.tokenizer)
+        answered = Outputs(outputs(self.model, items), items, examples, self.tokenizer)
+        return kind.decode(answered, self.model.calibration)
 
     def _warn_of_cut(self, examples: Sequence[Example], items: Sequence[Item]) -> None:
         """Warn once, on standard error, that a text is longer than the model reads."""

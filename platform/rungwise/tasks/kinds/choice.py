@@ -88,9 +88,7 @@ class Choice(TaskKind):
             items.append(Item(rows, index, example.target, needs=needs, cut=cut))
         return items
 
-    def decode(
-        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
-    ) -> list[Prediction]:
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         return [
             {"option": int(np.argmax(shares)), "probabilities": shares}
             for shares in self.probabilities(outputs)

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 from scipy.special import softmax
-from tokenizers import Tokenizer
 
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, commonest
@@ -72,9 +71,7 @@ class Classification(SentenceKind):
     def target(self, example: Text) -> int:
         return self.label_number(example.target, example.where)
 
-    def decode(
-        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
-    ) -> list[Prediction]:
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         return [
             {"label": self.info.labels[np.argmax(shares)], "probability": max(shares)}
             for shares in self.probabilities(outputs)

@@ -84,12 +84,10 @@ class Generation(TextKind):
             items.append(item)
         return items
 
-    def decode(
-        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
-    ) -> list[Prediction]:
-        assert tokenizer is not None, "tokens are spelled by their tokenizer"
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
+        assert outputs.tokenizer is not None, "tokens are spelled by their tokenizer"
         # The tokenizer does not know the marks that fine-tuning adds and leaves them out.
-        return [{"text": tokenizer.decode(ids.tolist())} for ids in outputs.arrays]
+        return [{"text": outputs.tokenizer.decode(ids.tolist())} for ids in outputs.arrays]
 
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
         target = commonest(example.target for example in train)

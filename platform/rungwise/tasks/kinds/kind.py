@@ -54,11 +54,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The outputs of a model, an array for each item, and the examples of the items."""
+    """The outputs of a model, an array for each item, and the examples of the items. Ids that were
+    written need the tokenizer."""
 
     arrays: Sequence[NDArray[Any]]
     items: Sequence[Item]
     examples: Sequence[Any]
+    tokenizer: Tokenizer | None = None
 
 
 class TaskKind(ABC):
@@ -87,10 +89,8 @@ class TaskKind(ABC):
         """
 
     @abstractmethod
-    def decode(
-        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
-    ) -> list[Prediction]:
-        """Predict each example as plain data; texts that are written need the tokenizer."""
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
+        """Predict each example as plain data."""
 
     def probabilities(self, outputs: Outputs) -> list[Any]:
         """Return the probabilities of all labels or options of each example; a list per word for

@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
-from tokenizers import Tokenizer
 
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, commonest
@@ -82,9 +81,7 @@ class Multilabel(SentenceKind):
             self.label_number(name, example.where)
         return tuple(int(label in names) for label in self.info.labels)
 
-    def decode(
-        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
-    ) -> list[Prediction]:
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         threshold = calibration.get(THRESHOLD, 0.5)
         labels = self.info.labels
         return [

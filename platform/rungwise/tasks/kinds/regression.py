@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import TaskInfo, Text
@@ -75,9 +74,7 @@ class Regression(SentenceKind):
             )
         return example.number
 
-    def decode(
-        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
-    ) -> list[Prediction]:
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         return [{"score": float(score)} for score in mean_logits(outputs)]
 
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:

@@ -145,9 +145,7 @@ class Span(TaskKind):
                 cut = ()  # reported once per question
         return items
 
-    def decode(
-        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
-    ) -> list[Prediction]:
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         best = [_Best() for _ in outputs.examples]
         for array, item in zip(outputs.arrays, outputs.items, strict=True):
             logits = np.asarray(array, np.float64)

@@ -119,9 +119,7 @@ class Tagging(TaskKind):
                 cut = ()  # reported once per sentence
         return items
 
-    def decode(
-        self, outputs: Outputs, calibration: Calibration, tokenizer: Tokenizer | None = None
-    ) -> list[Prediction]:
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         labels = self.info.labels
         legal = Transitions.of(labels) if self.reading.legal_tags else None
         return [
