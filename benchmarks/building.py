@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import gc
-import json
 import multiprocessing
 import pickle
 import sys
@@ -31,8 +30,8 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from benchmarks.common import print_rows, write_results
 from benchmarks.large_file import write_source
-from benchmarks.scale import RESULTS
 from rungwise.cluster import tasks
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
@@ -221,7 +220,7 @@ def _part(rng: np.random.Generator, documents: int) -> pa.Table:
     return duplicates.key_rows(keys, 0, 1)
 
 
-def case_of(
+def simulate(
     terabytes: float, megabytes: float, *, whole: bool, real: dict[str, Any]
 ) -> dict[str, Any]:
     """The numbers of one case, with reports and instances if `whole`."""
@@ -241,20 +240,20 @@ def measured(terabytes: float) -> dict[str, Any]:
     # A process each, so that memory that one case has freed does not hide what the next takes.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
-        done = [pool.submit(case_of, *size, whole=whole, real=real) for *size, whole in cases]
-        found = [each.result() for each in done]
+        futures = [pool.submit(simulate, *size, whole=whole, real=real) for *size, whole in cases]
+        results = [future.result() for future in futures]
     return {
         "date": datetime.date.today().isoformat(),
         "stated": {"cpus": CPUS, "file_bytes": FILE_BYTES, "lost_share": LOST_SHARE},
         "documents_per_megabyte": real["documents_per_byte"] * 1e6,
-        "cases": found,
+        "cases": results,
     }
 
 
-def rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+def rows(results: dict[str, Any]) -> list[tuple[str, str]]:
     """The table."""
     table: list[tuple[str, str]] = []
-    for case in found["cases"]:
+    for case in results["cases"]:
         name = f"{case['terabytes']:g} TB in ranges of {case['shard_megabytes']:g} MB"
         shuffle, large = case["shuffle"], PART_ROWS[-1]
         seconds = case["digest_seconds"] + case["ranges_seconds"] + case["packing_seconds"]
@@ -305,12 +304,9 @@ def rows(found: dict[str, Any]) -> list[tuple[str, str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("terabytes", nargs="?", type=float, default=10.0)
-    found = measured(parser.parse_args().terabytes)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{found['date']}-building.json"
-    path.write_text(json.dumps(found, indent=1) + "\n")
-    for label, value in rows(found):
-        print(f"  {label:<44}{value}")
+    results = measured(parser.parse_args().terabytes)
+    write_results("building", results)
+    print_rows("building", rows(results))
     return 0
 
 

@@ -129,12 +129,12 @@ def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str
 
 def _datatrove(python: str, folder: Path, scratch: Path) -> float:
     with tempfile.TemporaryDirectory(dir=scratch) as output:
-        done = subprocess.run(
+        finished = subprocess.run(
             [python, "-c", DATATROVE, str(folder), output], capture_output=True, text=True
         )
-    if done.returncode:
-        raise SystemExit(f"datatrove failed:\n{done.stderr[-2000:]}")
-    return float(done.stdout.rsplit("seconds", 1)[1])
+    if finished.returncode:
+        raise SystemExit(f"datatrove failed:\n{finished.stderr[-2000:]}")
+    return float(finished.stdout.rsplit("seconds", 1)[1])
 
 
 def main() -> None:
@@ -142,17 +142,17 @@ def main() -> None:
     parser.add_argument("megabytes", nargs="?", type=float, default=25.0)
     parser.add_argument("--datatrove", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=3)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "in").mkdir()
         source = Path(folder) / "in" / "text.jsonl"
-        megabytes = write_source(source, chosen.megabytes)
-        steps = dict(cases(source, Path(folder), chosen.datatrove))
+        megabytes = write_source(source, options.megabytes)
+        steps = dict(cases(source, Path(folder), options.datatrove))
         seconds = {name: [] for name in steps}
-        for _ in range(chosen.rounds):
+        for _ in range(options.rounds):
             for name, step in steps.items():
                 seconds[name].append(step())
-    print(f"{megabytes:.1f} MB of JSON Lines, a core, the best of {chosen.rounds}")
+    print(f"{megabytes:.1f} MB of JSON Lines, a core, the best of {options.rounds}")
     for name, several in seconds.items():
         print(f"  {name:32} {megabytes / min(several):7.1f} MB/s")
 

@@ -28,12 +28,12 @@ from benchmarks.measuring import (
     END,
     PEERS,
     Setup,
-    artifact_at,
     instances_summary,
+    list_rows,
+    load_artifact,
+    load_texts,
+    make_stages,
     measured,
-    rows_of,
-    stages_of,
-    texts_of,
     tokenizer_summary,
 )
 from benchmarks.reading_workers import READ_ROWS, build_instances, masks, reader
@@ -61,7 +61,7 @@ def rust(setup: Setup) -> dict[str, Any]:
     tokenizer = load_tokenizer(
         Folder(getattr(setup, setup.arguments.get("vocabulary", "wordpiece")))
     )
-    texts = texts_of(setup, setup.arguments["unit"]).to_pylist()
+    texts = load_texts(setup, setup.arguments["unit"]).to_pylist()
     pieces: list[list[int]] = []
     result: dict[str, Any] = {}
     with measured(result):
@@ -78,10 +78,10 @@ def encoder(setup: Setup) -> dict[str, Any]:
 
     arguments = setup.arguments
     tokenizer = load_tokenizer(Folder(getattr(setup, arguments.get("vocabulary", "wordpiece"))))
-    texts = texts_of(setup, arguments["unit"])
+    texts = load_texts(setup, arguments["unit"])
     ours = make_encoder(tokenizer, arguments["backend"])
     if arguments["warm"]:
-        ours.encode(texts_of(setup, arguments["unit"], split="train"))
+        ours.encode(load_texts(setup, arguments["unit"], split="train"))
     result: dict[str, Any] = {}
     with measured(result):
         ids = ours.encode(texts).ids
@@ -101,20 +101,20 @@ def ours(setup: Setup) -> dict[str, Any]:
     from rungwise.instances.reader import InstanceReader
 
     arguments = setup.arguments
-    corpus = artifact_at(arguments.get("corpus", setup.corpus))
+    corpus = load_artifact(arguments.get("corpus", setup.corpus))
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
-        stages = stages_of(
+        stages = make_stages(
             setup, corpus.folder, Folder(folder), arguments["kind"], arguments["backend"]
         )
         task = stages.instances
-        chosen = rows_of(corpus, arguments["split"])[: arguments.get("shards")]
+        files = list_rows(corpus, arguments["split"])[: arguments.get("shards")]
         if arguments["warm"]:
-            stages.build(stages.encode(rows_of(corpus, "train")))
-        encoded = stages.encode(chosen) if arguments.get("encoded") else None
+            stages.build(stages.encode(list_rows(corpus, "train")))
+        encoded = stages.encode(files) if arguments.get("encoded") else None
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         result: dict[str, Any] = {}
         with measured(result):
-            tokens = encoded or stages.encode(chosen)
+            tokens = encoded or stages.encode(files)
             rows = stages.build(tokens)
             if arguments.get("masks"):
                 summary = instances_summary(rows, task.vocab_size, task.special)
@@ -122,8 +122,8 @@ def ours(setup: Setup) -> dict[str, Any]:
                 made = summary.replacing_that_of(Artifact("instances", "", task.output, record))
                 reader = InstanceReader(made, rows[0]["split"])
                 for begin in range(0, len(reader), READ_ROWS):
-                    instances = np.arange(begin, min(begin + READ_ROWS, len(reader)))
-                    reader.batch(instances, np.zeros_like(instances), seed=0)
+                    numbers = np.arange(begin, min(begin + READ_ROWS, len(reader)))
+                    reader.batch(numbers, np.zeros_like(numbers), seed=0)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return result | {
         "tokens": tokens.tokens.total,
@@ -196,7 +196,7 @@ def stage(setup: Setup) -> dict[str, Any]:
     set_environment()
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
         text = _with_held_out(setup, folder)
-        stages = stages_of(setup, text.folder, Folder(folder), "masked_pairs", "nanotoken")
+        stages = make_stages(setup, text.folder, Folder(folder), "masked_pairs", "nanotoken")
         encode, build = stages.tokens, stages.instances
         vocabulary = tokenizer_summary(build.vocab_size, build.special)
         words = Artifact("tokenizer", "", encode.tokenizer, {})
@@ -226,7 +226,7 @@ def loop(setup: Setup) -> dict[str, Any]:
     """The same files, one after the other in this process."""
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
         text = _with_held_out(setup, folder)
-        stages = stages_of(setup, text.folder, Folder(folder), "masked_pairs", "nanotoken")
+        stages = make_stages(setup, text.folder, Folder(folder), "masked_pairs", "nanotoken")
         result: dict[str, Any] = {}
         with measured(result):
             rows = stages.build(stages.encode(CorpusSummary.of(text).files))
@@ -240,15 +240,15 @@ def _nothing() -> None:
 def _with_held_out(setup: Setup, folder: str) -> Artifact:
     """A corpus in `folder` of links to `shards` files of the repeated text, and to a held-out one
     of the English, for the stage wants both splits."""
-    english, repeated = artifact_at(setup.corpus), artifact_at(setup.repeated)
+    english, repeated = load_artifact(setup.corpus), load_artifact(setup.repeated)
     text = CorpusSummary.of(repeated)
-    chosen = text.files[: setup.arguments["shards"]]
-    held_out = rows_of(english, "validation")[0]
+    files = text.files[: setup.arguments["shards"]]
+    held_out = list_rows(english, "validation")[0]
     target = Path(folder) / "corpus"
     target.mkdir()
-    for source, row in ((english, held_out), *((repeated, row) for row in chosen)):
+    for source, row in ((english, held_out), *((repeated, row) for row in files)):
         (target / row.file).symlink_to(source.folder.local(row.file))
-    summary = text.model_copy(update={"files": (*chosen, held_out)})
+    summary = text.model_copy(update={"files": (*files, held_out)})
     return summary.replacing_that_of(Artifact("corpus", "", Folder(str(target)), {}))
 
 

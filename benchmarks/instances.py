@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib
-import json
 import platform
 import sys
 import tempfile
@@ -29,8 +28,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import texts
+from benchmarks.common import print_rows, write_results
 from benchmarks.measuring import PEERS
-from benchmarks.turns import Bench, Row, prepare, rate_of, rates_of, ratio, shards_of
+from benchmarks.turns import Bench, Row, compute_rates, count_shards, format_rate, prepare, ratio
 from rungwise.core.stages.provenance import provenance
 
 # The tokens are there, and the same instances have been built before the clock starts.
@@ -58,11 +58,11 @@ def tokenizer(bench: Bench) -> list[Row]:
     )
     same = {rounds[0]["digest"] for name, rounds in measured.items() if name != "rust_documents"}
     assert len(same) == 1, "the encoders disagree"
-    rates, reference = rates_of(measured), "rust_documents"
+    rates, reference = compute_rates(measured), "rust_documents"
     return [
         Row(
             "tokenizer: Rust on documents, a core",
-            rate_of(rates, reference),
+            format_rate(rates, reference),
             "the reference of the ratios below",
         ),
         ratio(rates, "tokenizer: Rust by sentence over by document", "rust_sentences", reference),
@@ -92,7 +92,7 @@ def end_to_end(bench: Bench) -> list[Row]:
             "hugging_face_with_masks": ("hugging_face", {"kind": "masked", "masks": True}),
         },
     )
-    rates = rates_of(measured, measured["rust"][0]["tokens"])
+    rates = compute_rates(measured, measured["rust"][0]["tokens"])
     large = f"{texts.size(bench.base, 'train') / 1e6:.0f} MB"
     small = f"{texts.size(bench.base, 'validation') / 1e6:.0f} MB"
     over_rust = "end to end over Rust tokenizer"
@@ -118,7 +118,7 @@ def end_to_end(bench: Bench) -> list[Row]:
             "end to end and masks over Hugging Face and its collator",
             *("ours_warm_with_masks", "hugging_face_with_masks"),
         ),
-        Row("tokens to instances, pairs, a core", rate_of(rates, "from_tokens"), _TARGET),
+        Row("tokens to instances, pairs, a core", format_rate(rates, "from_tokens"), _TARGET),
     ]
 
 
@@ -139,7 +139,7 @@ def causal(bench: Bench) -> list[Row]:
             "from_tokens": ("ours", {**blocks, "backend": "gigatoken", **_ENCODED}),
         },
     )
-    rates = rates_of(measured, measured["rust"][0]["tokens"])
+    rates = compute_rates(measured, measured["rust"][0]["tokens"])
     return [
         *(
             ratio(
@@ -149,7 +149,7 @@ def causal(bench: Bench) -> list[Row]:
             )
             for name in ways
         ),
-        Row("tokens to instances, GPT, a core", rate_of(rates, "from_tokens"), _TARGET),
+        Row("tokens to instances, GPT, a core", format_rate(rates, "from_tokens"), _TARGET),
     ]
 
 
@@ -167,7 +167,7 @@ def masks(bench: Bench) -> list[Row]:
             for system in ("ours", "collator", "tensors")
         },
     )
-    rates = rates_of(measured)
+    rates = compute_rates(measured)
     return [
         ratio(rates, f"masks: {unit} over Hugging Face {what}", f"ours_{key}", peer)
         for key, unit in (("token", "tokens"), ("whole_word", "whole words"))
@@ -197,13 +197,13 @@ def reader(bench: Bench) -> list[Row]:
             )
         },
     )
-    rates = rates_of(measured)
-    return [Row(f"reader: {name}, a core", rate_of(rates, name)) for name in rates]
+    rates = compute_rates(measured)
+    return [Row(f"reader: {name}, a core", format_rate(rates, name)) for name in rates]
 
 
 def on_ray(bench: Bench) -> list[Row]:
     """Section 6: both stages on Ray beside the same files in one process, wall time."""
-    shards = shards_of(bench, 10 if bench.quick else 400)
+    shards = count_shards(bench, 10 if bench.quick else 400)
     measured = bench.take_turns(
         "on_ray",
         {
@@ -212,8 +212,8 @@ def on_ray(bench: Bench) -> list[Row]:
             "ray_2": ("stage", {"shards": shards, "cpus": 2}),
         },
     )
-    made = {rounds[0]["instances"] for rounds in measured.values()}
-    assert len(made) == 1, "Ray and the loop built different instances"
+    counts = {rounds[0]["instances"] for rounds in measured.values()}
+    assert len(counts) == 1, "Ray and the loop built different instances"
     rates = {
         name: [run["instances"] / run["wall"] for run in rounds]
         for name, rounds in measured.items()
@@ -238,7 +238,7 @@ def growth(bench: Bench) -> list[Row]:
         {
             f"{size} MB": (
                 "ours",
-                {**pairs, "corpus": bench.setup.repeated, "shards": shards_of(bench, size)},
+                {**pairs, "corpus": bench.setup.repeated, "shards": count_shards(bench, size)},
             )
             for size in sizes
         },
@@ -302,21 +302,19 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
     parser.add_argument("--quick", action="store_true", help="one round on a little text")
     parser.add_argument("--rounds", type=int, default=3)
-    chosen = parser.parse_args()
-    unknown = set(chosen.only.split(",")) - set(SECTIONS)
+    options = parser.parse_args()
+    unknown = set(options.only.split(",")) - set(SECTIONS)
     if unknown:
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
-        bench = prepare(Path(folder), chosen.quick, 1 if chosen.quick else chosen.rounds)
+        bench = prepare(Path(folder), options.quick, 1 if options.quick else options.rounds)
         rows: list[Row] = []
-        for name in chosen.only.split(","):
+        for name in options.only.split(","):
             section = SECTIONS[name](bench)
             rows += section
-            print(f"\n{name}")
-            for row in section:
-                print(f"  {row.label:<62}{row.value:<20}{row.absolute}")
-    if not chosen.quick:
-        _write(bench, chosen.only.split(","), rows)
+            print_rows(name, [(row.label, f"{row.value:<20}{row.absolute}") for row in section])
+    if not options.quick:
+        _write(bench, options.only.split(","), rows)
     return 0
 
 
@@ -336,10 +334,7 @@ def _write(bench: Bench, sections: list[str], rows: list[Row]) -> None:
         "rows": [vars(row) for row in rows],
         "measured": bench.measured,
     }
-    folder = texts.REPOSITORY / "benchmarks" / "results"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{result['date']}-instances.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    write_results("instances", result)
 
 
 def _version(package: str) -> str:

@@ -118,12 +118,12 @@ class Watched:
         *lines, self._printed = self._printed.split(b"\n")
         now = time.monotonic()
         for line in lines:
-            told = json.loads(line)
-            if "begins" in told:
-                self.begun[told["begins"]] = now
+            event = json.loads(line)
+            if "begins" in event:
+                self.begun[event["begins"]] = now
             else:
-                self.ended[told["ends"]] = now
-                self.files[told["ends"]] = told["files"]
+                self.ended[event["ends"]] = now
+                self.files[event["ends"]] = event["files"]
         self.samples.append((now, {each.pid: _used(each) for each in self.ray_workers()}))
         self.driver_bytes = max(self.driver_bytes, _used(self._process.pid)[1])
         time.sleep(_EVERY_SECONDS)
@@ -139,8 +139,8 @@ class Watched:
 
     def markers(self, pattern: str) -> dict[str, int]:
         """The ranges of the corpus that were read, and when."""
-        found = self.output.glob(f"corpus/{STAGING}/{pattern}")
-        return {path.name: path.stat().st_mtime_ns for path in found}
+        paths = self.output.glob(f"corpus/{STAGING}/{pattern}")
+        return {path.name: path.stat().st_mtime_ns for path in paths}
 
     def wait(self) -> None:
         while self.step():
@@ -177,10 +177,10 @@ class Watched:
 
     def _spent(self, begin: float, end: float) -> float:
         """CPU seconds of all workers."""
-        seen = [used for at, used in self.samples if begin <= at <= end]
+        samples = [used for at, used in self.samples if begin <= at <= end]
         return sum(
             cpu - before.get(pid, (0.0, 0))[0]
-            for before, after in itertools.pairwise(seen)
+            for before, after in itertools.pairwise(samples)
             for pid, (cpu, _) in after.items()
         )
 
@@ -205,9 +205,9 @@ def _used(process: psutil.Process | int) -> tuple[float, int]:
 def _run(folder: Path, source: Path, workers: int, kill: str = "") -> dict[str, Any]:
     name = f"{workers} workers" + (f", {kill} killed" if kill else "")
     output = folder / name.replace(" ", "-").replace(",", "")
-    wanted = {"source": str(source), "output": str(output), "workers": workers}
+    job = {"source": str(source), "output": str(output), "workers": workers}
     print(name, flush=True)
-    watched = Watched(folder, wanted)
+    watched = Watched(folder, job)
     if kill:
         most = source.stat().st_size / 2
         while watched.step() and _read_bytes(output) < most:
@@ -219,7 +219,7 @@ def _run(folder: Path, source: Path, workers: int, kill: str = "") -> dict[str, 
         else:
             watched.kill()
             before = watched.markers("*.keys.arrow")
-            watched = Watched(folder, wanted)
+            watched = Watched(folder, job)
             again = before
             while watched.step() and len(again) <= len(before) and "corpus" not in watched.ended:
                 again = watched.markers("*.keys.arrow") or again
@@ -240,21 +240,21 @@ def main() -> None:
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--kill", choices=("worker", "job"), action="append", default=[])
     parser.add_argument("--job", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.job:
-        job(json.loads(Path(chosen.job).read_text()))
+    options = parser.parse_args()
+    if options.job:
+        job(json.loads(Path(options.job).read_text()))
         return
-    workers = [int(each) for each in chosen.workers.split(",")]
-    for gigabytes in chosen.gigabytes:
+    workers = [int(each) for each in options.workers.split(",")]
+    for gigabytes in options.gigabytes:
         with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as name:
             source = Path(name) / "in.jsonl"
             write_source(source, gigabytes)
             print(f"{source.stat().st_size / 1e9:.2f} GB of JSON Lines", flush=True)
-            made = [_run(source.parent, source, each) for each in workers]
-            made += [_run(source.parent, source, max(workers), kill) for kill in chosen.kill]
-            if any(each != made[0] for each in made):
+            files = [_run(source.parent, source, each) for each in workers]
+            files += [_run(source.parent, source, max(workers), kill) for kill in options.kill]
+            if any(each != files[0] for each in files):
                 raise SystemExit("the files are not the same")
-            print(f"the files of {len(made)} runs have the same digests")
+            print(f"the files of {len(files)} runs have the same digests")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
+from rungwise.instances.shards import Shard
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds, TokenizerSummary
 
@@ -64,16 +65,28 @@ def measured(result: dict[str, Any]) -> Iterator[None]:
     result["wall"] = time.perf_counter() - wall
 
 
-def artifact_at(folder: str) -> Artifact:
+def load_artifact(folder: str) -> Artifact:
     """The artifact in `folder`."""
     loaded = artifact.load(Folder(folder))
     assert loaded is not None, folder
     return loaded
 
 
-def rows_of(corpus: Artifact, split: str) -> list[CorpusFile]:
+def list_rows(corpus: Artifact, split: str) -> list[CorpusFile]:
     """The manifest rows of one split of a corpus."""
     return [row for row in CorpusSummary.of(corpus).files if row.split == split]
+
+
+def shard_row(path: Path, split: str, shard: Shard) -> dict[str, Any]:
+    """The row of a manifest for one file of instances."""
+    return {
+        "file": path.name,
+        "split": split,
+        "sha256": file_digest(path),
+        "bytes": path.stat().st_size,
+        "instances": len(shard),
+        "tokens": len(shard.ids),
+    }
 
 
 def instances_summary(
@@ -107,11 +120,11 @@ def instances_summary(
     return InstancesSummary.model_validate(known | fields)
 
 
-def texts_of(setup: Setup, unit: str, split: str = "validation") -> pa.StringArray:
+def load_texts(setup: Setup, unit: str, split: str = "validation") -> pa.StringArray:
     """The texts of one split: sentences, or documents with their sentences joined by a blank."""
-    corpus = artifact_at(setup.corpus)
+    corpus = load_artifact(setup.corpus)
     parts: list[pa.Array] = []
-    for row in rows_of(corpus, split):
+    for row in list_rows(corpus, split):
         sentences = pq.read_table(corpus.folder.local(row.file))["sentences"].combine_chunks()
         if unit == "sentence":
             parts.append(sentences.flatten())
@@ -150,7 +163,7 @@ def tokenizer_summary(vocab_size: int, special: SpecialIds) -> TokenizerSummary:
     return TokenizerSummary.model_construct(vocab_size=vocab_size, special=special)
 
 
-def stages_of(
+def make_stages(
     setup: Setup, corpus: Folder, output: Folder, kind: str, backend: str, unit: str = "token"
 ) -> Stages:
     """The stages for masked pairs of 128 tokens or causal blocks of 1,024; tokens go to the folder

@@ -19,13 +19,10 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import math
-import platform
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -35,11 +32,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measuring import instances_summary
+from benchmarks.common import add_results
+from benchmarks.measuring import instances_summary, shard_row
 from benchmarks.texts import real_data
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.storage.folder import Folder
 from rungwise.instances import shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
@@ -63,7 +61,6 @@ from rungwise.training.parallel import Group, Worker, distribute
 from rungwise.training.step import Step
 from rungwise.training.tensor_files import MODEL, load_tensors
 
-RESULTS = Path(__file__).parent / "results"
 PUBLISHED = {
     "shakespeare": "1.8857 nats (nanoGPT with these settings, run elsewhere)",
     "shakespeare_muon": "as above",
@@ -145,22 +142,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     torch.set_num_threads(options.threads)
     seeds = [int(seed) for seed in options.seeds.split(",")]
-    known = {
+    texts = {
         "shakespeare": (shakespeare_settings(OptimizerConfig(**NANO_GPT)), shakespeare),
         "shakespeare_muon": (shakespeare_settings(MuonConfig(**NANO_GPT)), shakespeare),
         "ptb": (PTB, penn_treebank),
     }
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in options.only.split(","):
-        settings, read = known[name]
-        found[name] = {"published": PUBLISHED[name], "runs": []}
+        settings, read_splits = texts[name]
+        results[name] = {"published": PUBLISHED[name], "runs": []}
         for seed in seeds:
-            row = learn(settings, read(data / "corpora" / "en"), seed)
+            row = learn(settings, read_splits(data / "corpora" / "en"), seed)
             print(f"{name} seed {seed}: {row}", file=sys.stderr)
-            found[name]["runs"].append(row)
-        found[name]["settings"] = settings.blocks()
-    write(found)
-    show(found)
+            results[name]["runs"].append(row)
+        results[name]["settings"] = settings.blocks()
+    made_by = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    add_results("published-splits", made_by, results)
+    show(results)
     return 0
 
 
@@ -233,7 +235,7 @@ def penn_treebank(folder: Path) -> dict[str, list[int]]:
         )
         words[split] = [word for line in text.splitlines() for word in [*line.split(), "<eos>"]]
     ids = {word: number for number, word in enumerate(sorted(set(words["train"])))}
-    return {split: [ids[word] for word in found] for split, found in words.items()}
+    return {split: [ids[word] for word in text] for split, text in words.items()}
 
 
 def write_instances(folder: Path, train: list[int], held_out: list[int], length: int) -> Artifact:
@@ -253,16 +255,7 @@ def write_instances(folder: Path, train: list[int], held_out: list[int], length:
         shard = config.build(text, special, np.random.default_rng(0)).shard
         name = f"{split}-00000.arrow"
         shards.write(shard, folder / name)
-        files.append(
-            {
-                "file": name,
-                "split": split,
-                "sha256": file_digest(folder / name),
-                "bytes": (folder / name).stat().st_size,
-                "instances": len(shard),
-                "tokens": len(shard.ids),
-            }
-        )
+        files.append(shard_row(folder / name, split, shard))
     summary = instances_summary(
         files,
         end + 1,
@@ -276,21 +269,9 @@ def write_instances(folder: Path, train: list[int], held_out: list[int], length:
     return summary.replacing_that_of(artifact)
 
 
-def write(found: dict[str, Any]) -> None:
-    """Into today's file; what was not run stays as it was."""
-    path = RESULTS / f"{date.today()}-published-splits.json"
-    before = json.loads(path.read_text())["found"] if path.exists() else {}
-    made_by = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-    }
-    path.write_text(json.dumps({"made_by": made_by, "found": before | found}, indent=1) + "\n")
-
-
-def show(found: dict[str, Any]) -> None:
+def show(results: dict[str, Any]) -> None:
     table = Table("text", "seeds", "validation", "test", "beside it", box=None, pad_edge=False)
-    for name, result in found.items():
+    for name, result in results.items():
         runs = result["runs"]
         last = [run["validation"][-1][1] for run in runs]
         tests = [run["test_loss"] for run in runs if "test_loss" in run]

@@ -14,12 +14,12 @@ import numpy as np
 from benchmarks.measuring import (
     BERT_ROLES,
     Setup,
-    artifact_at,
     instances_summary,
+    list_rows,
+    load_artifact,
+    load_texts,
+    make_stages,
     measured,
-    rows_of,
-    stages_of,
-    texts_of,
 )
 from rungwise.core.stages import artifact
 from rungwise.core.storage.folder import Folder
@@ -49,7 +49,7 @@ def _full_rows(setup: Setup) -> tuple[list[list[int]], list[list[tuple[int, int]
 
     tokenizer = load_tokenizer(Folder(setup.wordpiece))
     special = special_ids(tokenizer)
-    text = " ".join(texts_of(setup, "document")[:400].to_pylist())
+    text = " ".join(load_texts(setup, "document")[:400].to_pylist())
     encoding = tokenizer.encode(text, add_special_tokens=False)
     rows, offsets = [], []
     for begin in range(0, 64 * 510, 510):
@@ -113,15 +113,15 @@ def reader(setup: Setup) -> dict[str, Any]:
     from rungwise.instances.reader import InstanceReader
 
     whole_words = setup.arguments["unit"] == "whole_word"
-    instances = artifact_at(setup.instances_whole_word if whole_words else setup.instances)
+    instances = load_artifact(setup.instances_whole_word if whole_words else setup.instances)
     source = InstanceReader(instances, "train")
     order = ReadOrder(source.rows_per_shard, 0)
 
     def step(number: int) -> int:
-        found = order.locate(np.arange(number * READ_ROWS, (number + 1) * READ_ROWS))
+        rows = order.locate(np.arange(number * READ_ROWS, (number + 1) * READ_ROWS))
         if setup.arguments["masked"]:
-            return int(source.batch(found.instances, found.epochs, seed=0).tokens)
-        return int(source.rows(found.instances).lengths.sum())
+            return int(source.batch(rows.instances, rows.epochs, seed=0).tokens)
+        return int(source.rows(rows.instances).lengths.sum())
 
     step(0)  # opens the shards, which a run does once
     result: dict[str, Any] = {}
@@ -137,11 +137,11 @@ def reader(setup: Setup) -> dict[str, Any]:
 def build_instances(setup: Setup) -> dict[str, Any]:
     """A finished artifact of pairs over the seen text at `target`, for the reader: `unit`."""
     target = Path(setup.arguments["target"])
-    corpus, unit = artifact_at(setup.corpus), setup.arguments["unit"]
+    corpus, unit = load_artifact(setup.corpus), setup.arguments["unit"]
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        stages = stages_of(setup, corpus.folder, Folder(scratch), "masked_pairs", "memo", unit)
+        stages = make_stages(setup, corpus.folder, Folder(scratch), "masked_pairs", "memo", unit)
         task = stages.instances
-        rows = stages.build(stages.encode(rows_of(corpus, "train")))
+        rows = stages.build(stages.encode(list_rows(corpus, "train")))
         shutil.rmtree(target, ignore_errors=True)
         Path(task.output.uri).rename(target)
     summary = instances_summary(rows, task.vocab_size, task.special)

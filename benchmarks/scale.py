@@ -23,19 +23,17 @@ import tracemalloc
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.common import print_rows, write_results
 from benchmarks.measuring import instances_summary
 from rungwise.core.stages import artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.order import OrderConfig, ReadOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.tokenizer import SpecialIds
-
-RESULTS = Path(__file__).parent / "results"
 
 SHARD_BYTES = 256_000_000
 ROWS_PER_SHARD = 400_000
@@ -91,7 +89,7 @@ class Machine:
     """What one cache holds and has fetched."""
 
     room: int  # shards
-    held: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    cached: OrderedDict[int, None] = field(default_factory=OrderedDict)
     downloads: list[int] = field(default_factory=list)  # in each stride
     touched: set[int] = field(default_factory=set)
     before: set[int] = field(default_factory=set)
@@ -100,11 +98,11 @@ class Machine:
     def need(self, shards: Sequence[int]) -> None:
         fetched = 0
         for shard in shards:
-            fetched += shard not in self.held
-            self.held[shard] = None
-            self.held.move_to_end(shard)
-        while len(self.held) > max(self.room, len(shards)):
-            self.held.popitem(last=False)
+            fetched += shard not in self.cached
+            self.cached[shard] = None
+            self.cached.move_to_end(shard)
+        while len(self.cached) > max(self.room, len(shards)):
+            self.cached.popitem(last=False)
         self.downloads.append(fetched)
         self.touched.update(shards)
         self.most = max(self.most, len(self.before.union(shards)))
@@ -122,7 +120,7 @@ def run(
         rank = int(generator.integers(ranks.start, ranks.stop))
         sampled = int(generator.integers(step, step + ahead))
         rows = order.locate(order.positions_of(sampled, case.batch, rank, case.readers))
-        assert set(rows.shards.tolist()) <= set(machine.held), "a row without its shard"
+        assert set(rows.shards.tolist()) <= set(machine.cached), "a row without its shard"
 
 
 def _needed(case: Case, order: ReadOrder, ranks: range, step: int, ahead: int) -> list[int]:
@@ -170,25 +168,25 @@ def restart(case: Case, readers: int) -> dict[str, Any]:
     """Stopped in the middle of an epoch; `readers` go on, with the disks they had or with none."""
     order, middle = case.order(), case.steps // 2
     after = replace(case, readers=readers)
-    fetched, kept = [], []
+    fetches, hits = [], []
     for ranks in after.machines():
         machine = Machine(CACHE_BYTES // SHARD_BYTES)
         if ranks.start < case.readers:
             # A short run up to the middle fills the cache with what it would hold there.
             run(case, order, ranks, middle - 4 * case.stride, middle, machine)
         needed = set(_needed(after, order, ranks, middle, 1))
-        fetched.append(len(needed))
-        kept.append(len(needed & set(machine.held)))
+        fetches.append(len(needed))
+        hits.append(len(needed & set(machine.cached)))
     positions = np.concatenate(
         [order.positions_of(middle, after.batch, rank, readers) for rank in range(readers)]
     )
     assert np.array_equal(np.sort(positions), middle * case.batch + np.arange(case.batch))
     return {
         "readers": readers,
-        "gets_without_disks": float(np.mean(fetched)) * readers,
-        "bytes_without_disks": float(np.mean(fetched)) * readers * SHARD_BYTES,
-        "bytes_with_disks": float(np.mean(fetched) - np.mean(kept)) * readers * SHARD_BYTES,
-        "seconds_per_reader": float(np.max(fetched)) * SHARD_BYTES / READER_BYTES_PER_SECOND,
+        "gets_without_disks": float(np.mean(fetches)) * readers,
+        "bytes_without_disks": float(np.mean(fetches)) * readers * SHARD_BYTES,
+        "bytes_with_disks": float(np.mean(fetches) - np.mean(hits)) * readers * SHARD_BYTES,
+        "seconds_per_reader": float(np.max(fetches)) * SHARD_BYTES / READER_BYTES_PER_SECOND,
     }
 
 
@@ -326,11 +324,11 @@ def measured() -> dict[str, Any]:
     }
 
 
-def rows(found: dict[str, Any] | None = None) -> list[tuple[str, str]]:
-    """The table: what was asked, and the answer; measured now unless `found` is given."""
-    found = found or measured()
+def rows(results: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    """The table: what was asked, and the answer; measured now unless `results` are given."""
+    results = results or measured()
     table: list[tuple[str, str]] = []
-    for shards, item in found["manifest"].items():
+    for shards, item in results["manifest"].items():
         table.append(
             (
                 f"manifest of {int(shards):,} shards",
@@ -338,7 +336,7 @@ def rows(found: dict[str, Any] | None = None) -> list[tuple[str, str]]:
                 f"{item['held_bytes'] / 1e6:.0f} MB in memory",
             )
         )
-    for name, item in found["computing"].items():
+    for name, item in results["computing"].items():
         table.append(
             (
                 f"order, {name}",
@@ -347,7 +345,7 @@ def rows(found: dict[str, Any] | None = None) -> list[tuple[str, str]]:
                 f"({item['locate_share_of_step']:.1%} of the step)",
             )
         )
-    for name, item in found["reading"].items():
+    for name, item in results["reading"].items():
         table.extend(
             [
                 (
@@ -374,7 +372,7 @@ def rows(found: dict[str, Any] | None = None) -> list[tuple[str, str]]:
                 ),
             ]
         )
-    for item in found["restart"]:
+    for item in results["restart"]:
         table.append(
             (
                 f"restart in mid-epoch with {item['readers']:,} readers",
@@ -384,7 +382,7 @@ def rows(found: dict[str, Any] | None = None) -> list[tuple[str, str]]:
                 f"{item['seconds_per_reader']:.1f} s at 10 Gbit/s a reader",
             )
         )
-    item = found["naive"]
+    item = results["naive"]
     table.append(
         (
             "one global permutation, by range requests",
@@ -398,13 +396,9 @@ def rows(found: dict[str, Any] | None = None) -> list[tuple[str, str]]:
 
 def main() -> int:
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
-    found = measured()
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{found['date']}-scale.json"
-    path.write_text(json.dumps(found, indent=1) + "\n")
-    print("\nscale")
-    for label, value in rows(found):
-        print(f"  {label:<58}{value}")
+    results = measured()
+    write_results("scale", results)
+    print_rows("scale", rows(results))
     return 0
 
 

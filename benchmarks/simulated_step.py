@@ -44,7 +44,7 @@ from torch.utils.flop_counter import flop_registry
 
 from benchmarks import training_step
 from benchmarks.training_cases import CASES, Case, draw
-from benchmarks.training_step import OURS, Setting, build, competitors_of, installed
+from benchmarks.training_step import OURS, Setting, build, installed, list_competitors
 from rungwise.models.transformer.block import parameter_count, set_stream
 
 NARROW = "ours, bfloat16 stream"
@@ -80,13 +80,13 @@ class Counts:
     def _enter(self, graph: torch.fx.GraphModule, _: Any, backward: bool) -> Any:
         self.graphs += 1
         for node in graph.graph.nodes:
-            made = sum(map(_bytes, _tensors(node.meta.get("val"))))
+            size = sum(map(_bytes, _tensors(node.meta.get("val"))))
             if node.op == "call_function" and _computes(node.target):
                 self._count(node)
-                self.largest_bytes = max(self.largest_bytes, made)
+                self.largest_bytes = max(self.largest_bytes, size)
             # What is handed over, other than arguments of forward and gradients of its results.
             if backward and node.op == "placeholder":
-                self.kept_bytes += 0 if node.name.startswith(("primals", "tangents")) else made
+                self.kept_bytes += 0 if node.name.startswith(("primals", "tangents")) else size
         return make_boxed_func(graph.forward)
 
     def _count(self, node: torch.fx.Node) -> None:
@@ -167,11 +167,11 @@ def _bytes(tensor: Tensor) -> int:
     return size
 
 
-def lines(case: Case, found: dict[str, dict[str, Any]]) -> list[str]:
+def lines(case: Case, results: dict[str, dict[str, Any]]) -> list[str]:
     """The counts of one case as text."""
-    tokens = next(iter(found.values()))["real_tokens"]
+    tokens = next(iter(results.values()))["real_tokens"]
     text = [f"{case.name}, {tokens:,} real tokens a micro-batch"]
-    for name, counts in found.items():
+    for name, counts in results.items():
         memory = {key: counts[f"{key}_bytes"] / _GIBIBYTE for key in ("kept", "largest", "state")}
         text.append(
             f"  {name:<30}{counts['product_flops'] / tokens / 1e6:>7.1f} MFLOP a token in "
@@ -186,18 +186,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="part of the name of a case")
     parser.add_argument("--output", type=Path, help="a JSON file for every count")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     results = []
     for case in CASES["cuda"]:
-        if chosen.only not in case.name:
+        if options.only not in case.name:
             continue
-        ours, *peers = competitors_of(case)
+        ours, *peers = list_competitors(case)
         names = (ours, NARROW, *filter(installed, peers))
-        found = {name: count(name, case) for name in names}
-        results.append({"case": case.name, "counts": found})
-        print("\n".join(lines(case, found)), flush=True)
-    if chosen.output is not None:
-        chosen.output.write_text(json.dumps(results, indent=1) + "\n")
+        counts = {name: count(name, case) for name in names}
+        results.append({"case": case.name, "counts": counts})
+        print("\n".join(lines(case, counts)), flush=True)
+    if options.output is not None:
+        options.output.write_text(json.dumps(results, indent=1) + "\n")
     return 0
 
 

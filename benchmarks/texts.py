@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.common import REPOSITORY
 from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
@@ -36,7 +37,6 @@ from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.readers import pydocs
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 HELD_OUT = 1 / 3
 SHARD_MEGABYTES = 8.0  # what a corpus shard holds by default
 CHANGED_WORDS = 0.01

@@ -35,13 +35,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import training_runs
+from benchmarks.common import median_ratio, results_path, take_turns, write_results
 from benchmarks.training_cases import CASES
 from benchmarks.training_step import OURS, Setting, Worker, compare, lines
 from benchmarks.turns import Row
 from rungwise.core.stages.provenance import provenance
 from rungwise.training.loop import uses_bfloat16
 
-RESULTS = Path(__file__).resolve().parent / "results"
 _IN_BFLOAT16 = ("BERT small, 128", "GPT tiny, 256", "GPT small, 256")
 _PROCESSORS = 2  # what more workers than this share
 
@@ -64,7 +64,7 @@ def step(bench: Bench) -> Section:
     """Real tokens a second of a CPU thread, ours over each peer."""
     half = uses_bfloat16("auto", torch.device("cpu"))
     rows: list[Row] = []
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for precision in ("float32", "bfloat16") if half else ("float32",):
         setting = Setting("cpu", precision, compile=False, threads=1)
         for number, case in enumerate(CASES["cpu"]):
@@ -73,7 +73,7 @@ def step(bench: Bench) -> Section:
             if bench.quick and number:
                 continue
             result = compare("cpu", number, setting, bench.rounds, bench.for_seconds)
-            found.append(result)
+            results.append(result)
             print("\n" + "\n".join(lines(result)), flush=True)
             rates = result["tokens_per_second"]
             rows += [
@@ -85,18 +85,18 @@ def step(bench: Bench) -> Section:
                 )
                 for name, ratio in result["ratios"].items()
             ]
-    return rows, found
+    return rows, results
 
 
 def ray(bench: Bench) -> Section:
     """The target is at most 2 % more a step on Ray where a core is left for it, and less than 1 %
     of waiting for data. Two workers leave none on a machine of two."""
     rows: list[Row] = []
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     for count in (1, 2):
         of_workers = f"{count} worker{'s' * (count > 1)}"
         runs = _take_turns(bench, {"bare": ("bare", count, 64), "ray": ("ray", count, 64)})
-        found[of_workers] = runs
+        measured[of_workers] = runs
         seconds = {name: [run["step_seconds"] for run in each] for name, each in runs.items()}
         ratios = [a / b for a, b in zip(seconds["ray"], seconds["bare"], strict=True)]
         milliseconds = {name: 1000 * median(values) for name, values in seconds.items()}
@@ -116,22 +116,22 @@ def ray(bench: Bench) -> Section:
             )
             for name, each in runs.items()
         ]
-    return rows, found
+    return rows, measured
 
 
 def workers(bench: Bench) -> Section:
     """Two workers read twice the rows a step; without any loss the ratio is 2."""
-    found = _take_turns(bench, {"one": ("bare", 1, 64), "two": ("bare", 2, 64)})
-    rates = {name: [run["tokens_per_second"] for run in runs] for name, runs in found.items()}
-    ratio = median(a / b for a, b in zip(rates["two"], rates["one"], strict=True))
+    measured = _take_turns(bench, {"one": ("bare", 1, 64), "two": ("bare", 2, 64)})
+    rates = {name: [run["tokens_per_second"] for run in runs] for name, runs in measured.items()}
+    ratio = median_ratio(rates["two"], rates["one"])
     absolute = f"{median(rates['two']):,.0f} over {median(rates['one']):,.0f} tokens/s"
-    return [Row("two workers over one, tokens/s", f"{ratio:.2f}", absolute)], found
+    return [Row("two workers over one, tokens/s", f"{ratio:.2f}", absolute)], measured
 
 
 def growth(bench: Bench) -> Section:
     """BERT of two layers, one thread a worker, eight rows a step (sixteen a worker)."""
     rows: list[Row] = []
-    found: dict[str, list[dict[str, Any]]] = {}
+    measured: dict[str, list[dict[str, Any]]] = {}
     setting = Setting("cpu", "float32", compile=False, threads=1)
     for group in ("lengths", "widths"):
         for number, case in enumerate(CASES[group][: 2 if bench.quick else None]):
@@ -140,18 +140,18 @@ def growth(bench: Bench) -> Section:
                 worker.ask(do="measure", for_seconds=bench.for_seconds) for _ in range(bench.rounds)
             ]
             worker.close()
-            found[case.name] = runs
+            measured[case.name] = runs
             rows.append(
                 _size(case.name, median(run["seconds"] / run["steps"] for run in runs), runs)
             )
     for count in (1, 2) if bench.quick else (1, 2, 3, 4):
         runs = _take_turns(bench, {"run": ("bare", count, 16)}, rounds=1)["run"]
         name = f"{count} worker{'s' * (count > 1)}"
-        found[name] = runs
+        measured[name] = runs
         peaks = [{"peak_bytes": peak} for run in runs for peak in run["peak_bytes"]]
         shared = f" on {_PROCESSORS} processors" if count > _PROCESSORS else ""
         rows.append(_size(name + shared, runs[0]["step_seconds"], peaks))
-    return rows, found
+    return rows, measured
 
 
 def _size(name: str, seconds: float, runs: list[dict[str, Any]]) -> Row:
@@ -165,15 +165,12 @@ def _take_turns(
     """Runs of (kind, workers, rows a worker), in every round another one first."""
     if not (bench.folder / "instances").exists():
         training_runs.make_instances(bench.folder / "instances")
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in competitors}
-    names = list(competitors)
-    for turn in range(rounds or bench.rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            print(f"  round {turn + 1}: {name}", file=sys.stderr)
-            kind, count, rows = competitors[name]
-            found[name].append(training_runs.measure(bench.folder, kind, count, rows, bench.steps))
-    return found
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in competitors}
+    for turn, name in take_turns(list(competitors), rounds or bench.rounds):
+        print(f"  round {turn + 1}: {name}", file=sys.stderr)
+        kind, count, rows = competitors[name]
+        runs[name].append(training_runs.measure(bench.folder, kind, count, rows, bench.steps))
+    return runs
 
 
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
@@ -186,8 +183,8 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
     parser.add_argument("--quick", action="store_true", help="one short round, nothing written")
     parser.add_argument("--rounds", type=int, default=3)
-    chosen = parser.parse_args()
-    names = chosen.only.split(",")
+    options = parser.parse_args()
+    names = options.only.split(",")
     unknown = set(names) - set(SECTIONS)
     if unknown:
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
@@ -195,17 +192,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:
         bench = Bench(
             Path(folder),
-            chosen.quick,
-            rounds=1 if chosen.quick else chosen.rounds,
-            for_seconds=0.2 if chosen.quick else 1.5,
-            steps=10 if chosen.quick else 40,
+            options.quick,
+            rounds=1 if options.quick else options.rounds,
+            for_seconds=0.2 if options.quick else 1.5,
+            steps=10 if options.quick else 40,
         )
         for name in names:
             print(f"\n{name}", file=sys.stderr)
-            found, measured = SECTIONS[name](bench)
-            rows += found
-            if not chosen.quick:
-                _keep(name, found, measured, bench)
+            section, measured = SECTIONS[name](bench)
+            rows += section
+            if not options.quick:
+                _write_section(name, section, measured, bench)
     table = Table(title="Training, as ratios")
     for heading in ("what", "value", "behind it"):
         table.add_column(heading, justify="right" if heading == "value" else "left")
@@ -215,10 +212,9 @@ def main() -> int:
     return 0
 
 
-def _keep(name: str, rows: list[Row], measured: Any, bench: Bench) -> None:
+def _write_section(name: str, rows: list[Row], measured: Any, bench: Bench) -> None:
     """Put one section into the file of the day, beside those that are there."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{datetime.date.today().isoformat()}-training.json"
+    path = results_path("training")
     sections = json.loads(path.read_text())["sections"] if path.exists() else {}
     sections[name] = {
         "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
@@ -228,8 +224,7 @@ def _keep(name: str, rows: list[Row], measured: Any, bench: Bench) -> None:
         "rows": [vars(row) for row in rows],
         "measured": measured,
     }
-    text = json.dumps({"date": datetime.date.today().isoformat(), "sections": sections}, indent=1)
-    path.write_text(text + "\n")
+    write_results("training", {"date": datetime.date.today().isoformat(), "sections": sections})
 
 
 def _machine() -> dict[str, Any]:

@@ -13,10 +13,8 @@ The instances are masked pairs of made-up text: a step costs the same whatever t
 from __future__ import annotations
 
 import json
-import os
 import resource
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,14 +27,15 @@ import torch
 from torch import distributed as dist
 from torch import multiprocessing
 
-from benchmarks.measuring import instances_summary
+from benchmarks.common import run_alone
+from benchmarks.measuring import instances_summary, shard_row
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.storage.folder import Folder
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shards import write
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
@@ -47,12 +46,10 @@ from rungwise.tokens.text import TokenisedText
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.throughput import totals
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 LENGTH = 128
 _VOCAB_SIZE = 8_192
 _SPECIAL = SpecialIds(0, 1, 2, 3, 4, end=3, ids=(0, 1, 2, 3, 4))
 _STEPS_TO_WARM_UP = 5
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def make_instances(folder: Path) -> None:
@@ -65,16 +62,7 @@ def make_instances(folder: Path) -> None:
         shard = settings.build(_text(number, documents), _SPECIAL, generator).shard
         path = folder / f"{split}-00000.arrow"
         write(shard, path)
-        files.append(
-            {
-                "file": path.name,
-                "split": split,
-                "sha256": file_digest(path),
-                "bytes": path.stat().st_size,
-                "instances": len(shard),
-                "tokens": len(shard.ids),
-            }
-        )
+        files.append(shard_row(path, split, shard))
     entropy = float(np.log(_VOCAB_SIZE))
     summary = instances_summary(
         files, _VOCAB_SIZE, _SPECIAL, sequence_length=LENGTH, unigram_entropy=entropy
@@ -115,16 +103,7 @@ def measure(
                 }
             )
         )
-        paths = os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY)])
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.training_runs", str(job)],
-            cwd=REPOSITORY,
-            env=os.environ | _ONE_THREAD | {"PYTHONPATH": paths},
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-        )
-    return json.loads(done.stdout.strip().splitlines()[-1])
+        return run_alone("benchmarks.training_runs", str(job))
 
 
 def _config(job: dict[str, Any]) -> PretrainStageConfig:
@@ -193,11 +172,11 @@ def _bare(job: dict[str, Any]) -> dict[str, Any]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     multiprocessing.spawn(_worker, (job, port), nprocs=job["workers"])
-    found = [
+    results = [
         json.loads((Path(job["output"]) / f"worker-{rank}.json").read_text())
         for rank in range(job["workers"])
     ]
-    return found[0] | {"peak_bytes": [worker["peak_bytes"] for worker in found]}
+    return results[0] | {"peak_bytes": [worker["peak_bytes"] for worker in results]}
 
 
 def _worker(rank: int, job: dict[str, Any], port: int) -> None:
@@ -213,13 +192,13 @@ def _worker(rank: int, job: dict[str, Any], port: int) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     # The loop keeps its times on the leading worker alone.
     facts = _facts(progress.timings, totals(progress, costs)) if rank == 0 else {}
-    found = facts | {"peak_bytes": peak}
-    (Path(job["output"]) / f"worker-{rank}.json").write_text(json.dumps(found))
+    result = json.dumps(facts | {"peak_bytes": peak})
+    (Path(job["output"]) / f"worker-{rank}.json").write_text(result)
     if world > 1:
         dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     set_environment()
-    wanted = json.loads(Path(sys.argv[1]).read_text())
-    print(json.dumps(_on_ray(wanted) if wanted["kind"] == "ray" else _bare(wanted)))
+    job = json.loads(Path(sys.argv[1]).read_text())
+    print(json.dumps(_on_ray(job) if job["kind"] == "ray" else _bare(job)))

@@ -47,6 +47,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.common import REPOSITORY, median_ratio, take_turns
 from benchmarks.training_cases import CASES, Case, Rows, draw, tensor
 from rungwise.instances.batch import Batch
 from rungwise.instances.causal_batch import CausalBatch
@@ -58,7 +59,6 @@ from rungwise.training.parallel import Group, distribute
 from rungwise.training.step import Step
 from rungwise.training.throughput import COUNTING_RULE, matmul_rate
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 _STEPS_TO_WARM_UP = {"cpu": 1, "cuda": 4}  # the first compiles
 _VOCABULARY_MULTIPLE = {"cpu": 1, "cuda": 64}
 _IGNORED = -100
@@ -106,7 +106,7 @@ class Competitor:
     step: Callable[[list[Any]], Tensor]
 
 
-def competitors_of(case: Case) -> tuple[str, ...]:
+def list_competitors(case: Case) -> tuple[str, ...]:
     return (OURS, *(BERT_PEERS if case.is_bert else GPT_PEERS))
 
 
@@ -167,7 +167,7 @@ def _ours(case: Case, setting: Setting, device: torch.device) -> Competitor:
             return [_packed_batch(rows.take(texts), case, device) for texts in bins]
         by_length = np.argsort(rows.lengths, kind="stable")
         bins = np.array_split(by_length, case.micro_batches)
-        return [_our_batch(rows.take(chosen), case, setting, device) for chosen in bins]
+        return [_our_batch(rows.take(part), case, setting, device) for part in bins]
 
     def run(parts: list[Batch[Tensor]]) -> Tensor:
         counts = torch.stack([objective.counts(part) for part in parts]).sum(0)
@@ -190,14 +190,14 @@ def _our_batch(rows: Rows, case: Case, setting: Setting, device: torch.device) -
         starts = (np.arange(B + 1) * (T - 1)).astype(np.int32)
         return CausalBatch(*stream, *(tensor(a, device) for a in (place * 0, place, starts)))
     full = not setting.compile and bool((rows.lengths == T).all())
-    used = int(rows.weights.sum(axis=1).max()) if case.ragged else case.masked_positions
+    slots = int(rows.weights.sum(axis=1).max()) if case.ragged else case.masked_positions
     return MaskedBatch(
         ids=tensor(rows.ids, device),
         segments=tensor(rows.segments, device),
         lengths=None if full else tensor(rows.lengths, device),
-        masked_positions=tensor(rows.positions[:, :used], device),
-        masked_ids=tensor(rows.targets[:, :used], device),
-        masked_weights=tensor(rows.weights[:, :used], device),
+        masked_positions=tensor(rows.positions[:, :slots], device),
+        masked_ids=tensor(rows.targets[:, :slots], device),
+        masked_weights=tensor(rows.weights[:, :slots], device),
         label=tensor(rows.label, device),
     )
 
@@ -244,7 +244,7 @@ def _peer(
 
     def micro_batches(rows: Rows) -> list[dict[str, Any]]:
         bins = np.array_split(np.arange(len(rows)), case.micro_batches)
-        return [inputs(rows.take(chosen), device) for chosen in bins]
+        return [inputs(rows.take(part), device) for part in bins]
 
     def step(parts: list[dict[str, Any]]) -> Tensor:
         total = torch.zeros((), device=device)
@@ -284,10 +284,10 @@ def _labels_everywhere(rows: Rows, device: torch.device) -> dict[str, Any]:
 
 
 def _labels_masked(rows: Rows, device: torch.device) -> dict[str, Any]:
-    used = int(rows.weights.sum(axis=1).max())
-    labels = np.where(rows.weights > 0, rows.targets, _IGNORED)[:, :used]
+    slots = int(rows.weights.sum(axis=1).max())
+    labels = np.where(rows.weights > 0, rows.targets, _IGNORED)[:, :slots]
     return _encoder_inputs(rows, device) | {
-        "positions_BM": tensor(rows.positions[:, :used], device),
+        "positions_BM": tensor(rows.positions[:, :slots], device),
         "labels_BM": tensor(labels, device),
     }
 
@@ -310,10 +310,10 @@ class Running:
         torch.set_num_threads(setting.threads)
         self.case, self.setting = case, setting
         self._competitor = build(name, case, setting)
-        drawn = [draw(case, seed) for seed in range(4)]
-        self._tokens = [rows.tokens for rows in drawn]
-        self._steps = [self._competitor.micro_batches(rows) for rows in drawn]
-        self._done = 0
+        batches = [draw(case, seed) for seed in range(4)]
+        self._tokens = [rows.tokens for rows in batches]
+        self._steps = [self._competitor.micro_batches(rows) for rows in batches]
+        self._number = 0
         self.first_loss = float(self._step())
         for _ in range(_STEPS_TO_WARM_UP[setting.device] - 1):
             self._step()
@@ -335,7 +335,7 @@ class Running:
         self._wait()
         began, tokens = clock(), 0
         for _ in range(steps):
-            tokens += self._tokens[self._done % len(self._tokens)]
+            tokens += self._tokens[self._number % len(self._tokens)]
             self._step()
         self._wait()
         seconds = clock() - began
@@ -347,8 +347,8 @@ class Running:
         return {"rate": matmul_rate(device, dtype, self.setting.clock())}
 
     def _step(self) -> Tensor:
-        parts = self._steps[self._done % len(self._steps)]
-        self._done += 1
+        parts = self._steps[self._number % len(self._steps)]
+        self._number += 1
         return self._competitor.step(parts)
 
     def _wait(self) -> None:
@@ -367,18 +367,18 @@ def serve() -> None:
     """Be a competitor: one JSON line in, one out, until there is no more."""
     running: Running | None = None
     for line in sys.stdin:
-        asked = json.loads(line)
-        match asked.pop("do"):
+        request = json.loads(line)
+        match request.pop("do"):
             case "start":
-                case = CASES[asked["cases"]][asked["case"]]
-                running = Running(asked["name"], case, Setting(**asked["setting"]))
+                case = CASES[request["cases"]][request["case"]]
+                running = Running(request["name"], case, Setting(**request["setting"]))
                 answer = running.facts()
             case "matmul":
                 assert running is not None
                 answer = running.matmul()
             case "measure":
                 assert running is not None
-                answer = running.measure(**asked)
+                answer = running.measure(**request)
             case unknown:
                 raise ValueError(unknown)
         print(json.dumps(answer), flush=True)
@@ -435,26 +435,24 @@ def compare(
     """All competitors of one case in turns: facts, every round, and the table's rows."""
     case = CASES[cases][number]
     workers: dict[str, Worker] = {}
-    missing = [name for name in competitors_of(case) if not installed(name)]
+    missing = [name for name in list_competitors(case) if not installed(name)]
     try:
-        for name in competitors_of(case):
+        for name in list_competitors(case):
             if name not in missing:
                 print(f"  {case.name}, {setting.precision}: starting {name}", file=sys.stderr)
                 workers[name] = Worker(name, cases, number, setting)
         names = list(workers)
         measured: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
         products: list[float] = []
-        for turn in range(rounds):
-            products.append(workers[OURS].ask(do="matmul")["rate"])
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
-                measured[name].append(workers[name].ask(do="measure", for_seconds=for_seconds))
+        for turn, name in take_turns(names, rounds):
+            if len(products) == turn:
+                products.append(workers[OURS].ask(do="matmul")["rate"])
+            measured[name].append(workers[name].ask(do="measure", for_seconds=for_seconds))
     finally:
         for worker in workers.values():
             worker.close()
     rates = {
-        name: [found["tokens"] / found["seconds"] for found in rounds_]
-        for name, rounds_ in measured.items()
+        name: [run["tokens"] / run["seconds"] for run in runs] for name, runs in measured.items()
     }
     length = draw(case, 0).seen if case.packed else case.sequence_length
     flops = case.model.flops_per_token(case.vocab_size, length, case.objective, 0.15 * length)
@@ -469,28 +467,24 @@ def compare(
         "not_installed": missing,
         "tokens_per_second": {name: median(values) for name, values in rates.items()},
         "mfu": {name: median(values) * flops / median(products) for name, values in rates.items()},
-        "ratios": {
-            name: median(a / b for a, b in zip(rates[OURS], rates[name], strict=True))
-            for name in names
-            if name != OURS
-        },
+        "ratios": {name: median_ratio(rates[OURS], rates[name]) for name in names if name != OURS},
     }
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(result: dict[str, Any]) -> list[str]:
     """The result of one case as text."""
-    setting = found["setting"]
-    head = f"{found['case']}, {setting['precision']}, {found['rows_a_step']} rows a step"
+    setting = result["setting"]
+    head = f"{result['case']}, {setting['precision']}, {result['rows_a_step']} rows a step"
     text = [head]
-    for name, rate in found["tokens_per_second"].items():
-        ratio = found["ratios"].get(name)
+    for name, rate in result["tokens_per_second"].items():
+        ratio = result["ratios"].get(name)
         beside = "" if ratio is None else f"ours is {ratio:.2f} x"
-        memory = max(turn["peak_bytes"] for turn in found["measured"][name]) / 2**20
+        memory = max(turn["peak_bytes"] for turn in result["measured"][name]) / 2**20
         text.append(
-            f"  {name:<32}{rate:>12,.0f} tokens/s  MFU {found['mfu'][name]:6.1%}  "
+            f"  {name:<32}{rate:>12,.0f} tokens/s  MFU {result['mfu'][name]:6.1%}  "
             f"{memory:>8,.0f} MiB  {beside}"
         )
-    text += [f"  {name:<32}not installed" for name in found["not_installed"]]
+    text += [f"  {name:<32}not installed" for name in result["not_installed"]]
     return text
 
 
@@ -505,28 +499,30 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of the name of a case")
     parser.add_argument("--output", type=Path, help="a JSON file for every measurement")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.serve:
+    options = parser.parse_args()
+    if options.serve:
         serve()
         return 0
-    on_gpu = chosen.device == "cuda"
+    on_gpu = options.device == "cuda"
     if on_gpu and not torch.cuda.is_available():
         parser.error("there is no GPU here")
     setting = Setting(
-        device=chosen.device,
-        precision=chosen.precision or ("bfloat16" if on_gpu else "float32"),
-        compile=on_gpu if chosen.compile is None else chosen.compile,
-        threads=chosen.threads,
+        device=options.device,
+        precision=options.precision or ("bfloat16" if on_gpu else "float32"),
+        compile=on_gpu if options.compile is None else options.compile,
+        threads=options.threads,
     )
     print(f"PyTorch {torch.__version__}; {setting}")
     print(f"operations: {COUNTING_RULE}")
     results = []
-    for number, case in enumerate(CASES[chosen.device]):
-        if chosen.only in case.name:
-            results.append(compare(chosen.device, number, setting, chosen.rounds, chosen.seconds))
+    for number, case in enumerate(CASES[options.device]):
+        if options.only in case.name:
+            results.append(
+                compare(options.device, number, setting, options.rounds, options.seconds)
+            )
             print("\n" + "\n".join(lines(results[-1])), flush=True)
-    if chosen.output is not None:
-        chosen.output.write_text(json.dumps(results, indent=1) + "\n")
+    if options.output is not None:
+        options.output.write_text(json.dumps(results, indent=1) + "\n")
     return 0
 
 

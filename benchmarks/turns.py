@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import texts
+from benchmarks.common import median_ratio, run_alone, take_turns
 from benchmarks.measuring import Setup
 from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.document import read_documents
@@ -26,14 +25,6 @@ from rungwise.tokenizer import (
     train,
 )
 
-ONE_THREAD = {
-    "TOKENIZERS_PARALLELISM": "false",
-    "RAYON_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "ARROW_IO_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 Measured = dict[str, list[dict[str, Any]]]  # competitor: what each round gave
 Rates = dict[str, list[float]]  # competitor: the rate of each round
 
@@ -69,19 +60,17 @@ class Bench:
         One that needs a package which is not installed is left out, and that is said.
         """
         measured: Measured = {name: [] for name in competitors}
-        names = list(competitors)
-        for turn in range(rounds or self.rounds):
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
-                worker, arguments = competitors[name]
-                print(f"  {section}, round {turn + 1}: {name}", file=sys.stderr)
-                result = self.run(worker, **arguments)
-                if "missing" in result:
-                    print(f"  {name} is left out: no package {result['missing']}", file=sys.stderr)
-                    del measured[name]
-                    names.remove(name)
-                else:
-                    measured[name].append(result)
+        for turn, name in take_turns(list(competitors), rounds or self.rounds):
+            if name not in measured:
+                continue
+            worker, arguments = competitors[name]
+            print(f"  {section}, round {turn + 1}: {name}", file=sys.stderr)
+            result = self.run(worker, **arguments)
+            if "missing" in result:
+                print(f"  {name} is left out: no package {result['missing']}", file=sys.stderr)
+                del measured[name]
+            else:
+                measured[name].append(result)
         self.measured[section] = measured
         return measured
 
@@ -89,19 +78,10 @@ class Bench:
         """One measurement in a new process."""
         path = self.folder / "setup.json"
         self.setup.write(path, **arguments)
-        environment = os.environ | ONE_THREAD
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.instance_workers", worker, str(path)],
-            cwd=texts.REPOSITORY,
-            env=environment,
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-        )
-        return json.loads(done.stdout.strip().splitlines()[-1])
+        return run_alone("benchmarks.instance_workers", worker, str(path))
 
 
-def rates_of(measured: Measured, tokens: int = 0) -> Rates:
+def compute_rates(measured: Measured, tokens: int = 0) -> Rates:
     """Tokens a CPU second in each round; `tokens` is for competitors that do not count them."""
     return {
         name: [run.get("tokens", tokens) / run["seconds"] for run in rounds]
@@ -109,28 +89,28 @@ def rates_of(measured: Measured, tokens: int = 0) -> Rates:
     }
 
 
-def rate_of(rates: Rates, name: str) -> str:
+def format_rate(rates: Rates, name: str) -> str:
     """The median rate of one competitor in words."""
     return f"{median(rates[name]) / 1e6:.2f} M tokens/s"
 
 
-def ratio(rates: Rates, label: str, ours: str, theirs: str, unit: str = "M tokens/s") -> Row:
+def ratio(rates: Rates, label: str, ours: str, peer: str, unit: str = "M tokens/s") -> Row:
     """The median ratio of the rates of two competitors, round by round."""
-    if missing := [name for name in (ours, theirs) if name not in rates]:
+    if missing := [name for name in (ours, peer) if name not in rates]:
         return Row(label, "left out", f"{' and '.join(missing)} cannot run here")
     scale = 1e6 if unit == "M tokens/s" else 1.0
-    value = median(a / b for a, b in zip(rates[ours], rates[theirs], strict=True))
-    absolute = f"{median(rates[ours]) / scale:.3g} over {median(rates[theirs]) / scale:.3g} {unit}"
+    value = median_ratio(rates[ours], rates[peer])
+    absolute = f"{median(rates[ours]) / scale:.3g} over {median(rates[peer]) / scale:.3g} {unit}"
     return Row(label, f"{value:.2f}", absolute)
 
 
-def shards_of(bench: Bench, megabytes: float) -> int:
+def count_shards(bench: Bench, megabytes: float) -> int:
     """How many files of the repeated text hold about so much; it is written when first wanted."""
     folder = Path(bench.setup.repeated)
     if not folder.exists():
-        wanted = 20 if bench.quick else 1000
-        print(f"  writing {wanted} MB of text", file=sys.stderr)
-        texts.write_repeated(bench.base, folder, wanted)
+        megabytes_of_text = 20 if bench.quick else 1000
+        print(f"  writing {megabytes_of_text} MB of text", file=sys.stderr)
+        texts.write_repeated(bench.base, folder, megabytes_of_text)
     rows = json.loads((folder / "artifact.json").read_text())["summary"]["files"]
     passed = np.cumsum([row["bytes"] for row in rows])
     return int(np.searchsorted(passed, megabytes * 1e6)) + 1

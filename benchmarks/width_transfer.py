@@ -34,7 +34,7 @@ MIDDLE = {"adamw": 8e-3, "muon": 3.2e-2}  # of the grid of rates
 CONFIGS = {"adamw": OptimizerConfig, "muon": MuonConfig}
 
 
-def loss_of(
+def measure_loss(
     ids: torch.Tensor,
     V: int,
     width: int,
@@ -84,24 +84,27 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--optimizers", default="adamw,muon")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    characters = asked.text.read_bytes()
-    known = {character: number for number, character in enumerate(sorted(set(characters)))}
-    ids = torch.tensor([known[character] for character in characters])
-    for kind in asked.optimizers.split(","):
+    characters = options.text.read_bytes()
+    numbers = {character: number for number, character in enumerate(sorted(set(characters)))}
+    ids = torch.tensor([numbers[character] for character in characters])
+    V = len(numbers)
+    for kind in options.optimizers.split(","):
         rates = [MIDDLE[kind] * 2.0**power for power in range(-2, 3)]
         for ruled in (True, False):
             print(f"{kind}, {'with' if ruled else 'without'} base_width {WIDTHS[0]}")
             print("width  " + "  ".join(f"{rate:8.1e}" for rate in rates))
             for width in WIDTHS:
                 losses = [
-                    loss_of(ids, len(known), width, kind, rate, ruled, asked.steps, asked.seed)
+                    measure_loss(
+                        ids, len(numbers), width, kind, rate, ruled, options.steps, options.seed
+                    )
                     for rate in rates
                 ]
                 best = min(losses)
-                shown = (f"{loss:7.3f}{'*' if loss == best else ' '}" for loss in losses)
-                print(f"{width:5d}  " + "  ".join(shown), flush=True)
+                cells = (f"{loss:7.3f}{'*' if loss == best else ' '}" for loss in losses)
+                print(f"{width:5d}  " + "  ".join(cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -36,6 +34,7 @@ from rich.table import Table
 from scipy import stats
 
 from benchmarks import texts
+from benchmarks.common import add_results, median_ratio, run_alone, take_turns
 from rungwise.corpus.document import read_documents
 from rungwise.models.fitting import Stretch, Weights
 from rungwise.models.word_vectors.glove import GloveConfig
@@ -46,7 +45,6 @@ from rungwise.pretraining.asynchronous import cut
 from rungwise.pretraining.rounds import run_threads
 from rungwise.tokens.text import TokenisedText
 
-RESULTS = Path(__file__).parent / "results"
 MINIMUM, EPOCHS, RATES = 5, 5, (0.025, 0.0001)
 SPEED = {f"{name}, {n}": (name, n) for n in (1, 2) for name in ("rungwise", "gensim")}
 QUALITY: dict[str, dict[str, Any]] = {
@@ -74,22 +72,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if data is None:
         print("no real data: set RUNGWISE_DATA to the folder of corpora", file=sys.stderr)
         return 2
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="rungwise-vectors-") as folder:
         file = Path(folder) / "sentences.txt"
         write_sentences(data, Path(folder), file)
         if "speed" in options.only:
             short = file.with_name("short.txt")
             short.write_text("".join(file.open().readlines()[:100_000]))
-            found["speed"] = take_turns(short, options.rounds)
+            results["speed"] = compare_speed(short, options.rounds)
         seeds = [int(seed) for seed in options.seeds.split(",")]
         at = {"wordsim": str(data / "wordsim")}
         if "quality" in options.only:
-            found["quality"] = both(file, seeds, "skip-gram, negative", at)
+            results["quality"] = both(file, seeds, "skip-gram, negative", at)
         if "variants" in options.only:
-            found["variants"] = variants(file, seeds, at)
-    write(found)
-    show(found)
+            results["variants"] = variants(file, seeds, at)
+    versions = {name: version(name) for name in ("numba", "gensim")}
+    add_results("word-vectors", {"python": platform.python_version(), **versions}, results)
+    show(results)
     return 0
 
 
@@ -276,29 +275,16 @@ def scores(words: list[str], vectors: NDArray[np.float32], folder: Path) -> dict
 def run(what: str, file: Path, /, **given: Any) -> dict[str, Any]:
     """One measurement in a process of its own."""
     print(f"  {what} {given}", file=sys.stderr)
-    command = [sys.executable, "-m", "benchmarks.word_vectors", "--worker", what]
-    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, json.dumps(given), str(file)],
-        cwd=texts.REPOSITORY,
-        env=os.environ | one,
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+    arguments = ("--worker", what, json.dumps(given), str(file))
+    return run_alone("benchmarks.word_vectors", *arguments)
 
 
-def take_turns(file: Path, rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """Every competitor once a round, and in every round another one first."""
-    names = list(SPEED)
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for turn in range(rounds):
-        first = turn % len(names)
-        for each in names[first:] + names[:first]:
-            name, threads = SPEED[each]
-            found[each].append(run("speed", file, name=name, threads=threads))
-    return found
+def compare_speed(file: Path, rounds: int) -> dict[str, list[dict[str, Any]]]:
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in SPEED}
+    for _, each in take_turns(list(SPEED), rounds):
+        name, threads = SPEED[each]
+        runs[each].append(run("speed", file, name=name, threads=threads))
+    return runs
 
 
 def both(file: Path, seeds: list[int], label: str, at: dict[str, Any]) -> dict[str, Any]:
@@ -325,21 +311,6 @@ def variants(file: Path, seeds: list[int], at: dict[str, Any]) -> dict[str, Any]
     return found
 
 
-def write(found: dict[str, Any]) -> None:
-    """Into today's file; what was not run stays as it was."""
-    import gensim
-    import numba
-
-    path = RESULTS / f"{date.today()}-word-vectors.json"
-    before = json.loads(path.read_text())["found"] if path.exists() else {}
-    made_by = {
-        "python": platform.python_version(),
-        "numba": numba.__version__,
-        "gensim": gensim.__version__,
-    }
-    path.write_text(json.dumps({"made_by": made_by, "found": before | found}, indent=1) + "\n")
-
-
 def show(found: dict[str, Any]) -> None:
     console = Console(width=140)
     if speeds := found.get("speed"):
@@ -349,7 +320,7 @@ def show(found: dict[str, Any]) -> None:
             rates = [
                 [run["words"] / run["seconds"] / 1e6 for run in rows] for rows in (ours, theirs)
             ]
-            ratio = median(a / b for a, b in zip(*rates, strict=True))
+            ratio = median_ratio(*rates)
             wall = median(b["wall"] / a["wall"] for a, b in zip(ours, theirs, strict=True))
             table.add_row(
                 str(threads),

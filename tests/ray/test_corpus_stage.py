@@ -118,7 +118,7 @@ def test_same_bytes_however_it_is_spread(
     }
     expected = build(tmp_path / "expected", library, **keys)
     packs = (lambda items, _: [items]) if together else (lambda items, _: [[one] for one in items])
-    monkeypatch.setattr(stage, "packed", packs)
+    monkeypatch.setattr(stage, "pack_items", packs)
     monkeypatch.setattr(comparison, "choose_partitions", lambda moved_bytes: num_parts)
     assert build(tmp_path / "spread", library, **keys) == expected
     assert len(expected.files) >= 6

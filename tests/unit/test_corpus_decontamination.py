@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.range_task import RangeTask
@@ -165,15 +165,23 @@ def _hashes(texts: list[str], ngram: int) -> np.ndarray:
     return np.unique(decontamination._ngrams(texts, ngram)[0])
 
 
-def test_tests_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no text has 9 words; name other files or lower"):
-        hashed(tmp_path, 9, {"a.txt": SENTENCE.encode()})
-    with pytest.raises(DataError, match=r"cannot read .*a\.txt\.gz, of corpus\.decontaminate"):
-        hashed(tmp_path / "g", 9, {"a.txt.gz": b"no gzip"})
-    with pytest.raises(DataError, match=r"paths: .*a\.parquet is not UTF-8 at byte 4; expected"):
-        hashed(tmp_path / "p", 9, {"a.parquet": b"PAR1\x80" + SENTENCE.encode() * 9})
-    with pytest.raises(ConfigError, match=r"corpus\.decontaminate\.paths: no file matches"):
-        hashed(tmp_path / "nothing", 9, {})
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.txt": SENTENCE.encode()}, "no text has 9 words; name other files or lower"),
+        ({"a.txt.gz": b"no gzip"}, r"cannot read .*a\.txt\.gz, of corpus\.decontaminate"),
+        (
+            {"a.parquet": b"PAR1\x80" + SENTENCE.encode() * 9},
+            r"paths: .*a\.parquet is not UTF-8 at byte 4; expected",
+        ),
+        ({}, r"corpus\.decontaminate\.paths: no file matches"),
+    ],
+)
+def test_tests_that_cannot_be_read_are_named(
+    tmp_path: Path, files: dict[str, bytes], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        hashed(tmp_path / "tests", 9, files)
 
 
 def test_the_bytes_of_tests_are_part_of_what_a_corpus_is(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def digest(number: int) -> str:
     return f"{number:032x}"
 
 
-def found_marks(
+def marks_among(
     texts: list[str], config: NearDuplicateConfig = CONFIG, partitions: int = 1
 ) -> dict[str, str]:
     """Who is marked among `texts`, whose digests are their numbers."""
@@ -81,15 +82,20 @@ def pair(rng: random.Random, wanted: float, length: int = 3000) -> tuple[str, st
     return text, "".join(other)
 
 
+def errors_of(config: NearDuplicateConfig, pairs: Iterable[tuple[str, str]]) -> list[float]:
+    """How far the estimated similarity of each pair is from the exact one."""
+    errors = []
+    for one, other in pairs:
+        low = low_bytes(sign_texts([one, other], config))
+        errors.append(float(estimate_similarity(low[0], low[1:])[0]) - jaccard(one, other))
+    return errors
+
+
 @pytest.mark.parametrize("permutations", [64, 128, 512])
 def test_a_similarity_is_estimated_without_bias(permutations: int) -> None:
     rng = random.Random(0)
     config = NearDuplicateConfig(permutations=permutations)
-    errors = []
-    for _ in range(300):
-        one, other = pair(rng, rng.random())
-        low = low_bytes(sign_texts([one, other], config))
-        errors.append(float(estimate_similarity(low[0], low[1:])[0]) - jaccard(one, other))
+    errors = errors_of(config, (pair(rng, rng.random()) for _ in range(300)))
     assert abs(np.mean(errors)) < 3 * np.std(errors) / len(errors) ** 0.5 + 0.002
     # At most sqrt(1/4 / P) for each, as of independent draws.
     assert np.sqrt(np.mean(np.square(errors))) < 1.1 * 0.5 / permutations**0.5
@@ -97,11 +103,7 @@ def test_a_similarity_is_estimated_without_bias(permutations: int) -> None:
 
 def test_short_texts_fill_their_signatures_without_bias() -> None:
     rng = random.Random(1)
-    errors = []
-    for _ in range(600):
-        one, other = pair(rng, rng.uniform(0.3, 1.0), length=70)
-        low = low_bytes(sign_texts([one, other], CONFIG))
-        errors.append(float(estimate_similarity(low[0], low[1:])[0]) - jaccard(one, other))
+    errors = errors_of(CONFIG, (pair(rng, rng.uniform(0.3, 1.0), length=70) for _ in range(600)))
     assert abs(np.mean(errors)) < 4 * np.std(errors) / len(errors) ** 0.5
 
 
@@ -160,7 +162,7 @@ def test_real_news_stories(real_data: Path) -> None:
     path = real_data / "corpora" / "en" / "reuters21578" / "reuters-000-018.txt.gz"
     stories = gzip.decompress(path.read_bytes()).decode().strip().split("\n\n")
     stories = [" ".join(story.split()) for story in stories if len(story) > 100][:5000]
-    marked = {int(one, 16): int(kept, 16) for one, kept in found_marks(stories).items()}
+    marked = {int(one, 16): int(kept, 16) for one, kept in marks_among(stories).items()}
     assert len(marked) > 30
     exact = {one: jaccard(stories[one], stories[kept]) for one, kept in marked.items()}
     assert not [one for one, value in exact.items() if value < 0.5]
@@ -172,17 +174,12 @@ def test_real_news_stories(real_data: Path) -> None:
 
 def test_the_smallest_digest_of_a_cluster_is_kept() -> None:
     rng = random.Random(3)
-    first, _ = pair(rng, 0)
-    second, _ = pair(rng, 0)
+    first, second = (pair(rng, 0)[0] for _ in range(2))
     texts = [first, second, first + " x", second + " y", first.upper() + " zz"]
-    assert found_marks(texts) == {digest(2): digest(0), digest(3): digest(1), digest(4): digest(0)}
-
-
-def test_chinese_texts_need_no_blanks() -> None:
-    rng = random.Random(4)
-    text = "".join(chr(0x4E00 + rng.randrange(3000)) for _ in range(800))
-    other = "".join(chr(0x4E00 + rng.randrange(3000)) for _ in range(800))
-    assert found_marks([text, other, text[:-30]]) == {digest(2): digest(0)}
+    assert marks_among(texts) == {digest(2): digest(0), digest(3): digest(1), digest(4): digest(0)}
+    # Chinese needs no blanks.
+    first, second = ("".join(chr(0x4E00 + rng.randrange(3000)) for _ in range(800)) for _ in "ab")
+    assert marks_among([first, second, first[:-30]]) == {digest(2): digest(0)}
 
 
 @given(seed=st.integers(0, 10**6), partitions=st.integers(1, 7))
@@ -191,8 +188,8 @@ def test_marks_are_the_same_in_any_order_and_number_of_parts(seed: int, partitio
     texts = []
     for _ in range(4):
         texts += pair(rng, rng.choice((0.7, 0.85, 0.95)), length=400)
-    expected = found_marks(texts)
-    assert found_marks(texts, partitions=partitions) == expected
+    expected = marks_among(texts)
+    assert marks_among(texts, partitions=partitions) == expected
     signed = sign_texts(texts, CONFIG)
     order = rng.sample(range(len(texts)), len(texts))
     assert (sign_texts([texts[at] for at in order], CONFIG) == signed[order]).all()

@@ -132,11 +132,6 @@ def test_abstracts_that_use_ascii_stops_come_apart(real_data: Path) -> None:
     assert not [one for one in sentences if one[0] in "，、；：。"]
 
 
-@pytest.mark.parametrize("blank", ["", " ", "\n \n\t"])
-def test_nothing_has_no_sentences(blank: str) -> None:
-    assert segment(blank) == []
-
-
 WORDS = (
     "Dr. A. no The U.S. ... ?! ( ) 3.14 1. e.g. etc. end. [1] Jan. "
     "\u201c \u201d \u3002 \uff1f \u4f60 \u00e9 \u2026 \uff0e \uff0c \u2026\u2026 \u4f60.\u4f60"
@@ -151,6 +146,11 @@ def test_nothing_but_white_space_is_lost(text: str) -> None:
     assert all(sentence == sentence.strip() and sentence for sentence in sentences)
     assert all("\n" not in sentence for sentence in sentences)
     assert segment(text) == sentences
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n \n\t"])
+def test_nothing_has_no_sentences(blank: str) -> None:
+    assert segment(blank) == []
 
 
 def _printed(tokens: str) -> str:
