@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import math
+import platform
 import sys
 import tempfile
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """How long `make quickstart` takes and how much memory, cold and when everything is cached.
 
-    python -m benchmarks.quickstart            prints a table and writes benchmarks/results/
+    python benchmarks/quickstart.py            prints a table and writes benchmarks/results/
 
 Installation is not counted. Memory is the largest sum of the proportional set sizes (PSS) of all
 processes that the run starts, read once a second; shared pages count once.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import subprocess
 import sys
@@ -20,10 +21,10 @@ from typing import Any
 
 import psutil
 
-from benchmarks.common import REPOSITORY, print_rows, write_results
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = "workflows/configs/quickstart.yaml"
 READ = ("pretrain", "evaluate/libraries", "report")  # the stages whose records have the numbers
 
@@ -87,8 +88,11 @@ def main() -> int:
         "accuracy": {k: v["estimates"]["accuracy"] for k, v in evaluation["variants"].items()},
         "differences": evaluation["differences"],
     }
-    write_results("quickstart", result)
-    rows = [
+    folder = REPOSITORY / "benchmarks" / "results"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{result['date']}-quickstart.json").write_text(json.dumps(result, indent=1) + "\n")
+    print("\nquickstart")
+    for label, value in (
         ("everything built", f"{cold:.0f} s"),
         ("everything cached", f"{cached:.1f} s"),
         ("cold over cached", f"{cold / cached:.0f}"),
@@ -98,8 +102,8 @@ def main() -> int:
             "MLM loss under unigram entropy",
             f"{result['unigram_entropy'] - result['validation_mlm_loss']:.2f} nats",
         ),
-    ]
-    print_rows("quickstart", rows)
+    ):
+        print(f"  {label:<32}{value}")
     return 0
 
 

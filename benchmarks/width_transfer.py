@@ -97,9 +97,7 @@ def main() -> None:
             print("width  " + "  ".join(f"{rate:8.1e}" for rate in rates))
             for width in WIDTHS:
                 losses = [
-                    measure_loss(
-                        ids, len(numbers), width, kind, rate, ruled, options.steps, options.seed
-                    )
+                    measure_loss(ids, V, width, kind, rate, ruled, options.steps, options.seed)
                     for rate in rates
                 ]
                 best = min(losses)

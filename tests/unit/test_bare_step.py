@@ -55,7 +55,7 @@ small = training_step.Case(
     "small", case.model.model_copy(update={"hidden_size": 16, "intermediate_size": 32}), 40, 16, 2
 )
 found = [training_step.Running(name, small, setting).measure(steps=1)["tokens"]
-         for name in training_step.competitors_of(small) if training_step.installed(name)]
+         for name in training_step.list_competitors(small) if training_step.installed(name)]
 print(json.dumps({"tokens": found, "transformers": training_step.installed("transformers")}))
 """
 
@@ -72,7 +72,7 @@ def test_all_competitors_start_at_the_same_loss_and_count_the_same_tokens(case: 
     """Random weights of the same spread: each near the logarithm of the number of classes."""
     tokens = set()
     losses = []
-    for name in training_step.competitors_of(case):
+    for name in training_step.list_competitors(case):
         running = training_step.Running(name, case, CPU)
         tokens.add(running.facts()["tokens_per_step"])
         losses.append(running.first_loss)
