@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pytest
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.stages.artifact import Artifact
@@ -37,15 +36,13 @@ from rungwise.evaluation.statistics import (
 )
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report import style
-from rungwise.report.plots import sweeps as sweep_plots
-from rungwise.report.sections.variants import VariantSweep
 from rungwise.serving.registry import RegisterSummary
 from rungwise.sweep.record import Epoch, ScoredTrial, SweepSummary, Trial
 from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind, TaskInfo, TaskSummary
 from tests.report_pages import facts_of
 
+RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-2}
 METRICS = {
     "classification": ("accuracy", "macro_f1", "f1", "matthews"),
     "multilabel": ("micro_f1", "macro_f1", "exact_match"),
@@ -166,7 +163,7 @@ class Experiment:
         fields = trials[1].model_dump(exclude={"score", "loss"})
         return self.add(
             Title("sweep", task=task, variant=variant),
-            {"sweep": {"seed": 0, "trials": 3}},
+            {"sweep": {"space": {"finetune.learning_rate": RATES}, "scheduler": {"kind": "none"}}},
             SweepSummary(
                 trials=(*trials, Trial.model_validate(fields | broken)),
                 best=trials[0],
@@ -346,21 +343,6 @@ def _wider(first: Sequence[float], second: Sequence[float]) -> Difference:
     half = 1.3 * (gap.high - gap.low) / 2 + 0.005
     low, high = gap.mean - half, gap.mean + half
     return Difference(gap.mean, low, high, 0.2 if low < 0 < high else 0.0004)
-
-
-def stub_sweep_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plots of sweeps are tested where they are made; here each is a picture of two colours."""
-
-    def picture(sweeps: Sequence[VariantSweep]) -> bytes:
-        drawn = style.new_figure(style.WIDE)
-        axes = drawn.subplots()
-        names = [f"{sweep.task}/{sweep.variant}" for sweep in sweeps]
-        axes.bar(names, [sweep.summary.best.score for sweep in sweeps])
-        return style.png(drawn)
-
-    for name in ("draw_parallel", "draw_curves"):
-        monkeypatch.setattr(sweep_plots, name, picture)
-    monkeypatch.setattr(sweep_plots, "draw_schedules", lambda sweeps: None)
 
 
 def quickstart(before: dict[str, Artifact], gap: float = 0.1) -> dict[str, Artifact]:

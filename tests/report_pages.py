@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from tokenizers import Tokenizer
 
 from rungwise.core.configuration.canonical import fingerprint
@@ -351,6 +352,26 @@ def built(
     return {
         name: artifacts.finish(one.folder, one.record, {}) for name, one in recorder.made.items()
     }
+
+
+def check_self_contained(page: Page) -> None:
+    """A page loads nothing from anywhere, runs nothing, and its links lead within it."""
+    assert page.loads
+    assert all(load.startswith("data:") for load in page.loads)
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    assert not {"script", "iframe"} & set(page.tags)
+    assert "url(" not in page.styles
+    assert "@import" not in page.styles
+
+
+def check_pictures(summary: ReportSummary, folder: Path) -> list[str]:
+    """The names of a page's pictures, which are large and not blank."""
+    names = [name for name in summary.show if name.endswith(".png")]
+    for name in names:
+        with Image.open(folder / name) as picture:
+            assert picture.width >= 800
+            assert len(picture.convert("RGB").getcolors(1 << 24)) > 10, f"{name} is blank"
+    return names
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:

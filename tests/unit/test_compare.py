@@ -66,6 +66,20 @@ ONE = {
 Setting = dict[str, Any]
 
 
+def summarise(
+    info: TaskInfo, counts: tuple[int, int, int], **baselines: dict[str, float]
+) -> TaskSummary:
+    train, validation, test = counts
+    return TaskSummary(
+        info=info,
+        examples=ExampleCounts(train=train, validation=validation, test=test),
+        baselines=baselines,
+        overlap={},
+        irregular={},
+        headline="task",
+    )
+
+
 def compared(
     folder: Path,
     known: TaskSummary,
@@ -110,13 +124,10 @@ def test_what_is_reported_is_what_the_predictions_give(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", LocalRay())
     labels = ("a", "b", "c")
-    known = TaskSummary(
-        info=TaskInfo("classification", labels, False, "accuracy"),
-        examples=ExampleCounts(train=40, validation=20, test=30),
-        baselines={"majority": {"accuracy": 1 / 3}},
-        overlap={},
-        irregular={},
-        headline="task",
+    known = summarise(
+        TaskInfo("classification", labels, False, "accuracy"),
+        (40, 20, 30),
+        majority={"accuracy": 1 / 3},
     )
     windows = {"sequence_length": 6, "windows": True, "stride": 2, "class_weights": "balanced"}
     second = {"learning_rate": 0.01, "epochs": 3, "best_epoch": True, "batch_size": 8, **windows}
@@ -179,14 +190,7 @@ def test_a_correlation_is_told_as_the_page_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", LocalRay())
-    known = TaskSummary(
-        info=TaskInfo("regression", (), False, "spearman"),
-        examples=ExampleCounts(train=16, validation=8, test=12),
-        baselines={},
-        overlap={},
-        irregular={},
-        headline="task",
-    )
+    known = summarise(TaskInfo("regression", (), False, "spearman"), (16, 8, 12))
     settings = {"num_seeds": 2, "bootstrap_resamples": 100, "noise": [0.1]}
     summary, _, events = compared(tmp_path, known, float, {"first": ONE}, settings)
     mean = sum(row.test["spearman"] for row in summary.rows) / 2
@@ -203,14 +207,7 @@ def test_several_labels_and_noisy_copies_are_what_scikit_learn_scores(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", LocalRay())
     labels = ("a", "b", "c")
-    known = TaskSummary(
-        info=TaskInfo("multilabel", labels, False, "micro_f1"),
-        examples=ExampleCounts(train=40, validation=20, test=30),
-        baselines={},
-        overlap={},
-        irregular={},
-        headline="task",
-    )
+    known = summarise(TaskInfo("multilabel", labels, False, "micro_f1"), (40, 20, 30))
     sets = ((), ("a",), ("a", "c"), ("b",))
     settings = {"num_seeds": 2, "bootstrap_resamples": 100, "noise": [0.1, 1]}
     summary, task, events = compared(

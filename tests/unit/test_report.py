@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from tokenizers import Tokenizer
 
 from rungwise.core.stages.artifact import Artifact
@@ -34,12 +33,14 @@ from rungwise.tokenizer import (
 )
 from rungwise.training.tensor_files import save_tensors
 from tests.conftest import write_shards
-from tests.report_experiments import Experiment, MadeTask, stub_sweep_plots
+from tests.report_experiments import Experiment, MadeTask
 from tests.report_pages import (
     Page,
     Source,
     built,
     changed_run,
+    check_pictures,
+    check_self_contained,
     corpus_summary,
     csv_rows,
     written_page,
@@ -95,11 +96,6 @@ def _compared(
     return made.made
 
 
-@pytest.fixture(autouse=True)
-def _plots_of_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    stub_sweep_plots(monkeypatch)
-
-
 def _shard(tokenizer: Any, count: int) -> shards.Shard:
     encoded = [tokenizer.encode(text, add_special_tokens=False).ids for text in SENTENCES]
     rows, a_lengths = [], []
@@ -122,9 +118,7 @@ def written(
     inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Page, ReportSummary, Path]:
     path = tmp_path_factory.mktemp("report")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        stub_sweep_plots(monkeypatch)
-        return *written_page(inputs, path), path
+    return *written_page(inputs, path), path
 
 
 @pytest.fixture(scope="module")
@@ -135,19 +129,10 @@ def opened(inputs: dict[str, Artifact]) -> tuple[InstanceReader, Tokenizer]:
     )
 
 
-def test_the_page_loads_nothing_from_anywhere(written: tuple[Page, ReportSummary, Path]) -> None:
-    page = written[0]
-    assert page.loads
-    assert all(load.startswith("data:") for load in page.loads)
-    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
-    assert "script" not in page.tags
-    assert "iframe" not in page.tags
-    assert "url(" not in page.styles
-    assert "@import" not in page.styles
-
-
 def test_every_section_of_a_whole_workflow(written: tuple[Page, ReportSummary, Path]) -> None:
-    page, summary, _ = written
+    page, summary, path = written
+    check_self_contained(page)
+    assert len(check_pictures(summary, path)) == 8
     assert set(SECTIONS) <= page.ids
     assert summary.page == "report.html"
     assert summary.headline == ("rows: plain above other by +10.7 points [+9.2, +12.1], 3 seeds")
@@ -187,18 +172,6 @@ def test_text_of_documents_and_labels_is_escaped(
     assert EVIL in page.words
     assert "654,321" in page.words
     assert "corpus <done>" not in text
-
-
-def test_pictures_are_pictures(written: tuple[Page, ReportSummary, Path]) -> None:
-    _, summary, path = written
-    names = [name for name in summary.show if name.endswith(".png")]
-    assert len(names) == 8
-    for name in names:
-        with Image.open(path / name) as picture:
-            picture.verify()
-        with Image.open(path / name) as picture:
-            assert picture.width >= 800
-            assert len(picture.convert("RGB").getcolors(1 << 24)) > 10, f"{name} is blank"
 
 
 def test_tables_agree_with_the_records(

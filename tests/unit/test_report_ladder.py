@@ -6,12 +6,11 @@ import math
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ComparisonResult, measure_name
-from rungwise.evaluation.comparison.published import BLIMP_HUMAN, ORDERS, TABLES
+from rungwise.evaluation.comparison.published import BLIMP_HUMAN, ORDERS
 from rungwise.evaluation.statistics import Estimate
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.recipe import Recipe
@@ -23,7 +22,7 @@ from rungwise.report.writing import ReportSummary
 from tests import ladders
 from tests.ladders import EVIL, MODELS, NATS
 from tests.report_experiments import Experiment
-from tests.report_pages import Page, csv_rows
+from tests.report_pages import Page, check_pictures, check_self_contained, csv_rows
 
 MINUS = "\N{MINUS SIGN}"
 VERDICTS = {
@@ -82,10 +81,9 @@ def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]
 def test_the_page_loads_nothing_and_escapes_all(
     written: tuple[Page, ReportSummary, Path],
 ) -> None:
-    page, _, path = written
-    assert all(load.startswith("data:") for load in page.loads)
-    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
-    assert "script" not in page.tags
+    page, summary, path = written
+    check_self_contained(page)
+    assert {f"{name}.png" for name in PLOTS} <= set(check_pictures(summary, path))
     text = (path / "ladder.html").read_text("utf-8")
     assert EVIL not in text
     assert EVIL in page.words
@@ -139,16 +137,6 @@ def test_tables_are_those_of_the_page(written: tuple[Page, ReportSummary, Path])
     nearest = {row["number"]: row for row in csv_rows(path / "sentences.csv")}
     assert (nearest["1"]["nearest"], nearest["1"]["credit"]) == ("2", "1.0")
     assert (nearest["3"]["nearest"], nearest["3"]["credit"]) == ("2", "")
-
-
-def test_pictures_are_pictures(written: tuple[Page, ReportSummary, Path]) -> None:
-    _, summary, path = written
-    names = [name for name in summary.show if name.endswith(".png")]
-    assert {f"{name}.png" for name in PLOTS} <= set(names)
-    for name in names:
-        with Image.open(path / name) as picture:
-            assert picture.width >= 800
-            assert len(picture.convert("RGB").getcolors(1 << 24)) > 10, f"{name} is blank"
 
 
 def test_a_ladder_ends_with_its_page_which_reads_everything(tmp_path: Path) -> None:
@@ -210,11 +198,14 @@ def test_an_interval_that_ends_short_of_the_mean_is_drawn(
 
 
 def test_the_relative_column_is_the_published_one() -> None:
-    """SPEC T2: (new - old) / (100 - old)."""
-    printed = {"SQuAD": 24.9, "SNLI": 5.8, "SRL": 17.2, "Coref": 9.8, "NER": 21.0, "SST-5": 6.8}
+    """SPEC T2: (new - old) / (100 - old) of the printed scores. (For NER the printed absolute gain,
+    2.06, is not 92.22 - 90.15; it was taken from unrounded scores, and gives the same 21.)"""
+    printed = {"SQuAD": "24.9", "SNLI": "5.8", "SRL": "17.2", "Coref": "9.8", "NER": "21"}
+    printed["SST-5"] = "6.8"
     for row in rows.published_gains():
-        assert 100 * row["relative"] == pytest.approx(printed[row["task"]], abs=0.06)
-    assert TABLES["T2"].columns == tuple(printed)
+        digits = len(printed[row["task"]].partition(".")[2])
+        assert f"{100 * row['relative']:.{digits}f}" == printed.pop(row["task"])
+    assert not printed
 
 
 def test_published_pairs_and_orders_are_as_printed() -> None:

@@ -149,11 +149,8 @@ def encode_items(items: Sequence[Items]) -> bytes:
         "first": np.concatenate([np.zeros(0), *(each.numbers[:, 0] for each in items)]),
         "second": np.concatenate([np.zeros(0), *(each.numbers[:, 1] for each in items)]),
     }
-    table = pa.table(columns)
-    for number, name in enumerate(("suite", "part", "metric", "group")):
-        table = table.set_column(number, name, table[name].dictionary_encode())
     stream = io.BytesIO()
-    pq.write_table(table, stream, compression="zstd")
+    pq.write_table(pa.table(columns), stream, compression="zstd")
     return stream.getvalue()
 
 
