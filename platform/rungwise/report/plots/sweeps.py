@@ -34,7 +34,7 @@ from rungwise.report.sections.variants import VariantSweep
 _PANEL_INCHES = 3.7
 _ROW_INCHES = 3.4  # of a full-width panel
 _MOST_COLUMNS = 2
-_LAST = ("copied a better trial", "stopped early", "other trials", "winner")  # in a legend
+_LAST = ("stopped early",)  # in a legend
 _SHIFT = 0.012  # between lines through the same value
 
 
@@ -154,7 +154,7 @@ def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
         total = sum(s.summary.grid_epochs for s in task_sweeps)
         title = _title(task, f"{ran} of {total} epochs run")
         is_halving = any(halving_epochs(s.settings, s.summary.trials) for s in task_sweeps)
-        x = "epoch (dotted: where trials are comparison)" if is_halving else "epoch"
+        x = "epoch (dotted: where trials are compared)" if is_halving else "epoch"
         style.dress(axes, title, x, metric_axis(task_sweeps[0].summary.metric, "validation"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.add_legend_below(figure, panels, last=_LAST)
