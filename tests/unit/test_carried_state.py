@@ -28,7 +28,7 @@ from rungwise.models.families.recurrent import (
 )
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.pretraining.config import FitConfig
-from rungwise.pretraining.estimate import Measures, dry_run
+from rungwise.pretraining.estimate import Measures, estimate_run
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import kill_steps
 from rungwise.tokens.text import TokenisedText
@@ -355,9 +355,9 @@ def test_instances_left_out_are_named_and_epochs_counted_by_the_lanes(
     found = kill_steps(recurrent(), instances, 10 * steps)
     assert found == ("the second epoch", steps + 1, 2 * steps)
     measures = [Measures.of(instances)]
-    plan = dry_run(recurrent(), measures, ComputeConfig(), measure=lambda *done: None)
-    assert plan["phases"][0]["epochs"] == 20 / steps
-    assert plan["tokens_per_second"] > 0
+    plan = estimate_run(recurrent(), measures, ComputeConfig(), measure=lambda *done: None)
+    assert plan.phases[0].epochs == 20 / steps
+    assert plan.tokens_per_second
 
 
 def test_longer_instances_begin_every_lane_anew(tmp_path: Path) -> None:

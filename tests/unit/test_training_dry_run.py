@@ -12,7 +12,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.yaml_file import load
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
-from rungwise.pretraining.estimate import Measures, dry_run, memory_estimate
+from rungwise.pretraining.estimate import Measures, estimate_run, memory_estimate
 from rungwise.pretraining.initial import build_model
 from rungwise.training.config import GradientFit
 from rungwise.training.optimizer import build_optimizers
@@ -34,15 +34,15 @@ def test_bert_base_by_hand(base: tuple[GradientFit, Measures, Recipe]) -> None:
     """SPEC B1: 110,106,428 parameters; 545.4 MFLOP a token at length 128."""
     settings, measures, _ = base
     compute = ComputeConfig(num_workers=4, micro_batch_size=16, price_per_hour=8.0)
-    estimate = dry_run(settings, [measures], compute, tokens_per_second=1e6)
+    estimate = estimate_run(settings, [measures], compute, tokens_per_second=1e6)
     steps, size = settings.pretrain.steps, settings.pretrain.global_batch_size
-    assert estimate["parameters"] == 110_106_428
-    assert estimate["tokens"] == steps * size * 128
-    assert estimate["accumulation"] * 4 * 16 >= size > (estimate["accumulation"] - 1) * 4 * 16
-    assert estimate["flops_per_token"] == pytest.approx(545.4e6, rel=0.01)
-    assert estimate["seconds"] == pytest.approx(estimate["tokens"] / 1e6)
-    assert estimate["cost"] == pytest.approx(estimate["seconds"] / 3600 * 8)
-    assert estimate["phases"][0]["epochs"] is None
+    assert estimate.parameters == 110_106_428
+    assert estimate.training.tokens == steps * size * 128
+    assert estimate.accumulation * 4 * 16 >= size > (estimate.accumulation - 1) * 4 * 16
+    assert estimate.training.flops_per_token == pytest.approx(545.4e6, rel=0.01)
+    assert estimate.seconds == pytest.approx(estimate.training.tokens / 1e6)
+    assert estimate.cost == pytest.approx(estimate.seconds / 3600 * 8)
+    assert estimate.phases[0].epochs is None
 
 
 def test_the_papers_two_lengths_by_hand(
@@ -55,19 +55,19 @@ def test_the_papers_two_lengths_by_hand(
     long = Measures.planned(recipe.longer_instances, 30_522)
     assert (long.sequence_length, long.masked_per_row) == (512, pytest.approx(76.8))
     compute = ComputeConfig(num_workers=8, micro_batch_size=64)
-    estimate = dry_run(settings, [short, long], compute)
+    estimate = estimate_run(settings, [short, long], compute)
     tokens = [900_000 * 256 * 128, 100_000 * 256 * 512]
-    assert estimate["tokens"] == sum(tokens)
-    assert [phase["steps"] for phase in estimate["phases"]] == [900_000, 100_000]
-    assert [phase["micro_batch_size"] for phase in estimate["phases"]] == [32, 16]
+    assert estimate.training.tokens == sum(tokens)
+    assert [phase.steps for phase in estimate.phases] == [900_000, 100_000]
+    assert [phase.micro_batch_size for phase in estimate.phases] == [32, 16]
     by_hand = (545.4e6 * tokens[0] + 587.9e6 * tokens[1]) / sum(tokens)
-    assert estimate["flops_per_token"] == pytest.approx(by_hand, rel=0.01)
+    assert estimate.training.flops_per_token == pytest.approx(by_hand, rel=0.01)
 
 
 def test_nothing_is_guessed(base: tuple[GradientFit, Measures, Recipe]) -> None:
-    estimate = dry_run(base[0], [base[1]], ComputeConfig())
+    estimate = estimate_run(base[0], [base[1]], ComputeConfig())
     for unknown in ("tokens_per_second", "seconds", "cost"):
-        assert estimate[unknown] is None
+        assert getattr(estimate, unknown) is None
 
 
 def test_parts_and_recomputation_take_less_memory(
@@ -101,7 +101,7 @@ def test_the_estimate_of_memory_is_near_what_a_step_holds(tmp_path: Path, kind: 
     """Weights, gradients and moments, counted in the tensors themselves."""
     settings = config(kind)
     measures = Measures.of(make_instances(tmp_path, kind))
-    parameters = dry_run(settings, [measures], ComputeConfig())["parameters"]
+    parameters = estimate_run(settings, [measures], ComputeConfig()).parameters
     estimated = memory_estimate(settings, measures, ComputeConfig(), parameters, micro=0)
     model = build_model(settings, measures.vocab_size)
     optimizers = build_optimizers(model, settings.pretrain.optimizer)
@@ -119,14 +119,15 @@ def test_a_rate_is_measured_where_it_is_asked_for(tmp_path: Path, kind: str) -> 
     measures = Measures.of(make_instances(tmp_path, kind))
     compute = ComputeConfig(num_workers=2, micro_batch_size=4)
     told: list[tuple[int, int]] = []
-    estimate = dry_run(
+    estimate = estimate_run(
         config(kind), [measures], compute, measure=lambda *numbers: told.append(numbers)
     )
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert estimate["tokens_per_second"] > 0
-    assert "this machine" in estimate["tokens_per_second_is"]
-    assert estimate["seconds"] == pytest.approx(estimate["tokens"] / estimate["tokens_per_second"])
-    assert estimate["phases"][0]["epochs"] == pytest.approx(20 * 12 / measures.instances)
+    assert estimate.tokens_per_second
+    assert measures.instances
+    assert estimate.measured
+    assert estimate.seconds == pytest.approx(estimate.training.tokens / estimate.tokens_per_second)
+    assert estimate.phases[0].epochs == pytest.approx(20 * 12 / measures.instances)
 
 
 def test_the_command_prints_what_a_recipe_would_take(

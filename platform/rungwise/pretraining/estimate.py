@@ -1,6 +1,6 @@
 """Estimates what a run takes before anything is spent: size, steps, memory, time and cost.
 
-    dry_run(config, measures, compute) -> dict
+    estimate_run(config, measures, compute) -> Estimate
 
 All but the time follows from the config. The time follows from a known rate, or on request from one
 measured by training on a few micro-batches of random tokens on this machine, which predicts the
@@ -37,6 +37,8 @@ from rungwise.training.config import GradientConfig, GradientFit
 from rungwise.training.curriculum import rows_per_epoch, scale_micro_batch
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.optimizer import build_optimizers
+from rungwise.training.parallel import Group, distribute
+from rungwise.training.step import Step
 
 _MEASURED_BATCHES = 4  # the first one warms up
 _ENOUGH_SECONDS = 20.0  # of measuring; then no further batch is started
@@ -103,101 +105,120 @@ def training_cost(config: GradientFit, measures: Sequence[Measures]) -> Cost:
     return Cost(min(total, most), flops / total)
 
 
-def dry_run(
+@dataclass(frozen=True)
+class PhaseEstimate:
+    """The steps that read one set of instances. `epochs` is None before they are built."""
+
+    steps: int
+    sequence_length: int
+    micro_batch_size: int
+    tokens_a_step: float
+    tokens: float
+    epochs: float | None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run takes; None where nothing is known."""
+
+    parameters: int
+    workers: int
+    devices: str
+    parallel: str
+    global_batch_size: int
+    micro_batch_size: int
+    accumulation: int
+    phases: list[PhaseEstimate]
+    steps: int
+    training: Cost
+    memory_bytes_a_device: int
+    tokens_per_second: float | None
+    measured: bool  # on this machine, times the workers
+    seconds: float | None
+    cost: float | None
+
+
+def estimate_run(
     config: GradientFit,
     measures: Sequence[Measures],
     compute: ComputeConfig,
     tokens_per_second: float | None = None,
     measure: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
-    """Parameters, batch, devices, steps, tokens and memory; time and cost if known.
+) -> Estimate:
+    """Estimate parameters, batch, devices, steps, tokens and memory; time and cost if known.
 
     `measures` are of the instances, and of the longer ones if there are any. `tokens_per_second`
     is of the whole run. Without it, `measure` asks to measure this machine's rate, which is
     multiplied by the workers; it is called with the batches done and the batches in all. Raises
     ConfigError if model and objective do not fit.
     """
-    settings = config.pretrain
-    first = measures[0]
+    settings, first, price = config.pretrain, measures[0], compute.price_per_hour
     with torch.device("meta"):
-        model = config.model.build(first.vocab_size, config.objective)
-    parameters = parameter_count(model)
+        parameters = parameter_count(config.model.build(first.vocab_size, config.objective))
     parts = compute.parts_of_a_batch(compute.num_workers)
     largest = -(-settings.global_batch_size // parts)
     micro = min(compute.micro_batch_size, largest)
-    phases: list[dict[str, Any]] = []
+    phases: list[PhaseEstimate] = []
     for each, steps in zip(measures, _phase_steps(settings, len(measures)), strict=True):
         lengths = first.sequence_length, each.sequence_length
         rows = min(scale_micro_batch(compute.micro_batch_size, *lengths), largest)
-        phases.append(_phase(config, settings.global_batch_size, each, rows, steps))
-    cost = training_cost(config, measures)
-    rate, source = tokens_per_second, "given"
+        phases.append(_estimate_phase(config, each, rows, steps))
+    training = training_cost(config, measures)
+    rate = tokens_per_second
     if rate is None and measure:
-        source = "measured on this machine, times the workers"
-        rates: list[float] = []
+        seconds = 0.0
         for number, (each, phase) in enumerate(zip(measures, phases, strict=True)):
-            seconds_a_batch: list[float] = []
-            for seconds in _batches(config, each, compute, phase["micro_batch_size"]):
-                seconds_a_batch.append(seconds)
-                done = number * _MEASURED_BATCHES + len(seconds_a_batch)
-                measure(done, len(phases) * _MEASURED_BATCHES)
-                if sum(seconds_a_batch) > _ENOUGH_SECONDS:
+            samples: list[float] = []
+            for sample in _time_batches(config, each, compute, phase.micro_batch_size):
+                samples.append(sample)
+                count = number * _MEASURED_BATCHES + len(samples)
+                measure(count, len(phases) * _MEASURED_BATCHES)
+                if sum(samples) > _ENOUGH_SECONDS:
                     break
             # Measured rows are full; the rate counts the tokens they would have in the run.
-            tokens_a_batch = phase["micro_batch_size"] * each.tokens_per_row
-            best = min(seconds_a_batch[1:] or seconds_a_batch)
-            rates.append(compute.num_workers * tokens_a_batch / best)
-        times = [phase["tokens"] / rate for phase, rate in zip(phases, rates, strict=True)]
-        rate = sum(phase["tokens"] for phase in phases) / sum(times)
-    seconds = None if rate is None else cost.tokens / rate
-    if settings.max_seconds is not None:
-        seconds = settings.max_seconds if seconds is None else min(seconds, settings.max_seconds)
-    price = compute.price_per_hour
+            tokens_a_batch = phase.micro_batch_size * each.tokens_per_row
+            best = min(samples[1:] or samples)
+            seconds += phase.tokens * best / tokens_a_batch / compute.num_workers
+        rate = sum(phase.tokens for phase in phases) / seconds
+    limits = [settings.max_seconds, None if rate is None else training.tokens / rate]
+    seconds = min((limit for limit in limits if limit is not None), default=None)
     gpus, cpus = compute.gpus_per_worker, compute.cpus_per_worker
-    return {
-        "parameters": parameters,
-        "workers": compute.num_workers,
-        "devices": f"{compute.num_workers} x " + (f"{gpus:g} GPU" if gpus else f"{cpus:g} CPU"),
-        "parallel": compute.parallel if compute.num_workers > 1 else "one worker",
-        "global_batch_size": settings.global_batch_size,
-        "micro_batch_size": micro,
-        "accumulation": math.ceil(largest / micro) * parts // compute.num_workers,
-        "phases": phases,
-        "steps": settings.steps,
-        "tokens": cost.tokens,
-        "flops_per_token": cost.flops_per_token,
-        "total_flops": cost.flops,
-        "memory_bytes_a_device": max(
-            memory_estimate(config, each, compute, parameters, phase["micro_batch_size"])
+    return Estimate(
+        parameters=parameters,
+        workers=compute.num_workers,
+        devices=f"{compute.num_workers} x " + (f"{gpus:g} GPU" if gpus else f"{cpus:g} CPU"),
+        parallel=compute.parallel if compute.num_workers > 1 else "one worker",
+        global_batch_size=settings.global_batch_size,
+        micro_batch_size=micro,
+        accumulation=math.ceil(largest / micro) * parts // compute.num_workers,
+        phases=phases,
+        steps=settings.steps,
+        training=training,
+        memory_bytes_a_device=max(
+            memory_estimate(config, each, compute, parameters, phase.micro_batch_size)
             for each, phase in zip(measures, phases, strict=True)
         ),
-        "tokens_per_second": rate,
-        "tokens_per_second_is": source if rate is not None else None,
-        "seconds": seconds,
-        "cost": None if price is None or seconds is None else seconds / 3600 * price,
-    }
+        tokens_per_second=rate,
+        measured=tokens_per_second is None,
+        seconds=seconds,
+        cost=None if price is None or seconds is None else seconds / 3600 * price,
+    )
 
 
-def _phase(
-    config: GradientFit,
-    global_batch_size: int,
-    measures: Measures,
-    micro: int,
-    steps: int,
-) -> dict[str, Any]:
-    rows = steps * global_batch_size
-    epochs = None
+def _estimate_phase(
+    config: GradientFit, measures: Measures, micro: int, steps: int
+) -> PhaseEstimate:
+    size, epochs = config.pretrain.global_batch_size, None
     if measures.instances is not None:
-        epochs = rows / rows_per_epoch(config.model, measures.instances, global_batch_size)
-    return {
-        "steps": steps,
-        "sequence_length": measures.sequence_length,
-        "micro_batch_size": micro,
-        "tokens_a_step": global_batch_size * measures.tokens_per_row,
-        "tokens": rows * measures.tokens_per_row,
-        "epochs": epochs,
-        "flops_per_token": _flops_per_token(config, measures),
-    }
+        epochs = steps * size / rows_per_epoch(config.model, measures.instances, size)
+    return PhaseEstimate(
+        steps,
+        measures.sequence_length,
+        micro,
+        size * measures.tokens_per_row,
+        steps * size * measures.tokens_per_row,
+        epochs,
+    )
 
 
 def _phase_steps(settings: GradientConfig, phases: int) -> list[int]:
@@ -249,37 +270,32 @@ def memory_estimate(
     return int(fixed + activations + 3 * 4 * logits)
 
 
-def _batches(
+def _time_batches(
     config: GradientFit, measures: Measures, compute: ComputeConfig, micro: int
 ) -> Iterator[float]:
     """Yield the seconds per batch of one worker: forward, backward and optimizer step."""
-    device = torch.device(
-        "cuda" if compute.gpus_per_worker and torch.cuda.is_available() else "cpu"
-    )
-    settings = config.pretrain
+    on_gpu = compute.gpus_per_worker > 0 and torch.cuda.is_available()
+    group = Group(0, 1, torch.device("cuda" if on_gpu else "cpu"))
+    optimizer, objective = config.pretrain.optimizer, config.objective
     threads = torch.get_num_threads()
-    if device.type == "cpu":
+    if not on_gpu:
         torch.set_num_threads(max(1, int(compute.cpus_per_worker)))
     try:
-        model = config.model.build(measures.vocab_size, config.objective).to(device)
+        model = config.model.build(measures.vocab_size, objective)
+        exchange = distribute(model, group)
         recompute_activations(model, compute.recompute_activations)
-        objective = config.objective
-        bfloat16 = uses_bfloat16(settings.precision, device)
-        optimizers = build_optimizers(model, settings.optimizer, bfloat16)
-        batch = measures.kind.random_batch(micro, measures.vocab_size).to(device)
+        bfloat16 = uses_bfloat16(config.pretrain.precision, group.device)
+        optimizers = build_optimizers(model, optimizer, bfloat16)
+        step = Step(model, objective, exchange, optimizers, optimizer, group, bfloat16)
+        batch = measures.kind.random_batch(micro, measures.vocab_size).to(group.device)
         if isinstance(config.model, StatefulFamily):
             state_shape = cast(CarriesState, model).state_shape
-            state: Any = {"state": torch.zeros(micro, *state_shape, device=device)}
+            state: Any = {"state": torch.zeros(micro, *state_shape, device=group.device)}
             batch = replace(batch, **state)
         for _ in range(_MEASURED_BATCHES):
             began = time.perf_counter()
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bfloat16):
-                losses = objective(model, batch)
-            losses.loss().backward()
-            for optimizer in optimizers:
-                optimizer.step()
-            model.zero_grad(set_to_none=True)
-            if device.type == "cuda":
+            step([batch], objective.counts(batch), optimizer.learning_rate)
+            if on_gpu:
                 torch.cuda.synchronize()
             yield time.perf_counter() - began
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +12,9 @@ from rich.table import Table
 
 from rungwise.commands.arguments import Commands, add_recipe, add_verb, positive_number
 from rungwise.core.errors import UserError
+
+if TYPE_CHECKING:
+    from rungwise.pretraining.estimate import Estimate
 
 
 def add(commands: Commands) -> None:
@@ -32,9 +35,8 @@ def dry_run(options: argparse.Namespace) -> None:
     from rungwise.core.stages import artifact as artifacts
     from rungwise.pipeline.stages import pretrain_config, pretrain_stages
     from rungwise.pipeline.workflow import load_recipe, root_folder
-    from rungwise.pretraining import estimate
     from rungwise.pretraining.config import require_gradient
-    from rungwise.pretraining.estimate import Measures
+    from rungwise.pretraining.estimate import Measures, estimate_run
     from rungwise.training.curriculum import READ_BY_NAME
 
     recipe = load_recipe(options.config, options.overrides)
@@ -64,7 +66,7 @@ def dry_run(options: argparse.Namespace) -> None:
         def report(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        result = estimate.dry_run(
+        result = estimate_run(
             settings,
             measures,
             recipe.compute,
@@ -74,34 +76,35 @@ def dry_run(options: argparse.Namespace) -> None:
     _print_estimate(result, all(each.instances for each in measures), console)
 
 
-def _print_estimate(estimate: dict[str, Any], built: bool, console: Console) -> None:
+def _print_estimate(estimate: Estimate, built: bool, console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
-    factors = f"{estimate['micro_batch_size']} x {estimate['accumulation']} x {estimate['workers']}"
+    source = "measured on this machine, times the workers" if estimate.measured else "given"
+    factors = f"{estimate.micro_batch_size} x {estimate.accumulation} x {estimate.workers}"
     rows = {
-        "parameters": f"{estimate['parameters']:,}",
-        "devices": f"{estimate['devices']}, {estimate['parallel']}",
-        "batch": f"{estimate['global_batch_size']} = at most {factors} "
+        "parameters": f"{estimate.parameters:,}",
+        "devices": f"{estimate.devices}, {estimate.parallel}",
+        "batch": f"{estimate.global_batch_size} = at most {factors} "
         "(micro-batch x accumulation x workers)",
         "steps": ", then ".join(
-            f"{phase['steps']:,} of {phase['tokens_a_step']:,.0f} tokens "
-            f"(length {phase['sequence_length']})"
-            for phase in estimate["phases"]
+            f"{phase.steps:,} of {phase.tokens_a_step:,.0f} tokens "
+            f"(length {phase.sequence_length})"
+            for phase in estimate.phases
         ),
-        "tokens": f"{estimate['tokens']:,.0f}"
+        "tokens": f"{estimate.training.tokens:,.0f}"
         + ("" if built else " (instances are not built: rows count as full)"),
-        "epochs": ", then ".join(f"{phase['epochs']:.2f}" for phase in estimate["phases"])
+        "epochs": ", then ".join(f"{phase.epochs:.2f}" for phase in estimate.phases)
         if built
         else "not known before instances are built",
-        "operations": f"{estimate['total_flops']:.3g}, "
-        f"{estimate['flops_per_token'] / 1e6:.1f} MFLOP a token",
-        "memory": f"about {estimate['memory_bytes_a_device'] / 1e9:.2g} GB a device, by a formula",
+        "operations": f"{estimate.training.flops:.3g}, "
+        f"{estimate.training.flops_per_token / 1e6:.1f} MFLOP a token",
+        "memory": f"about {estimate.memory_bytes_a_device / 1e9:.2g} GB a device, by a formula",
         "speed": "not known: give --tokens-per-second or --measure"
-        if estimate["tokens_per_second"] is None
-        else f"{estimate['tokens_per_second']:,.0f} tokens/s, {estimate['tokens_per_second_is']}",
-        "time": "not known" if estimate["seconds"] is None else _duration(estimate["seconds"]),
+        if estimate.tokens_per_second is None
+        else f"{estimate.tokens_per_second:,.0f} tokens/s, {source}",
+        "time": "not known" if estimate.seconds is None else _duration(estimate.seconds),
         "cost": "not known: set compute.price_per_hour"
-        if estimate["cost"] is None
-        else f"{estimate['cost']:,.2f}, in the unit of compute.price_per_hour",
+        if estimate.cost is None
+        else f"{estimate.cost:,.2f}, in the unit of compute.price_per_hour",
     }
     for name, value in rows.items():
         table.add_row(name, value)
