@@ -80,10 +80,10 @@ class FilesTaskConfig(Config):
                     f"formats.{split}: expected files of {self.format.task_kind}, as format is, "
                     f"found {form.task_kind}"
                 )
-        known = selecting_metrics(self.format.task_kind)
-        if self.metric is not None and self.metric not in known:
+        names = selecting_metrics(self.format.task_kind)
+        if self.metric is not None and self.metric not in names:
             raise ValueError(
-                f"metric: expected one of {', '.join(known)} for {self.format.task_kind}, found "
+                f"metric: expected one of {', '.join(names)} for {self.format.task_kind}, found "
                 f"{self.metric!r}"
             )
         if self.draw not in (None, "natural") and self.format.task_kind != "classification":

@@ -96,25 +96,24 @@ def alike(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Examp
 def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
     """Yield the documents of examples of one kind; the ids say where they came from."""
     # For each context: where it first occurred, and the questions about it.
-    asked: dict[str, tuple[str, dict[str, None]]] = {}
+    contexts: dict[str, tuple[str, dict[str, None]]] = {}
     for example in examples:
         match example:
-            case Text(where, text, second):
-                yield RawDocument(where, _LABEL, ("\n".join(filter(None, (text, second))),))
+            case Text(where):
+                yield RawDocument(where, _LABEL, ("\n".join(filter(None, example.parts)),))
             case Tagged(where, words):
-                written = zip(blanks_before(words), words, strict=True)
-                text = "".join(itertools.chain.from_iterable(written))
+                pairs = zip(blanks_before(words), words, strict=True)
+                text = "".join(itertools.chain.from_iterable(pairs))
                 yield RawDocument(where, _LABEL, (text,), segmented=True)
-            case Question(where, _, question, context):
-                asked.setdefault(context, (where, {}))[1][question] = None
-            case ChoiceExample(where, context, question, options):
-                words = "\n".join(filter(None, (question, *options)))
-                asked.setdefault(context, (where, {}))[1][words] = None
+            case Question(where) | ChoiceExample(where):
+                options = example.options if isinstance(example, ChoiceExample) else ()
+                text = "\n".join(filter(None, (example.question, *options)))
+                contexts.setdefault(example.context, (where, {}))[1][text] = None
             case _:
                 assert_never(example)
     before = bool(examples) and isinstance(examples[0], Question)
-    for context, (where, several) in asked.items():
-        paragraphs = (*several, context) if before else (context, *several)
+    for context, (where, questions) in contexts.items():
+        paragraphs = (*questions, context) if before else (context, *questions)
         yield RawDocument(where, _LABEL, paragraphs)
 
 

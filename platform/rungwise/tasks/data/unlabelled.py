@@ -120,27 +120,21 @@ def _decoded(lines: Iterable[str], source: str) -> Iterator[str]:
 
 
 def _table(reader: Any, info: TaskInfo, source: str) -> Iterator[Example]:
-    header: list[str] | None = None
-    for row in _rows(reader, source):
-        where = f"{source}:{reader.line_num}"
-        if header is None:
-            header = [name.strip() for name in row]
-            continue
-        if not row:
-            continue
-        if len(row) != len(header):
-            raise DataError(
-                f"{where}: expected {len(header)} columns ({', '.join(header)}), found {len(row)}"
-            )
-        yield parse_example(dict(zip(header, row, strict=True)), info, where)
-
-
-def _rows(reader: Any, source: str) -> Iterator[list[str]]:
+    header: list[str] = []
     begins = 1
     try:
         for row in reader:
-            yield row
+            where = f"{source}:{reader.line_num}"
             begins = reader.line_num + 1
+            if not header:
+                header = [name.strip() for name in row]
+            elif row and len(row) != len(header):
+                raise DataError(
+                    f"{where}: expected {len(header)} columns ({', '.join(header)}), found "
+                    f"{len(row)}"
+                )
+            elif row:
+                yield parse_example(dict(zip(header, row, strict=True)), info, where)
     except csv.Error as error:
         raise DataError(
             f"{source}:{begins}: the quotes of this row do not match ({error}); mend the row, or "

@@ -123,7 +123,7 @@ class ChoiceFormat(RecordsFormat):
 
     def _target(self, row: dict[str, Any], options: Sequence[str], where: str) -> int:
         value = plain(row["columns.answer"])
-        known = [str(place + self.first) for place in range(len(options))]
+        values = [str(place + self.first) for place in range(len(options))]
         if "columns.names" in row:
             names = row["columns.names"]
             if not isinstance(names, list) or len(names) != len(options):
@@ -132,19 +132,19 @@ class ChoiceFormat(RecordsFormat):
                     f"{shown(names)}; mend the line, or change data.format.columns.names",
                     "their_names_of_options",
                 )
-            known = [plain(name) for name in names]
+            values = [plain(name) for name in names]
         elif self.answer == "letter":
-            known, value = list(string.ascii_uppercase[: len(options)]), value.upper()
+            values, value = list(string.ascii_uppercase[: len(options)]), value.upper()
         elif self.answer == "text":
-            known = [option.strip() for option in options]
-        if known.count(value) != 1:
+            values = [option.strip() for option in options]
+        if values.count(value) != 1:
             raise Damage(
-                f"{where}: expected one of {join_names(known)} as the answer, found {shown(value)}"
-                f"{suggest(value, known)}; mend the line (published test files may have no "
+                f"{where}: expected one of {join_names(values)} as the answer, found {shown(value)}"
+                f"{suggest(value, values)}; mend the line (published test files may have no "
                 "answers), or change data.format.answer or first",
                 "their_answer",
             )
-        return known.index(value)
+        return values.index(value)
 
 
 class DreamFormat(FormatConfig):
@@ -170,11 +170,11 @@ class DreamFormat(FormatConfig):
                     with self.skip_damage(counts):
                         where = f"{file.uri}, {id_}, question {place}"
                         match question:
-                            case {"question": str(asked), "choice": [*given], "answer": answer}:
+                            case {"question": str(text), "choice": [*choice], "answer": answer}:
                                 pass
                             case _:
                                 raise _not_dream(where, question)
-                        options = _options(given, where)
+                        options = _options(choice, where)
                         if answer not in options:
                             raise Damage(
                                 f"{where}: expected the answer among the options "
@@ -185,7 +185,7 @@ class DreamFormat(FormatConfig):
                         yield ChoiceExample(
                             f"{file.name}:{id_}:{place}",
                             context,
-                            words(asked, where, "the question"),
+                            words(text, where, "the question"),
                             options,
                             options.index(answer),
                         )
@@ -197,9 +197,9 @@ def _damaged(counts: Counter[str]) -> int:
 
 def _options(options: Any, where: str) -> tuple[str, ...]:
     if not isinstance(options, list) or len(options) < 2:
-        found = len(options) if isinstance(options, list) else shown(options)
+        number = len(options) if isinstance(options, list) else shown(options)
         raise Damage(
-            f"{where}: expected two options or more, found {found}; mend it, or change "
+            f"{where}: expected two options or more, found {number}; mend it, or change "
             "data.format.columns",
             "their_options",
         )

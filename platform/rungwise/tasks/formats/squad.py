@@ -54,63 +54,48 @@ class SquadFormat(FormatConfig):
         self, file: SourceFile, counts: Counter[str]
     ) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield (place, context, question with its answers) in SQuAD's form."""
-        if self.layout == "mrqa":
-            yield from self._of_mrqa(file, counts)
+        if self.layout == "squad":
+            data = read_json(file, self.encoding)
+            if not isinstance(data, dict):
+                raise _unexpected(file.uri, 'an object with "data"', data)
+            for place, article in _list_objects(data, "data", f"{file.uri}, "):
+                for where, paragraph in _list_objects(article, "paragraphs", f"{place}."):
+                    with self.skip_damage(counts):
+                        value = _value(paragraph, "context", where, str)
+                        context = words(value, where, "the context")
+                        for at, entry in _list_objects(paragraph, "qas", f"{where}."):
+                            yield at, context, entry
             return
-        if self.layout != "squad":
-            for line, record in read_objects(self, self.layout, file, counts):
-                where = f"{file.uri}:{line}"
-                with self.skip_damage(counts):
-                    context = words(record.get("context"), where, "the context")
-                    pairs = _value(record, "answers", where, dict)
-                    texts, starts = (
-                        _value(pairs, k, where, list) for k in ("text", "answer_start")
-                    )
-                    if len(texts) != len(starts):
-                        raise Damage(
-                            f"{where}: expected a start for each answer, found {len(texts)} texts "
-                            f"and {len(starts)} starts; mend the line",
-                            "an_answer_without_a_start",
-                        )
-                    answers = [
-                        {"text": text, "answer_start": start}
-                        for text, start in zip(texts, starts, strict=True)
-                    ]
-                    none = {"is_impossible": not answers}
-                    yield where, context, none | record | {"answers": answers}
-            return
-        data = read_json(file, self.encoding)
-        if not isinstance(data, dict):
-            raise _unexpected(file.uri, 'an object with "data"', data)
-        for place, article in _objects(data, "data", f"{file.uri}, "):
-            for where, paragraph in _objects(article, "paragraphs", f"{place}."):
-                with self.skip_damage(counts):
-                    context = words(_value(paragraph, "context", where, str), where, "the context")
-                    for asked, entry in _objects(paragraph, "qas", f"{where}."):
-                        yield asked, context, entry
-
-    def _of_mrqa(
-        self, file: SourceFile, counts: Counter[str]
-    ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        for line, record in read_objects(self, "json_lines", file, counts):
-            if "header" in record:
+        layout = "json_lines" if self.layout == "mrqa" else self.layout
+        for line, record in read_objects(self, layout, file, counts):
+            if self.layout == "mrqa" and "header" in record:
                 continue
             where = f"{file.uri}:{line}"
             with self.skip_damage(counts):
                 context = words(record.get("context"), where, "the context")
-                for asked, entry in _objects(record, "qas", f"{where}, "):
+                if self.layout != "mrqa":
+                    answers = _paired_answers(_value(record, "answers", where, dict), where)
+                    none = {"is_impossible": not answers}
+                    yield where, context, none | record | {"answers": answers}
+                    continue
+                for at, entry in _list_objects(record, "qas", f"{where}, "):
                     with self.skip_damage(counts):
                         answers = [
-                            {"text": answer.get("text"), "answer_start": _first(span)}
-                            for at, answer in _objects(entry, "detected_answers", f"{asked}.")
-                            for span in _value(answer, "char_spans", at, list)
+                            {
+                                "text": answer.get("text"),
+                                "answer_start": span[0]
+                                if isinstance(span, list) and span
+                                else None,
+                            }
+                            for place, answer in _list_objects(entry, "detected_answers", f"{at}.")
+                            for span in _value(answer, "char_spans", place, list)
                         ]
-                        yield asked, context, {**entry, "id": entry.get("qid"), "answers": answers}
+                        yield at, context, {**entry, "id": entry.get("qid"), "answers": answers}
 
     def _answers(
         self, entry: dict[str, Any], context: str, where: str, counts: Counter[str]
     ) -> Iterator[Answer]:
-        for place, answer in _objects(entry, "answers", f"{where}, "):
+        for place, answer in _list_objects(entry, "answers", f"{where}, "):
             with self.skip_damage(counts, "answers"):
                 text = words(_value(answer, "text", place, str), place, "the answer")
                 start = _value(answer, "answer_start", place, int)
@@ -125,11 +110,21 @@ class SquadFormat(FormatConfig):
                 yield Answer(text, start)
 
 
-def _first(span: Any) -> Any:
-    return span[0] if isinstance(span, list) and span else None
+def _paired_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    texts, starts = (_value(lists, key, where, list) for key in ("text", "answer_start"))
+    if len(texts) != len(starts):
+        raise Damage(
+            f"{where}: expected a start for each answer, found {len(texts)} texts and "
+            f"{len(starts)} starts; mend the line",
+            "an_answer_without_a_start",
+        )
+    pairs = zip(texts, starts, strict=True)
+    return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
-def _objects(record: dict[str, Any], key: str, before: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _list_objects(
+    record: dict[str, Any], key: str, before: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a list, each with its place, which begins with `before`."""
     for number, entry in enumerate(_value(record, key, before.rstrip(" ,."), list)):
         place = f"{before}{key}[{number}]"
