@@ -130,7 +130,7 @@ def _stretches(
     share: _Share, family: ReadingFamily, artifact: Artifact
 ) -> Iterator[tuple[Stretch, float, float]]:
     """Yield what a share has of each file, with the fraction of the share before and after it."""
-    files = TokensSummary.of(artifact).files_of(share.split)
+    files = TokensSummary.of(artifact).split_files(share.split)
     total = sum(row.tokens for row in files)
     low, high = (number * total // share.parts for number in (share.number, share.number + 1))
     tokens = documents = 0  # of the files before

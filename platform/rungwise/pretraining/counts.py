@@ -87,7 +87,7 @@ def pretrain_by_counts(
 def split_texts(artifact: Artifact, split: str) -> Iterator[tuple[TokensRow, TokenisedText]]:
     """Yield the files of a split with their text, whose documents know their numbers."""
     first_document = 0
-    for row in TokensSummary.of(artifact).files_of(split):
+    for row in TokensSummary.of(artifact).split_files(split):
         yield row, read_text(artifact, row.file, first_document)
         first_document += row.documents
 
@@ -113,7 +113,7 @@ def count_split(
 
     quiet_ray_data()
     tokens = TokensSummary.of(artifact)
-    files = tokens.files_of("train")
+    files = tokens.split_files("train")
     numbers = itertools.accumulate((row.documents for row in files), initial=0)
     items = [
         {"file": row.file, "first_document": number}

@@ -6,7 +6,7 @@ others stay whole.
 
 - Before an ASCII blank: a border for BERT's, GPT-2's, SentencePiece's and all pre-tokenizers
   trained here; nothing composes with it. GPT-2's expression takes ` ?\\p{L}+` and runs of white
-  space up to the last one, so there only if no white space follows; else not `safe_before`.
+  space up to the last one, so there only if no white space follows; else not `is_safe_before`.
 - On both sides of ASCII punctuation before an ASCII byte, where punctuation always stands alone.
   (Before another byte it may be the base of a composed letter, as in `=` + U+0338.)
 - Between ASCII letters, digits and punctuation for GPT-2's expression, except after an apostrophe
@@ -64,14 +64,14 @@ class Rules:
     blank_is_text: bool = True
     lowercase: bool = False
 
-    def prepared(self, data: Bytes) -> Bytes:
+    def normalize(self, data: Bytes) -> Bytes:
         """Lower-case `data` if that changes no token, so that more pieces are equal."""
         if not self.lowercase:
             return data
         capital = (data - ord("A")) < _LETTERS  # bytes below "A" wrap round to large ones
         return np.bitwise_or(data, capital * _CASE_BIT, dtype=np.uint8)
 
-    def cuts(self, data: Bytes) -> Flags:
+    def find_cuts(self, data: Bytes) -> Flags:
         """Return True at each byte of UTF-8 `data` where a piece may begin."""
         classes = np.take(_CLASSES, data)
         flags = classes == _BLANK
@@ -91,7 +91,7 @@ class Rules:
             _cut_han(data, flags)
         return flags
 
-    def safe_before(self, piece: str) -> bool:
+    def is_safe_before(self, piece: str) -> bool:
         """Whether the cut before `piece` is a border; if not, the text must stay whole."""
         return not (
             self.punctuation == "classes"
@@ -129,11 +129,11 @@ def find_rules(tokenizer: Tokenizer) -> Rules | None:
     data = json.loads(shell.to_str())
     parts = _parts(data["normalizer"], "normalizers")
     kinds = {part["type"] for part in parts}
-    split = [_known(part) for part in _parts(data["pre_tokenizer"], "pretokenizers")]
+    splits = [_split_kind(part) for part in _parts(data["pre_tokenizer"], "pretokenizers")]
     composes = kinds <= {"NFC", "NFD", "Lowercase"}
     drops_blanks = kinds <= {"NFC", "NFD", "Lowercase", "StripAccents", "BertNormalizer"}
     bert = next((part for part in parts if part["type"] == "BertNormalizer"), None)
-    if split == ["bert"] and drops_blanks:
+    if splits == ["bert"] and drops_blanks:
         only_bert = kinds == {"BertNormalizer"}
         return Rules(
             punctuation="alone",
@@ -141,13 +141,13 @@ def find_rules(tokenizer: Tokenizer) -> Rules | None:
             blank_is_text=False,
             lowercase=only_bert and bert is not None and bert["lowercase"],
         )
-    if split in (["blank"], ["blank", "bracket"]) and drops_blanks:
+    if splits in (["blank"], ["blank", "bracket"]) and drops_blanks:
         return Rules(blank_is_text=False)
-    if split in (["metaspace"], ["metaspace", "bracket"]) and composes:
+    if splits in (["metaspace"], ["metaspace", "bracket"]) and composes:
         return Rules()
-    if split == ["bytes"] and composes:
+    if splits == ["bytes"] and composes:
         return Rules(punctuation="classes")
-    if split == ["character"] and composes:
+    if splits == ["character"] and composes:
         return Rules(punctuation="alone", han=True)
     return None
 
@@ -160,7 +160,7 @@ def _parts(data: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
     return [data]
 
 
-def _known(part: Mapping[str, Any]) -> str:
+def _split_kind(part: Mapping[str, Any]) -> str:
     kind = part["type"]
     if kind == "BertPreTokenizer":
         return "bert"

@@ -48,9 +48,9 @@ class MemoEncoder:
         self._pieces = _PieceTokenizer(tokenizer, self._whole)
         self._dtype = id_type(tokenizer)
         self._limits = limits
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._numbers: dict[str, int] = {}
         self._characters = 0
         self._begins = np.zeros(1, np.int64)  # [entries]: begin of the tokens in _ids
@@ -83,10 +83,9 @@ class MemoEncoder:
 
     def _encode_some(self, texts: pa.StringArray, words: bool) -> Encoded:
         offsets, data = text_bytes(texts)
-        data = self._rules.prepared(data)
-        flags = self._rules.cuts(data)
-        occupied = offsets[:-1] < offsets[1:]
-        flags[offsets[:-1][occupied]] = True
+        data = self._rules.normalize(data)
+        flags = self._rules.find_cuts(data)
+        flags[offsets[:-1][offsets[:-1] < offsets[1:]]] = True
         begins = np.flatnonzero(flags)
         pieces = _strings(begins, data).dictionary_encode()
         codes = int32_values(pieces.indices)  # [pieces]: index into the distinct ones
@@ -104,7 +103,7 @@ class MemoEncoder:
             if words:
                 assert whole.word_starts is not None
                 starts = np.concatenate([starts, whole.word_starts])
-        ends = np.concatenate([[0], np.cumsum(counts)])
+        ends = np.append(0, np.cumsum(counts))
         # [N]: index of each token in `ids`: consecutive for each piece.
         places = np.repeat(sources - ends[:-1], counts)
         places += np.arange(len(places))
@@ -118,7 +117,7 @@ class MemoEncoder:
             or self.characters > self._limits.characters
             or self.tokens > self._limits.tokens
         ):
-            self._forget()
+            self._clear()
         return encoded
 
     def _look_up(self, pieces: pa.StringArray) -> NDArray[np.int64]:
@@ -131,21 +130,21 @@ class MemoEncoder:
 
     def _learn(self, keys: list[str]) -> list[int]:
         """Add entries for new pieces; too long or unsafely cut ones get _WHOLE."""
-        known = self._numbers
+        numbers_of = self._numbers
         next_number = len(self._counts)
         new: list[str] = []
         numbers: list[int] = []
         for key in keys:
             # Where blanks make no tokens, "word" and " word" share an entry.
             word = key if self._rules.blank_is_text else key.lstrip(" ")
-            number = known.get(word)
+            number = numbers_of.get(word)
             if number is None:
-                if not self._rules.safe_before(word) or len(word) > _LONGEST_PIECE:
+                if not self._rules.is_safe_before(word) or len(word) > _LONGEST_PIECE:
                     numbers.append(_WHOLE)
                     continue
-                number = known[word] = next_number + len(new)
+                number = numbers_of[word] = next_number + len(new)
                 new.append(word)
-            known[key] = number
+            numbers_of[key] = number
             self._characters += len(key)
             numbers.append(number)
         if new:

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.summary import CorpusFile
 from rungwise.tokenizer import Encoded, TextEncoder
 from rungwise.tokenizer.memo import int32_values
 from rungwise.tokens import mask_units
@@ -30,21 +31,18 @@ _MOST_ROWS = 2048
 
 def encode_file(
     corpus: Folder,
-    file: str,
-    text_bytes: int,
-    source: str,
+    file: CorpusFile,
     tokenizer: Tokenizer,
     encoder: TextEncoder,
     config: TokensConfig,
 ) -> TokenisedText:
     """Encode the documents of a corpus file in order, without empty sentences and documents.
 
-    `text_bytes` is the size of its text in the corpus manifest; `encoder` belongs to `tokenizer`.
-    Raises DataError if the file is corrupt.
+    `encoder` belongs to `tokenizer`. Raises DataError if the file is corrupt.
     """
     blank = " " if blank_is_text(tokenizer) else ""
     parts = []
-    for batch in _batches(corpus, file, text_bytes, config.spans):
+    for batch in _batches(corpus, file, config.spans):
         sentences = batch.column("sentences")
         counts = int32_values(sentences.value_lengths()).astype(np.int64)
         opens = np.zeros(int(counts.sum()), dtype=np.bool_)
@@ -53,12 +51,12 @@ def encode_file(
         if blank:
             before = pc.if_else(pa.array(opens), "", blank)  # pyright: ignore[reportAttributeAccessIssue]
             texts = pc.binary_join_element_wise(before, texts, "")  # pyright: ignore[reportAttributeAccessIssue]
-            spans = spans and _moved(spans, ~opens)
+            spans = spans and _shift(spans, ~opens)
         if config.units:
             encoded = mask_units.encode_units(texts, encoder, tokenizer, config.mask_units, spans)
         else:
             encoded = encoder.encode(texts)
-        names = [f"{source}\0{name}" for name in batch.column("id").to_pylist()]
+        names = [f"{file.source}\0{name}" for name in batch.column("id").to_pylist()]
         parts.append(_text(names, counts, encoded))
     return join_texts(parts)
 
@@ -69,51 +67,49 @@ def blank_is_text(tokenizer: Tokenizer) -> bool:
     return alone.ids != after_blank.ids
 
 
-def _batches(corpus: Folder, file: str, text_bytes: int, spans: bool) -> Iterator[pa.RecordBatch]:
+def _batches(corpus: Folder, file: CorpusFile, spans: bool) -> Iterator[pa.RecordBatch]:
     columns = ["id", "sentences", *(["spans"] if spans else [])]
     try:
-        with corpus.open(file) as stream, pq.ParquetFile(stream) as parquet:
+        with corpus.open(file.file) as stream, pq.ParquetFile(stream) as parquet:
             rows = parquet.metadata.num_rows
-            at_once = int(max(1, min(_MOST_ROWS, rows * _BATCH_BYTES / max(text_bytes, 1))))
+            at_once = int(max(1, min(_MOST_ROWS, rows * _BATCH_BYTES / max(file.bytes, 1))))
             yield from parquet.iter_batches(at_once, columns=columns, use_threads=False)
     except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"cannot read {corpus.path(file)} as a corpus file: {error}") from error
+        raise DataError(
+            f"cannot read {corpus.path(file.file)} as a corpus file: {error}"
+        ) from error
 
 
 def _spans(batch: pa.RecordBatch) -> pa.ListArray | None:
     """Return the spans of each sentence; documents without any may have no lists."""
     spans, sentences = batch.column("spans"), batch.column("sentences")
-    held = spans.value_lengths()
-    if held.equals(sentences.value_lengths()):
+    lengths, counts = spans.value_lengths(), sentences.value_lengths()
+    if lengths.equals(counts):
         return spans.flatten()
-    if not pc.any(pc.greater(held, 0)).as_py():  # pyright: ignore[reportAttributeAccessIssue]
+    if not pc.any(pc.greater(lengths, 0)).as_py():  # pyright: ignore[reportAttributeAccessIssue]
         return None
-    rows = [
-        spans_of_document or [[]] * count
-        for spans_of_document, count in zip(
-            spans.to_pylist(), sentences.value_lengths().to_pylist(), strict=True
-        )
-    ]
-    return pa.array([sentence for row in rows for sentence in row], pa.list_(pa.int32()))
+    rows = zip(spans.to_pylist(), counts.to_pylist(), strict=True)
+    flat = [sentence for row, count in rows for sentence in row or [[]] * count]
+    return pa.array(flat, pa.list_(pa.int32()))
 
 
-def _moved(spans: pa.ListArray, moved: NDArray[np.bool_]) -> pa.ListArray:
+def _shift(spans: pa.ListArray, has_blank: NDArray[np.bool_]) -> pa.ListArray:
     """Shift spans by one character where a blank was put before the sentence."""
     counts = spans.value_lengths().fill_null(0).to_numpy()
-    values = spans.flatten().to_numpy() + np.repeat(moved, counts).astype(np.int32)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    values = spans.flatten().to_numpy() + np.repeat(has_blank, counts).astype(np.int32)
+    offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32()))
 
 
 def _text(names: list[str], counts: NDArray[np.int64], encoded: Encoded) -> TokenisedText:
-    filled = encoded.lengths > 0
-    first = np.concatenate([[0], np.cumsum(filled)])[np.concatenate([[0], np.cumsum(counts)])]
-    held = np.diff(first) > 0
+    is_filled = encoded.lengths > 0
+    first = np.append(0, np.cumsum(is_filled))[np.append(0, np.cumsum(counts))]
+    has_text = np.diff(first) > 0
     hashes = np.array([document_hash(name) for name in names], dtype=np.uint64)
     return TokenisedText(
         ids=encoded.ids,
-        starts=np.concatenate([[0], np.cumsum(encoded.lengths[filled])]),
-        first_sentence=np.concatenate([first[:-1][held], first[-1:]]),
-        documents=hashes[held],
+        starts=np.append(0, np.cumsum(encoded.lengths[is_filled])),
+        first_sentence=np.append(first[:-1][has_text], first[-1]),
+        documents=hashes[has_text],
         unit_starts=encoded.word_starts,
     )

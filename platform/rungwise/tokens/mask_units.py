@@ -1,6 +1,6 @@
 """Find where mask units begin, the units that are masked as one: a bit per token in each shard.
 
-A unit is a word (pre-token) of the tokenizer, or a stretch of characters that belong together:
+A unit is a word (pre-token) of the tokenizer, or a span of characters that belong together:
 
     Chinese words      han characters are single tokens, so a segmenter finds the words
                        (whole-word masking of Cui et al. 2021, arXiv:1906.08101)
@@ -8,10 +8,10 @@ A unit is a word (pre-token) of the tokenizer, or a stretch of characters that b
                        arXiv:1904.09223)
 
 A token begins a unit unless it lies inside an earlier one. A token across the border of two units
-therefore merges them, and so do overlapping stretches. Texts with only the tokenizer's words go
+therefore merges them, and so do overlapping spans. Texts with only the tokenizer's words go
 through the encoder, which is several times faster.
 
-P texts, N tokens, S stretches, C characters
+P texts, N tokens, S spans, C characters
 """
 
 from __future__ import annotations
@@ -96,28 +96,41 @@ def encode_units(
     its characters. Raises DataError for an invalid span or an unreadable list, and UserError if the
     segmenter is not installed.
     """
-    stretches = np.concatenate([_spans(texts, spans), _phrases(texts, config)])
-    known = np.zeros(len(texts), dtype=np.bool_)
-    known[stretches[:, 0]] = True
+    units = np.concatenate([_spans(texts, spans), _phrases(texts, config)])
+    has_units = np.zeros(len(texts), dtype=np.bool_)
+    has_units[units[:, 0]] = True
     if config.segmenter != "none":
-        known |= pc.match_substring_regex(texts, f"[{HAN}]").to_numpy(zero_copy_only=False)  # pyright: ignore[reportAttributeAccessIssue]
-    if not known.any():
+        has_units |= pc.match_substring_regex(texts, f"[{HAN}]").to_numpy(zero_copy_only=False)  # pyright: ignore[reportAttributeAccessIssue]
+    if not has_units.any():
         return encoder.encode(texts, words=True)
-    stretches[:, 0] = (np.cumsum(known) - 1)[stretches[:, 0]]
-    located = _encode_located(
-        texts.filter(pa.array(known)).to_pylist(), tokenizer, _segmenter(config), stretches
+    units[:, 0] = (np.cumsum(has_units) - 1)[units[:, 0]]
+    with_units = _encode_with_units(
+        texts.filter(pa.array(has_units)).to_pylist(), tokenizer, _segmenter(config), units
     )
-    if known.all():
-        return located
-    plain = encoder.encode(texts.filter(pa.array(~known)), words=True)
-    return _merged(known, located, plain)
+    if has_units.all():
+        return with_units
+    plain = encoder.encode(texts.filter(pa.array(~has_units)), words=True)
+    lengths = _interleave(has_units, with_units.lengths, plain.lengths)
+    is_unit_text = np.repeat(has_units, lengths)
+    return Encoded(
+        _interleave(is_unit_text, with_units.ids, plain.ids),
+        lengths,
+        _interleave(is_unit_text, with_units.word_starts, plain.word_starts),
+    )
 
 
-def _encode_located(
+def _interleave(mask: NDArray[np.bool_], values: Any, others: Any) -> Any:
+    """Return `values` where `mask` is True and `others` elsewhere, each in order."""
+    result = np.empty(len(mask), values.dtype)
+    result[mask], result[~mask] = values, others
+    return result
+
+
+def _encode_with_units(
     texts: list[str],
     tokenizer: Tokenizer,
     segmenter: Segmenter | None,
-    stretches: NDArray[np.int64],  # (S, 3) text, start, end
+    units: NDArray[np.int64],  # (S, 3) text, start, end
 ) -> Encoded:
     """Encode texts with the library, and derive units from the offsets of tokens."""
     encodings = ReferenceEncoder(tokenizer).encodings(texts, words=True)
@@ -125,16 +138,16 @@ def _encode_located(
     total = int(lengths.sum())
     ids: Any = np.empty(total, id_type(tokenizer))
     words = np.empty(total, np.bool_)
-    places = np.empty((total, 2), np.int64)
+    offsets = np.empty((total, 2), np.int64)
     ends = np.cumsum(lengths)
     for encoding, begin, end in zip(encodings, ends - lengths, ends, strict=True):
         ids[begin:end] = encoding.ids
         words[begin:end] = word_starts(encoding)
-        places[begin:end] = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        offsets[begin:end] = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     # Treat all texts as one, with a position that no token covers between them.
     sizes = np.fromiter(map(len, texts), np.int64, len(texts)) + 1
     text_begin = np.cumsum(sizes) - sizes
-    places += np.repeat(text_begin, lengths)[:, None]
+    offsets += np.repeat(text_begin, lengths)[:, None]
     han = np.array(
         [
             (begin + start, begin + end)
@@ -143,12 +156,12 @@ def _encode_located(
         ],
         np.int64,
     ).reshape(-1, 2)
-    joined = np.concatenate([stretches[:, 1:] + text_begin[stretches[:, 0], None], han])
+    spans = np.concatenate([units[:, 1:] + text_begin[units[:, 0], None], han])
     characters = int(sizes.sum())
-    inside = _covered(joined[:, 0] + 1, joined[:, 1], characters)  # without the first character
+    inside = _covered(spans[:, 0] + 1, spans[:, 1], characters)  # without the first character
     in_han = _covered(han[:, 0], han[:, 1], characters)
 
-    start, before_end = places[1:, 0], places[:-1, 1]
+    start, before_end = offsets[1:, 0], offsets[:-1, 1]
     shares_a_character = start < before_end
     # The segmenter's words replace the tokenizer's, which may be whole runs of han.
     segmented = in_han[start] | in_han[np.maximum(before_end - 1, 0)]
@@ -167,19 +180,6 @@ def _covered(
     return np.cumsum(steps)[:characters] > 0
 
 
-def _merged(known: NDArray[np.bool_], located: Encoded, plain: Encoded) -> Encoded:
-    assert located.word_starts is not None
-    assert plain.word_starts is not None
-    lengths = np.empty(len(known), np.int64)
-    lengths[known], lengths[~known] = located.lengths, plain.lengths
-    is_located = np.repeat(known, lengths)
-    ids: Any = np.empty(len(is_located), located.ids.dtype)
-    starts = np.empty(len(is_located), np.bool_)
-    ids[is_located], ids[~is_located] = located.ids, plain.ids
-    starts[is_located], starts[~is_located] = located.word_starts, plain.word_starts
-    return Encoded(ids, lengths, starts)
-
-
 def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> NDArray[np.int64]:
     """Return the spans that came with the texts, (S, 3): text, start, end."""
     if spans is None:
@@ -190,7 +190,7 @@ def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> NDArray[np.int6
     if len(odd):
         raise DataError(
             f"spans: expected pairs of a start and an end, found {counts[odd[0]]} numbers for "
-            f"{_shown(texts[odd[0]])}"
+            f"{_quote(texts[odd[0]])}"
         )
     pairs = spans.flatten().to_numpy().reshape(-1, 2)
     text = np.repeat(np.arange(len(texts)), counts // 2)
@@ -202,26 +202,23 @@ def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> NDArray[np.int6
         start, end = pairs[bad[0]]
         raise DataError(
             f"spans: expected 0 <= start < end <= {characters[bad[0]]}, the characters of "
-            f"{_shown(texts[text[bad[0]]])}; found [{start}, {end})"
+            f"{_quote(texts[text[bad[0]]])}; found [{start}, {end})"
         )
     return np.column_stack([text, pairs]).astype(np.int64)
 
 
-def _shown(text: pa.StringScalar) -> str:
-    shown = text.as_py()
-    return repr(shown if len(shown) <= 40 else shown[:37] + "...")
+def _quote(text: pa.StringScalar) -> str:
+    content = text.as_py()
+    return repr(content if len(content) <= 40 else content[:37] + "...")
 
 
 def _phrases(texts: pa.StringArray, config: MaskUnitsConfig) -> NDArray[np.int64]:
     """Find the phrases of the list in the texts, (S, 3): text, start, end."""
-    if config.phrases is None:
-        return np.empty((0, 3), np.int64)
-    entries = read_entries("phrases", config.phrases)
-    matches = [
-        (index, start, end)
-        for index, text in enumerate(texts.to_pylist())
-        for start, end in entries.matches(text)
-    ]
+    matches: list[tuple[int, int, int]] = []
+    if config.phrases is not None:
+        entries = read_entries("phrases", config.phrases)
+        for index, text in enumerate(texts.to_pylist()):
+            matches += [(index, start, end) for start, end in entries.matches(text)]
     return np.array(matches, np.int64).reshape(-1, 3)
 
 

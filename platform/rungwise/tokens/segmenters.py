@@ -18,8 +18,8 @@ from itertools import pairwise
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.source_files import SourceFile, find_files
 
-Stretch = tuple[int, int]  # [start, end) in characters of one text
-Segmenter = Callable[[str], Iterable[Stretch]]  # words that contain a han character
+Span = tuple[int, int]  # [start, end) in characters of one text
+Segmenter = Callable[[str], Iterable[Span]]  # words that contain a han character
 
 _KEY = "instances.mask_units"
 _HAN_BLOCKS = (
@@ -64,7 +64,7 @@ class Entries:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def matches(self, text: str) -> Iterator[Stretch]:
+    def matches(self, text: str) -> Iterator[Span]:
         """Yield the longest entry at each position from left to right, without overlaps.
 
         An entry matches whole words and marks; each han character is a word.
@@ -90,16 +90,16 @@ def read_entries(name: str, path: str) -> Entries:
 
     Raises DataError if the file is missing, not UTF-8 or has no entry.
     """
-    file = _file(name, path)
-    return _read(name, file, file.digest())
+    file = _find_file(name, path)
+    return _read_file(name, file, file.digest())
 
 
 def list_digest(name: str, path: str) -> str:
     """Return the digest of the list; raises DataError if there is no such file."""
-    return _file(name, path).digest()
+    return _find_file(name, path).digest()
 
 
-def _file(name: str, path: str) -> SourceFile:
+def _find_file(name: str, path: str) -> SourceFile:
     files = find_files(path)
     if len(files) != 1:
         count = f"{len(files)} files" if files else "nothing"
@@ -108,7 +108,7 @@ def _file(name: str, path: str) -> SourceFile:
 
 
 @functools.lru_cache(maxsize=4)  # a worker reads the same list for each of its shards
-def _read(name: str, file: SourceFile, digest: str) -> Entries:
+def _read_file(name: str, file: SourceFile, digest: str) -> Entries:
     with file.open() as stream:
         data = stream.read()
     try:
@@ -126,7 +126,7 @@ def _read(name: str, file: SourceFile, digest: str) -> Entries:
 def word_list_words(entries: Entries) -> Segmenter:
     """Return a segmenter by entries; other han characters are single words."""
 
-    def words(text: str) -> Iterator[Stretch]:
+    def words(text: str) -> Iterator[Span]:
         end = 0
         for start, stop in itertools.chain(entries.matches(text), [(len(text), len(text))]):
             for single in _HAN_CHARACTER.finditer(text, end, start):
@@ -161,7 +161,7 @@ def jieba_words() -> Segmenter:
         tokenizer.tmp_dir = folder  # pyright: ignore[reportAttributeAccessIssue]
         tokenizer.initialize()
 
-    def words(text: str) -> Iterator[Stretch]:
+    def words(text: str) -> Iterator[Span]:
         end = 0
         for word in tokenizer.cut(text, HMM=False):
             start, end = end, end + len(word)

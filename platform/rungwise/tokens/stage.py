@@ -40,15 +40,15 @@ _SPLITS = ("train", "validation")
 class FileOrder:
     """An order to encode one corpus file."""
 
-    read: CorpusFile
+    source: CorpusFile
 
     @property
     def file(self) -> str:
-        return self.read.file.removesuffix(".parquet") + ".arrow"
+        return self.source.file.removesuffix(".parquet") + ".arrow"
 
     @property
     def text_bytes(self) -> int:
-        return self.read.bytes
+        return self.source.bytes
 
 
 @dataclass(frozen=True)
@@ -63,36 +63,34 @@ class EncodeTask:
 
     def __call__(self, order: FileOrder) -> FileRow:
         """Encode one file; return its row of the manifest."""
-        read = order.read
+        source = order.source
         encoder = cached_encoder(self.tokenizer, self.encoder)
         text = encode_file(
             self.corpus,
-            read.file,
-            read.bytes,
-            read.source,
-            _loaded(self.tokenizer),
+            source,
+            _load_tokenizer(self.tokenizer),
             encoder,
             self.config,
         )
         with self.output.staged(order.file) as path:
             texts.write_tokens(text, path)
             sha256 = file_digest(path)
-        held_out = text.ids if read.split == "validation" else text.ids[:0]
+        held_out = text.ids if source.split == "validation" else text.ids[:0]
         return {
             "file": order.file,
-            "split": read.split,
-            "source": read.source,
+            "split": source.split,
+            "source": source.source,
             "sha256": sha256,
             "documents": len(text.documents),
             "sentences": len(text.starts) - 1,
             "tokens": len(text.ids),
-            "text_bytes": read.bytes,
-            "held_out_counts": _packed(np.bincount(held_out)),
+            "text_bytes": source.bytes,
+            "held_out_counts": _pack_counts(np.bincount(held_out)),
         }
 
 
 @functools.lru_cache(maxsize=2)  # a worker uses one for many files
-def _loaded(tokenizer: Folder) -> Tokenizer:
+def _load_tokenizer(tokenizer: Folder) -> Tokenizer:
     return load_tokenizer(tokenizer)
 
 
@@ -164,7 +162,7 @@ def summarise_files(
     )
 
 
-def _packed(counts: NDArray[np.int64]) -> str:
+def _pack_counts(counts: NDArray[np.int64]) -> str:
     present = np.flatnonzero(counts)
     return base64.b64encode(np.stack([present, counts[present]]).astype("<u4").tobytes()).decode()
 

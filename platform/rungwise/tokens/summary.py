@@ -31,5 +31,5 @@ class TokensSummary(Summary):
     text_bytes: PerSplit
     unigram_entropy: float
 
-    def files_of(self, split: str) -> list[TokensRow]:
+    def split_files(self, split: str) -> list[TokensRow]:
         return [row for row in self.files if row.split == split]

@@ -93,7 +93,7 @@ def neighbours_of_text(
     """Neighbours of the first `words` distinct words drawn from held-out text by the seed."""
     neighbourhood = Neighbourhood(model, tokenizer)
     words_by_id = dict(zip(neighbourhood.ids, neighbourhood.words, strict=True))
-    file = TokensSummary.of(tokens).files_of("validation")[0].file
+    file = TokensSummary.of(tokens).split_files("validation")[0].file
     ids = TokensFile(tokens.folder.local(file)).text().ids
     places = bits(seed, _POSITION, np.arange(_POSITIONS)) % np.uint64(len(ids))
     tokens_there = ids[places].tolist()

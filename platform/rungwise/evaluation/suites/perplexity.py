@@ -111,7 +111,7 @@ def _held_out_texts(rung: Rung, end: int) -> Iterator[_Text]:
         for document in read_documents(rung.corpus.folder, row.file):
             text = " ".join(document.sentences)
             sizes[document_hash(f"{row.source}\0{document.id}")] = len(text.encode("utf-8"))
-    for row in TokensSummary.of(rung.tokens).files_of("validation"):
+    for row in TokensSummary.of(rung.tokens).split_files("validation"):
         tokens = TokensFile(rung.tokens.folder.local(row.file)).text()
         ids, starts = close_documents(tokens, end)
         flat = ids.tolist()
