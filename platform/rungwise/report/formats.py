@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from rungwise.evaluation.comparison.table import RowDifference, TaskScore
 from rungwise.evaluation.statistics import Difference, Estimate
-from rungwise.tasks.scoring.units import CORRELATIONS, OWN_UNITS, shown
+from rungwise.tasks.scoring.units import CORRELATIONS, OWN_UNITS, format_metric
 
 _MINUS = "\N{MINUS SIGN}"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -111,8 +111,8 @@ def metric_axis(metric: str, split: str = "test") -> str:
 
 
 def score(value: float, metric: str) -> str:
-    """As `tasks.units.shown`, with a minus sign."""
-    return shown(value, metric).replace("-", _MINUS)
+    """As `tasks.scoring.units.format_metric`, with a minus sign."""
+    return format_metric(value, metric).replace("-", _MINUS)
 
 
 def interval(estimate: Bounds, metric: str) -> str:

@@ -25,7 +25,7 @@ from rungwise.sweep.effective import check_inputs
 from rungwise.sweep.record import STATES, ScoredTrial, SweepSummary, read_records, table
 from rungwise.sweep.trial import DECISIONS, Job, Train, train
 from rungwise.tasks.kinds.examples import TaskSummary
-from rungwise.tasks.scoring.units import shown
+from rungwise.tasks.scoring.units import format_metric
 
 TABLE, RECORD = "trials.csv", "sweep.json"
 
@@ -93,7 +93,7 @@ def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
         grid_epochs=grid_epochs(job.config, asked),
         seconds=round(sum(trial.seconds for trial in trials), 3),
         headline=f"{counted(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
-        f"best validation {job.metric} {shown(best.score, job.metric)} ({best_values})",
+        f"best validation {job.metric} {format_metric(best.score, job.metric)} ({best_values})",
     )
     job.output.write_bytes(TABLE, csv_bytes(table(trials)))
     whole_record = {

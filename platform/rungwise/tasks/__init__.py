@@ -1,5 +1,5 @@
-"""Downstream tasks: their labelled data, encoding, decoding and metrics.
+"""Downstream tasks: labelled examples, and the kinds that encode, decode and score them.
 
-kinds/ encodes and decodes, formats/ reads files, data/ splits them, scoring/ judges predictions.
-`interface.py` is what code above uses; `config.py` is the block of a recipe.
+kinds/ has a file for each kind, formats/ reads files, data/ splits them, scoring/ has metrics.
+Code above uses `interface.py`, the kinds by name; `config.py` is the block of a recipe.
 """

@@ -86,8 +86,7 @@ def _print_estimate(estimate: Estimate, built: bool, console: Console) -> None:
         "batch": f"{estimate.global_batch_size} = at most {factors} "
         "(micro-batch x accumulation x workers)",
         "steps": ", then ".join(
-            f"{phase.steps:,} of {phase.tokens_a_step:,.0f} tokens "
-            f"(length {phase.sequence_length})"
+            f"{phase.steps:,} of {phase.tokens_a_step:,.0f} tokens (length {phase.sequence_length})"
             for phase in estimate.phases
         ),
         "tokens": f"{estimate.training.tokens:,.0f}"

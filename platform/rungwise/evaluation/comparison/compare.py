@@ -44,7 +44,7 @@ from rungwise.finetune import DESCRIPTION
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, read_examples
 from rungwise.tasks.scoring.metrics import metric_range
-from rungwise.tasks.scoring.units import shown
+from rungwise.tasks.scoring.units import format_metric
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 
@@ -102,7 +102,9 @@ def compare_variants(
             context.report.note(_noise_note(name, result, metric))
     trivial = [scores[metric] for scores in task.baselines.values() if metric in scores]
     lowest = results[first].estimates[metric].low
-    means = ", ".join(f"{n} {shown(r.estimates[metric].mean, metric)}" for n, r in results.items())
+    means = ", ".join(
+        f"{n} {format_metric(r.estimates[metric].mean, metric)}" for n, r in results.items()
+    )
     return EvaluateSummary(
         task=config.task,
         budget=config.budget,
@@ -203,10 +205,10 @@ def _keep_model(best: SeedResult, tokenizer: Artifact, output: Folder) -> None:
 
 
 def _noise_note(name: str, result: VariantResult, metric: str) -> str:
-    clean = shown(result.estimates[metric].mean, metric)
+    clean = format_metric(result.estimates[metric].mean, metric)
     noisy = ", ".join(
-        f"in {100 * float(rate):g}% {shown(each.mean, metric)} "
-        f"[{shown(each.low, metric)}, {shown(each.high, metric)}]"
+        f"in {100 * float(rate):g}% {format_metric(each.mean, metric)} "
+        f"[{format_metric(each.low, metric)}, {format_metric(each.high, metric)}]"
         for rate, each in result.noise.items()
     )
     return (

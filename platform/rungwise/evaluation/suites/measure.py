@@ -30,7 +30,7 @@ from rungwise.evaluation.suites.items import (
     estimate_items,
 )
 from rungwise.models.device import keep_freed_memory
-from rungwise.tasks.scoring.units import shown
+from rungwise.tasks.scoring.units import format_metric
 
 ITEMS = "items.parquet"
 
@@ -137,7 +137,7 @@ def _scores(items: Items) -> list[SuiteScore]:
 def _short(score: SuiteScore) -> str:
     name = f"{score.suite} {score.part}".strip()
     metric = "" if score.metric == "accuracy" else f"{score.metric.replace('_', ' ')} "
-    return f"{name} {metric}{shown(score.value, score.metric)}"
+    return f"{name} {metric}{format_metric(score.value, score.metric)}"
 
 
 def _outside(config: MeasureConfig) -> dict[str, Any]:

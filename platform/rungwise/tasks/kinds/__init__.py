@@ -1,4 +1,5 @@
-"""The seven kinds of task: their examples, how they become rows, how logits become answers.
+"""The seven kinds of task, a file each: encoding, decoding, metrics and baselines.
 
-`examples.py` and `items.py` define what every kind shares; a kind is one more file.
+`kind.py` says what a kind answers; `examples.py` and `items.py` are what all kinds share. A new kind
+is a new file and a line in `tasks/interface.py`.
 """

@@ -1,4 +1,4 @@
-"""Metrics, trivial baselines, and the rules of published scorers.
+"""Metrics as sums over examples, the rules of published scorers, and how people read a metric.
 
-`metrics.py` works on sums over examples, for the bootstrap; `scores.py` lists all metrics of a set.
+The kinds say which metrics they have; tests compare them with the usual libraries.
 """

@@ -13,7 +13,7 @@ OWN_UNITS = {
 }
 
 
-def shown(value: float, metric: str) -> str:
+def format_metric(value: float, metric: str) -> str:
     """A share as `78.2%`, a correlation times 100 as `52.1`, a loss as `0.412`."""
     if metric in OWN_UNITS:
         return f"{value:,.{OWN_UNITS[metric]}f}"
