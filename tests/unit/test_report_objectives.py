@@ -149,7 +149,7 @@ def test_the_speed_section_says_what_the_record_says(tmp_path: Path) -> None:
         assert words.replace(" ", "") in page.words.replace(" ", "").replace("\xa0", ""), words
     resumed = PretrainSummary.of(made["pretrain"]).gradient
     assert resumed is not None
-    assert sum(row.kept for row in speed.attempts(resumed)) == STEPS
+    assert sum(row.steps for row in speed.attempts(resumed)) == STEPS
 
 
 def test_a_model_reads_rows_as_long_as_those_it_was_trained_on(causal: dict[str, Artifact]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -187,23 +187,29 @@ def layer_scores(rungs: Sequence[Rung]) -> list[LayerScore]:
 def layer_shares(rungs: Sequence[Rung]) -> list[LayerShare]:
     return [
         LayerShare(suite, rung.name, layer, share)
-        for suite in suite_names(rungs, SENSES, PROBE)
-        for rung in rungs
-        if (mix := rung.file(suite, "mix.json"))
+        for suite, rung, mix in _suite_files(rungs, "mix.json", SENSES, PROBE)
         for layer, share in enumerate(mix["shares"])
     ]
+
+
+def _suite_files(
+    rungs: Sequence[Rung], name: str, *kinds: str
+) -> Iterator[tuple[str, Rung, dict[str, Any]]]:
+    """Yield (suite, rung, data) for each file of this name that suites of these kinds wrote."""
+    for suite in suite_names(rungs, *kinds):
+        for rung in rungs:
+            if data := rung.file(suite, name):
+                yield suite, rung, data
 
 
 def maps(rungs: Sequence[Rung]) -> dict[str, dict[str, Mapping[str, Any]]]:
     """Maps of senses, {word: {rung: map}}, words with the most balanced senses first."""
     by_word: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for suite in suite_names(rungs, SENSES):
-        for rung in rungs:
-            for word, each in (rung.file(suite, "map.json") or {}).items():
-                by_word.setdefault(word, {})[rung.name] = each
-    return dict(
-        sorted(by_word.items(), key=lambda item: _largest_share(next(iter(item[1].values()))))
-    )
+    for _, rung, data in _suite_files(rungs, "map.json", SENSES):
+        for word, each in data.items():
+            by_word.setdefault(word, {})[rung.name] = each
+    order = sorted(by_word, key=lambda word: _largest_share(next(iter(by_word[word].values()))))
+    return {word: by_word[word] for word in order}
 
 
 def _largest_share(sense_map: Mapping[str, Any]) -> float:
@@ -216,30 +222,26 @@ def sentences(rungs: Sequence[Rung]) -> list[Row]:
     """The textbook's sentences: for each sentence and rung, the one whose word is nearest in the
     last layer. `credit` is 1 if it has the same sense, a fraction if several are equally near."""
     rows = []
-    for suite in suite_names(rungs, POLYSEMY):
-        for rung in rungs:
-            for word, pairs in (rung.file(suite, "pairs.json") or {}).items():
-                occurrences, cosines = pairs["occurrences"], pairs["cosines"][-1]
-                for place, each in enumerate(occurrences):
-                    others = [n for n in range(len(occurrences)) if n != place]
-                    most = max(cosines[place][other] for other in others)
-                    nearest = [n for n in others if most - cosines[place][n] < SAME]
-                    same = [occurrences[n]["sense"] == each["sense"] for n in nearest]
-                    paired = sum(other["sense"] == each["sense"] for other in occurrences) > 1
-                    rows.append(
-                        {
-                            "word": word,
-                            "number": place + 1,
-                            "sense": each["sense"],
-                            "text": each["text"],
-                            "first": each["first"],
-                            "end": each["end"],
-                            "rung": rung.name,
-                            "nearest": nearest[0] + 1 if len(nearest) == 1 else None,
-                            "cosine": most,
-                            "credit": sum(same) / len(same) if paired else None,
-                        }
-                    )
+    for _, rung, data in _suite_files(rungs, "pairs.json", POLYSEMY):
+        for word, pairs in data.items():
+            occurrences, cosines = pairs["occurrences"], pairs["cosines"][-1]
+            senses = [each["sense"] for each in occurrences]
+            for place, each in enumerate(occurrences):
+                others = [n for n in range(len(occurrences)) if n != place]
+                most = max(cosines[place][n] for n in others)
+                nearest = [n for n in others if most - cosines[place][n] < SAME]
+                same = [senses[n] == senses[place] for n in nearest]
+                has_partner = senses.count(senses[place]) > 1
+                rows.append(
+                    {"word": word, "number": place + 1}
+                    | {key: each[key] for key in ("sense", "text", "first", "end")}
+                    | {
+                        "rung": rung.name,
+                        "nearest": nearest[0] + 1 if len(nearest) == 1 else None,
+                        "cosine": most,
+                        "credit": sum(same) / len(same) if has_partner else None,
+                    }
+                )
     return rows
 
 
@@ -247,19 +249,17 @@ def neighbours(rungs: Sequence[Rung]) -> list[Row]:
     """The nearest words by static vectors, and the nearest held-out occurrence of each sentence's
     word in the last layer."""
     rows: list[Row] = []
-    for suite in suite_names(rungs, POLYSEMY):
-        for rung in rungs:
-            near_by = rung.file(suite, "neighbours.json") or {}
-            rows += [
-                {"word": word, "rung": rung.name, "nearest": ", ".join(each[0] for each in near)}
-                for word, near in (near_by.get("words") or {}).items()
-            ]
-            rows += [
-                {"word": word, "rung": rung.name, "sentence": place + 1, "nearest": near[0]["text"]}
-                for word, by_layer in (near_by.get("occurrences") or {}).items()
-                for place, near in enumerate(by_layer[-1] if by_layer else [])
-                if near
-            ]
+    for _, rung, data in _suite_files(rungs, "neighbours.json", POLYSEMY):
+        rows += [
+            {"word": word, "rung": rung.name, "nearest": ", ".join(each[0] for each in words)}
+            for word, words in (data["words"] or {}).items()
+        ]
+        rows += [
+            {"word": word, "rung": rung.name, "sentence": place + 1, "nearest": texts[0]["text"]}
+            for word, layers in data["occurrences"].items()
+            for place, texts in enumerate(layers[-1] if layers else [])
+            if texts
+        ]
     return rows
 
 

@@ -13,12 +13,12 @@ _MOST_STEPS = 12
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of the training workers; `kept` counts the steps that are part of the result."""
+    """One start of the training workers; `steps` counts those that are part of the result."""
 
     number: int
     from_step: int
     workers: int
-    kept: int
+    steps: int
 
 
 def attempts(run: GradientRun) -> list[Attempt]:
