@@ -43,7 +43,7 @@ from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
 from rungwise.instances.order import evenly
-from rungwise.tasks.formats.base import preview, read_text, split_lines
+from rungwise.tasks.formats.base import quote, read_text, split_lines
 
 MAP = "map.json"
 MIX = "mix.json"
@@ -229,12 +229,12 @@ def _read_split(
         if not place.isdigit() or int(place) >= len(words):
             raise DataError(
                 f"{data.uri}:{number + 1}: expected the place of a word, a tab and the sentence, "
-                f"found {preview(lines[number])}; mend the line"
+                f"found {quote(lines[number])}; mend the line"
             )
         if senses[number] not in names:
             raise DataError(
                 f"{gold.uri}:{number + 1}: expected one of the senses {', '.join(names)}, found "
-                f"{preview(senses[number])}; mend the line, or {_NAMES}"
+                f"{quote(senses[number])}; mend the line, or {_NAMES}"
             )
         sentences.append(Sentence.of_words(words, [int(place)]))
     return Split(sentences, [senses[n] for n in numbers], [n + 1 for n in numbers])

@@ -11,7 +11,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
-from rungwise.tasks.formats.base import DROPPED, join_names, suggest, preview
+from rungwise.tasks.formats.base import DROPPED, join_names, suggest, quote
 from rungwise.tasks.formats.columns import BARE, SPANS
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import SPLITS, Example, Tagged, TaskInfo, Text
@@ -144,7 +144,7 @@ def _labels(
             if unseen and config.unseen_labels == "error":
                 source = split if split in config.paths() else "train"
                 raise DataError(
-                    f"data.{source}: {example.where}: the label {preview(unseen[0])} of this {split} example "
+                    f"data.{source}: {example.where}: the label {quote(unseen[0])} of this {split} example "
                     f"is on no training example{suggest(unseen[0], known)}; the labels there are "
                     f"{join_names(_sorted(known))}; mend the files, or set "
                     f"data.unseen_labels to drop or keep"
@@ -204,7 +204,7 @@ def _check_tags(labels: Sequence[str], splits: dict[str, list[Any]]) -> None:
                 tag = min(found)
                 raise DataError(
                     f"data.{split}: {example.where}: the sentence that begins here has the tag "
-                    f"{preview(tag)}, which marks no span{suggest(tag, spans)}, while the others do "
+                    f"{quote(tag)}, which marks no span{suggest(tag, spans)}, while the others do "
                     f"({join_names(_sorted(spans))}); mend the file, or set data.metric to "
                     "accuracy to score words"
                 )

@@ -126,7 +126,7 @@ def label_name(
         return value
     if value not in labels:
         raise Damage(
-            f"{where}: expected one of the labels {join_names(labels)}, found {preview(value)}"
+            f"{where}: expected one of the labels {join_names(labels)}, found {quote(value)}"
             f"{suggest(value, labels)}; mend the line, or change {key}",
             "their_label",
         )
@@ -171,7 +171,7 @@ def words(value: Any, where: str, what: str) -> str:
         value = " ".join(each for each in value if each.strip())
     if not isinstance(value, str):
         raise Damage(
-            f"{where}: {what} must be text, found {preview(value)}; mend the line",
+            f"{where}: {what} must be text, found {quote(value)}; mend the line",
             "what_is_no_text",
         )
     if not value.strip():
@@ -190,7 +190,7 @@ def words(value: Any, where: str, what: str) -> str:
     return value
 
 
-def preview(value: Any) -> str:
+def quote(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 

@@ -21,7 +21,7 @@ from rungwise.tasks.formats.base import (
     Damage,
     FormatConfig,
     join_names,
-    preview,
+    quote,
     suggest,
     words,
 )
@@ -129,7 +129,7 @@ class ChoiceFormat(RecordsFormat):
             if not isinstance(names, list) or len(names) != len(options):
                 raise Damage(
                     f"{where}: expected a name for each of the {len(options)} options, found "
-                    f"{preview(names)}; mend the line, or change data.format.columns.names",
+                    f"{quote(names)}; mend the line, or change data.format.columns.names",
                     "their_names_of_options",
                 )
             values = [plain(name) for name in names]
@@ -139,7 +139,7 @@ class ChoiceFormat(RecordsFormat):
             values = [option.strip() for option in options]
         if values.count(value) != 1:
             raise Damage(
-                f"{where}: expected one of {join_names(values)} as the answer, found {preview(value)}"
+                f"{where}: expected one of {join_names(values)} as the answer, found {quote(value)}"
                 f"{suggest(value, values)}; mend the line (published test files may have no "
                 "answers), or change data.format.answer or first",
                 "their_answer",
@@ -178,7 +178,7 @@ class DreamFormat(FormatConfig):
                         if answer not in options:
                             raise Damage(
                                 f"{where}: expected the answer among the options "
-                                f"{join_names(options)}, found {preview(answer)}"
+                                f"{join_names(options)}, found {quote(answer)}"
                                 f"{suggest(str(answer), options)}; mend the question",
                                 "their_answer",
                             )
@@ -197,7 +197,7 @@ def _damaged(counts: Counter[str]) -> int:
 
 def _options(options: Any, where: str) -> tuple[str, ...]:
     if not isinstance(options, list) or len(options) < 2:
-        number = len(options) if isinstance(options, list) else preview(options)
+        number = len(options) if isinstance(options, list) else quote(options)
         raise Damage(
             f"{where}: expected two options or more, found {number}; mend it, or change "
             "data.format.columns",
@@ -209,6 +209,6 @@ def _options(options: Any, where: str) -> tuple[str, ...]:
 def _not_dream(where: str, value: Any) -> Damage:
     return Damage(
         f"{where}: expected [turns, [{{question, choice, answer}}], id] as in DREAM, found "
-        f"{preview(value)}; mend the file, or change data.format.kind",
+        f"{quote(value)}; mend the file, or change data.format.kind",
         "another_layout",
     )

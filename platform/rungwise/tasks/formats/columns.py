@@ -25,7 +25,7 @@ from rungwise.tasks.formats.base import (
     Damage,
     FormatConfig,
     label_name,
-    preview,
+    quote,
     read_text,
     split_lines,
 )
@@ -233,7 +233,7 @@ def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[_Word |
         if len(cells) < layout.least or (len(cells) != width and not layout.extra):
             yield Damage(
                 f"{file.uri}:{line}: expected {max(width, layout.least)} columns, a word and its "
-                f"tag among them, found {len(cells)}: {preview(text)}; words and tags must be as "
+                f"tag among them, found {len(cells)}: {quote(text)}; words and tags must be as "
                 "many, so mend the line, or change data.format.separator, word or tag",
                 "a_line_with_other_columns",
             )
@@ -242,7 +242,7 @@ def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[_Word |
             if not _CONLLU_NO_WORD.fullmatch(cells[0]):
                 yield Damage(
                     f"{file.uri}:{line}: expected a word's number in the first column of CoNLL-U, "
-                    f"found {preview(cells[0])}; mend the line, or use data.format.kind: conll",
+                    f"found {quote(cells[0])}; mend the line, or use data.format.kind: conll",
                     "a_line_without_a_number",
                 )
             continue
@@ -253,7 +253,7 @@ def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[_Word |
             yield _Word(line, word, tag)
             continue
         yield Damage(
-            f"{file.uri}:{line}: expected a word and its tag, found {preview(text)}; mend the line, "
+            f"{file.uri}:{line}: expected a word and its tag, found {quote(text)}; mend the line, "
             "or change data.format.word or tag",
             "a_word_without_a_tag",
         )

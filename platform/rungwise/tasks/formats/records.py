@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, FormatConfig, preview, read_text, split_lines
+from rungwise.tasks.formats.base import Damage, FormatConfig, quote, read_text, split_lines
 from rungwise.tasks.formats.rows import (
     Column,
     column_index,
@@ -141,7 +141,7 @@ class RecordsFormat(FormatConfig):
                 if len(cells) < width or (len(cells) > width and not self.extra_columns):
                     raise Damage(
                         f"{where}: expected {width} columns separated by {self.delimiter!r}, found "
-                        f"{len(cells)}: {preview(self.delimiter.join(cells))}; mend the row, or "
+                        f"{len(cells)}: {quote(self.delimiter.join(cells))}; mend the row, or "
                         "change data.format.delimiter, quoting or columns, or leave such rows out "
                         "with data.format.on_error: drop",
                         "their_number_of_columns",

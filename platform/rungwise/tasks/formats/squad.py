@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, FormatConfig, preview, words
+from rungwise.tasks.formats.base import Damage, FormatConfig, quote, words
 from rungwise.tasks.formats.records import read_objects
 from rungwise.tasks.formats.rows import read_json
 from rungwise.tasks.kinds.examples import Answer, Question
@@ -102,8 +102,8 @@ class SquadFormat(FormatConfig):
                 stands = context[start : start + len(text)] if start >= 0 else ""
                 if stands != text:
                     raise Damage(
-                        f"{place}: expected {preview(text)} in the context from character {start} "
-                        f"on, found {preview(stands)}; mend the answer, or leave such answers out "
+                        f"{place}: expected {quote(text)} in the context from character {start} "
+                        f"on, found {quote(stands)}; mend the answer, or leave such answers out "
                         "with data.format.on_error: drop",
                         "not_being_in_the_context",
                     )
@@ -142,7 +142,7 @@ def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
 
 def _unexpected(where: str, expected: str, value: Any) -> Damage:
     return Damage(
-        f"{where}: expected {expected} but found {preview(value)}; mend the file, or change "
+        f"{where}: expected {expected} but found {quote(value)}; mend the file, or change "
         "data.format.kind",
         "what_is_missing",
     )

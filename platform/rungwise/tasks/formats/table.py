@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, Labels, label_name, label_names, preview, words
+from rungwise.tasks.formats.base import Damage, Labels, label_name, label_names, quote, words
 from rungwise.tasks.formats.records import RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import Column, plain
 from rungwise.tasks.kinds.examples import Kind, Text
@@ -123,7 +123,7 @@ def _is_marked(value: Any, where: str) -> bool:
     mark = str(value).strip().lower()
     if mark not in ("0", "1", "0.0", "1.0", "false", "true"):
         raise Damage(
-            f"{where}: expected 0 or 1 in each column of a label, found {preview(value)}; mend the "
+            f"{where}: expected 0 or 1 in each column of a label, found {quote(value)}; mend the "
             "line, or change data.format.columns.labels",
             "their_label",
         )
@@ -140,7 +140,7 @@ def _label_text(value: Any, where: str) -> str:
         case str() | int():
             return str(value).strip()
     raise Damage(
-        f"{where}: a label must be text or a whole number, or a list of one, found {preview(value)}; "
+        f"{where}: a label must be text or a whole number, or a list of one, found {quote(value)}; "
         "mend the line, or change data.format.columns.label",
         "their_label",
     )
@@ -154,7 +154,7 @@ def _score(value: Any, within: tuple[float, float] | None, where: str) -> float:
         score = math.nan
     if not math.isfinite(score):
         raise Damage(
-            f"{where}: expected a number as the score, found {preview(value)}; mend the line, or "
+            f"{where}: expected a number as the score, found {quote(value)}; mend the line, or "
             "change data.format.columns.score",
             "their_score",
         )

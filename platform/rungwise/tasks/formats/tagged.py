@@ -18,7 +18,7 @@ from pydantic import model_validator
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, Labels, label_name, label_names, preview, words
+from rungwise.tasks.formats.base import Damage, Labels, label_name, label_names, quote, words
 from rungwise.tasks.formats.columns import iob2_labels, to_iob2
 from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import nested, require_object
@@ -75,8 +75,8 @@ class TokensFormat(_JsonTags):
                 where, given, tags = f"{file.uri}:{line}", row["columns.words"], row["columns.tags"]
                 if not isinstance(given, list) or not isinstance(tags, list) or not given:
                     raise Damage(
-                        f"{where}: expected lists of words and tags, found {preview(given)} and "
-                        f"{preview(tags)}; mend the line, or change data.format.columns",
+                        f"{where}: expected lists of words and tags, found {quote(given)} and "
+                        f"{quote(tags)}; mend the line, or change data.format.columns",
                         "what_is_no_list",
                     )
                 if len(given) != len(tags):
@@ -146,7 +146,7 @@ class MarksFormat(_JsonTags):
                 for (_, end, _), (start, _, label) in itertools.pairwise(marks):
                     if start < end:
                         raise Damage(
-                            f"{where}: expected marks beside each other, found {preview(label)} from "
+                            f"{where}: expected marks beside each other, found {quote(label)} from "
                             f"character {start} inside of another that ends at {end}; leave one "
                             "out",
                             "marks_that_overlap",
@@ -172,7 +172,7 @@ class MarksFormat(_JsonTags):
             if not numbers or not 0 <= start < end <= length:
                 raise Damage(
                     f"{where}: expected a mark within the {length} characters of the text, found "
-                    f"{preview(start)} to {preview(end)}; mend it, or change data.format.end_included",
+                    f"{quote(start)} to {quote(end)}; mend it, or change data.format.end_included",
                     "a_mark_outside_of_the_text",
                 )
             yield start, end, label_name(str(label), self.labels, where, "data.format.labels")
@@ -194,7 +194,7 @@ def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise Damage(
             f"{where}: expected a list of marks, as [start, end, label] or as "
-            f"{{label: [[start, end]]}}, found {preview(value)}; mend the line, or change "
+            f"{{label: [[start, end]]}}, found {quote(value)}; mend the line, or change "
             "data.format.columns.marks",
             "what_is_no_list",
         )
