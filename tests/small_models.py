@@ -25,6 +25,7 @@ from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
+from rungwise.models.transformer.body import boundaries
 
 # The kinds of instances by name.
 INSTANCES: dict[str, type[Kind]] = {
@@ -172,10 +173,10 @@ def lengths_of(batch: CausalBatch) -> Tensor:
 
 def logits_of(model: Any, batch: CausalBatch) -> Tensor:
     """Logits (B, T, V) of the targets, whatever the model."""
-    where = (batch.document, batch.positions)
+    where = boundaries(batch)
     if hasattr(model, "bidirectional"):
-        return model.logits(batch.ids, batch.targets, lengths_of(batch), *where)
-    return model.logits(batch.ids, *where)
+        return model.logits(batch.ids, batch.targets, lengths_of(batch), where)
+    return model.logits(batch.ids, where)
 
 
 def gradient(model: nn.Module) -> Tensor:

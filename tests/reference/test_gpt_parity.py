@@ -15,6 +15,7 @@ import transformers
 from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.losses.objectives import CAUSAL
+from rungwise.models.transformer.attention import Boundaries
 from rungwise.models.transformer.block import parameter_count
 from rungwise.serving.hugging_face import load_model
 
@@ -71,7 +72,7 @@ def test_packed_documents_are_theirs_one_by_one(pair):
     ids_BT = torch.randint(VOCAB_SIZE, (1, 18))
     document_BT = torch.tensor([[0] * 5 + [1] * 12 + [2]])
     positions_BT = torch.tensor([[*range(5), *range(12), 0]])
-    packed = ours.logits(ids_BT, document_BT, positions_BT)
+    packed = ours.logits(ids_BT, Boundaries(document_BT, positions_BT))
     for columns in (slice(0, 5), slice(5, 17), slice(17, 18)):
         expected = theirs(input_ids=ids_BT[:, columns]).logits
         torch.testing.assert_close(packed[:, columns], expected, **TOLERANCE)

@@ -12,6 +12,7 @@ import gzip
 import itertools
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from rungwise.tokens.text import TokenisedText
 EPOCHS, MINIMUM, RATES = 10, 5, (0.025, 1e-4)  # gensim's defaults
 
 
-def share_of_genre(vectors_ND: NDArray[np.float32], genres: NDArray[np.str_]) -> float:
+def share_of_genre(vectors_ND: NDArray[Any], genres: NDArray[np.str_]) -> float:
     """The 1-NN accuracy by cosines of centred vectors."""
     unit = vectors_ND - vectors_ND.mean(axis=0)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)

@@ -17,6 +17,7 @@ from rungwise.core.errors import ConfigError
 from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining
 from rungwise.models.losses.objectives import MLM_NSP
+from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import (
     Transformer,
     gather_positions,
@@ -417,7 +418,7 @@ def test_chosen_positions_have_the_states_and_gradients_of_a_whole_layer(kind, l
     document_BT = torch.randint(2, (B, T)).cumsum(1)
     chosen_BM = (torch.rand(B, M) * lengths_B[:, None]).long()  # some of them twice
     weight_BMD = torch.randn(B, M, body.width, dtype=torch.float64)
-    for where in ((lengths_B, None), (None, document_BT), (None, None)):
+    for where in ((lengths_B, WHOLE), (None, Boundaries(document_BT)), (None, WHOLE)):
         found = []
         for states_BMD in (
             gather_positions(body.encode(ids_BT, None, *where), chosen_BM),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.families.bidirectional import BidirectionalConfig, BidirectionalForPretraining
 from rungwise.models.losses.objectives import BIDIRECTIONAL
+from rungwise.models.transformer.attention import Boundaries
 from rungwise.models.transformer.block import parameter_count
 from tests.small_models import (
     VOCAB_SIZE,
@@ -113,8 +114,8 @@ def test_the_right_reads_as_the_left_does_in_a_mirror():
     mirror = stream.flip(1)
     places = torch.zeros(1, 9, dtype=torch.int64)
     one_document, length = torch.zeros(1, 9, dtype=torch.int64), torch.tensor([9])
-    there = model.encode(stream[:, :-1], stream[:, 1:], length, one_document, places)
-    back = model.encode(mirror[:, :-1], mirror[:, 1:], length, one_document, places)
+    there = model.encode(stream[:, :-1], stream[:, 1:], length, Boundaries(one_document, places))
+    back = model.encode(mirror[:, :-1], mirror[:, 1:], length, Boundaries(one_document, places))
     left_TD, right_TD = there[0].chunk(2, dim=-1)
     left_back_TD, right_back_TD = back[0].chunk(2, dim=-1)
     # Target t of 9 is token t + 1 of 10: its right is the left of token 8 - t in the mirror.

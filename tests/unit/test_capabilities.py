@@ -31,6 +31,7 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.models.trained.language_models import windows
 from rungwise.models.trained.perplexity import perplexity
+from rungwise.models.transformer.attention import Boundaries
 from rungwise.pretraining import pretrained
 from rungwise.tokenizer import SpecialIds, WordPieceConfig, train
 from rungwise.tokens.text import TokenisedText
@@ -121,7 +122,9 @@ def test_a_gpt_that_crosses_documents_reads_all_of_its_block() -> None:
     logits_BTV = model.module.to_logits(model.module.gpt.encode(ids_BT))
     scores = torch.log_softmax(logits_BTV[0], dim=-1)[range(7), text].numpy()
     np.testing.assert_allclose(model.log_probabilities([text])[0], scores, rtol=1e-5)
-    assert torch.equal(model.module.logits(ids_BT, document_BT, document_BT), logits_BTV)
+    assert torch.equal(
+        model.module.logits(ids_BT, Boundaries(document_BT, document_BT)), logits_BTV
+    )
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoid"])

@@ -24,6 +24,7 @@ from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.gpt import Gpt, GptConfig, GptForPretraining
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.losses.objectives import CAUSAL
+from rungwise.models.transformer.attention import Boundaries
 from rungwise.models.transformer.block import parameter_count
 from tests.small_models import (
     CAUSAL_KINDS,
@@ -272,7 +273,7 @@ def test_one_document_as_long_as_the_row_is_the_same_with_and_without_a_mask(kin
     model = shaken(small_model(kind)).eval()
     ids_BT = torch.randint(VOCAB_SIZE, (2, 9))
     positions_BT = torch.arange(9).expand(2, 9)
-    masked = model.logits(ids_BT, torch.full((2, 9), 3), positions_BT)
+    masked = model.logits(ids_BT, Boundaries(torch.full((2, 9), 3), positions_BT))
     torch.testing.assert_close(masked, model.logits(ids_BT), atol=1e-5, rtol=1e-5)
 
 
@@ -287,7 +288,7 @@ def test_both_directions_stay_within_a_document_too(family):
     ids_BT = torch.randint(VOCAB_SIZE, (1, 9))
     document_BT = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2]])
     positions_BT = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 0, 1]])
-    packed = model.encode(ids_BT, None, None, document_BT, positions_BT)
+    packed = model.encode(ids_BT, None, None, Boundaries(document_BT, positions_BT))
     for columns in (slice(0, 3), slice(3, 7)):
         alone = model.encode(ids_BT[:, columns])
         torch.testing.assert_close(packed[:, columns], alone, atol=1e-5, rtol=1e-5)
@@ -306,7 +307,7 @@ def test_a_block_without_a_boundary_takes_the_kernel_with_its_own_rule(monkeypat
     ids_BT = torch.zeros(1, 4, dtype=torch.int64)
     model.logits(ids_BT)
     assert seen == [(None, True), (None, True)]
-    model.logits(ids_BT, torch.tensor([[0, 0, 1, 1]]), torch.tensor([[0, 1, 0, 1]]))
+    model.logits(ids_BT, Boundaries(torch.tensor([[0, 0, 1, 1]]), torch.tensor([[0, 1, 0, 1]])))
     (first, causal), (second, _) = seen[2:]
     assert first is second, "one mask for all layers"
     assert not causal

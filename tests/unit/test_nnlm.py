@@ -18,6 +18,7 @@ from rungwise.models.trained.capabilities import (
     NextTokenLogits,
     WordVectors,
 )
+from rungwise.models.transformer.attention import Boundaries
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import random_causal_batch, shaken
 
@@ -39,7 +40,7 @@ def test_the_formula_by_hand(direct: bool) -> None:
     H, d = weights["nnlm.hidden.weight"], weights["nnlm.hidden.bias"]
     W, U = np.split(weights["output.weight"], [9 if direct else 0], axis=1)
     ids, document = [7, 9, END, 5, 6, 8, 10], [0, 0, 1, 1, 1, 1, 1]
-    logits_TV = model.logits(torch.tensor([ids]), torch.tensor([document]))[0]
+    logits_TV = model.logits(torch.tensor([ids]), Boundaries(torch.tensor([document])))[0]
     for t in range(len(ids)):
         before = [
             C[ids[t - back]] if t >= back and document[t - back] == document[t] else missing
@@ -93,11 +94,13 @@ def test_a_word_follows_from_the_words_before_it_in_its_document_and_no_others()
     torch.manual_seed(2)
     ids_T = torch.randint(4, V, (12,))
     document_T = torch.tensor([0] * 5 + [1] * 7)
-    logits_TV = model.logits(ids_T[None], document_T[None])[0]
+    logits_TV = model.logits(ids_T[None], Boundaries(document_T[None]))[0]
     for place in range(12):
         other_T = ids_T.clone()
         other_T[place] = 4 + (ids_T[place] - 3) % (V - 4)
-        moved_T = (model.logits(other_T[None], document_T[None])[0] != logits_TV).any(-1)
+        moved_T = (model.logits(other_T[None], Boundaries(document_T[None]))[0] != logits_TV).any(
+            -1
+        )
         reached = [
             t for t in range(place, min(place + 3, 12)) if document_T[t] == document_T[place]
         ]
@@ -119,7 +122,7 @@ def test_a_long_text_is_read_in_windows_and_has_the_numbers_of_one(
     for text, scores in zip(texts, whole, strict=True):
         stream = torch.tensor([[END, *text]])
         document = (stream == END).cumsum(1)
-        log_TV = model.logits(stream, document)[0].log_softmax(-1).detach().numpy()
+        log_TV = model.logits(stream, Boundaries(document))[0].log_softmax(-1).detach().numpy()
         np.testing.assert_allclose(scores, log_TV[range(len(text)), text], rtol=1e-10)
     held: list[int] = []
     to_logits = model.to_logits

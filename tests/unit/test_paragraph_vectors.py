@@ -6,13 +6,14 @@ V vocabulary, N documents, P size of a vector in memory, K noise words
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from gensim.models import doc2vec_inner
 from gensim.models.doc2vec import Doc2Vec, TaggedDocument
 from numpy.typing import NDArray
 
@@ -20,13 +21,14 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.models.fitting import Stretch, Weights, documents, sentences
 from rungwise.models.trained.capabilities import SentenceVectors, WordVectors
-from rungwise.models.word_vectors import paragraph_vectors_kernel as kernel
-from rungwise.models.word_vectors import word2vec_kernel
+from rungwise.models.word_vectors import paragraph_vectors_kernel, word2vec_kernel
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.models.word_vectors.word2vec import alias_table
 from rungwise.tokens.text import TokenisedText
 from tests.conftest import SPECIAL_IDS
 
+doc2vec_inner: Any = importlib.import_module("gensim.models.doc2vec_inner")
+kernel: Any = paragraph_vectors_kernel
 P = 16  # rows in memory are multiples of this
 CONFIGS = {
     "dbow": {},
@@ -79,27 +81,18 @@ def train(config: ParagraphVectorsConfig, epochs: int = 20, rate: float = 0.1) -
 # A step.
 
 
-def step(
-    document: Any,
-    inputs: Any,
-    outputs: Any,
-    words: list[int],
-    joining: int,
-    rate: float,
-    **how: Any,
-) -> float:
-    """One step on two targets, right and wrong; the loss if the rate is 0."""
-    size = outputs.shape[1]
+def step(arrays: Sequence[Any], words: list[int], joining: int, rate: float, **how: Any) -> float:
+    """One step on two targets, right and wrong, of a document, inputs and outputs; the loss if the
+    rate is 0."""
+    size = arrays[2].shape[1]
     room = (np.empty(size, np.float32), np.empty(size, np.float32), np.empty(2, np.float32))
     targets, labels = np.array([2, 5]), np.array([1, 0], np.float32)
-    around = np.array(words, np.int64)
-    is_training = how.get("is_training", True)
-    return kernel.take_step(
-        *(document, inputs, outputs, around, targets, labels, joining, is_training, rate, *room)
-    )
+    around, is_training = np.array(words, np.int64), how.get("is_training", True)
+    return kernel.take_step(*arrays, around, targets, labels, joining, is_training, rate, *room)
 
 
-def slow_loss(document: Any, inputs: Any, outputs: Any, words: list[int], joining: int) -> float:
+def slow_loss(arrays: Sequence[Any], words: list[int], joining: int) -> float:
+    document, inputs, outputs = arrays
     parts = [document, *inputs[words]]
     x = {
         kernel.MEAN: lambda: np.mean(parts, axis=0),
@@ -116,11 +109,11 @@ def test_a_step_is_the_gradient_by_finite_differences(joining: int) -> None:
     width = 4 * P if joining == kernel.CONCATENATION else P
     arrays = [rows(rng, P), rows(rng, 6, P), rows(rng, 6, width)]
     before = [array.astype(np.float64) for array in arrays]
-    expected = slow_loss(*before, words, joining)
-    assert step(*arrays, words, joining, 0.0) == pytest.approx(expected, rel=1e-5)
+    expected = slow_loss(before, words, joining)
+    assert step(arrays, words, joining, 0.0) == pytest.approx(expected, rel=1e-5)
     frozen = [array.copy() for array in arrays]
-    step(*frozen, words, joining, 1.0, is_training=False)
-    step(*arrays, words, joining, 1.0)
+    step(frozen, words, joining, 1.0, is_training=False)
+    step(arrays, words, joining, 1.0)
     for number, after in enumerate(arrays):
         gradient = np.zeros_like(before[number])
         for place in np.ndindex(*gradient.shape):
@@ -128,7 +121,7 @@ def test_a_step_is_the_gradient_by_finite_differences(joining: int) -> None:
             for change in (1e-4, -1e-4):
                 moved = [each.copy() for each in before]
                 moved[number][place] += change
-                losses.append(slow_loss(*moved, words, joining))
+                losses.append(slow_loss(moved, words, joining))
             gradient[place] = (losses[0] - losses[1]) / 2e-4
         np.testing.assert_allclose(before[number] - after, gradient, atol=2e-5)
     assert np.array_equal(frozen[0], arrays[0])
@@ -144,12 +137,12 @@ def test_the_update_of_dbow_is_that_of_skip_gram_with_the_documents_row() -> Non
     word2vec_kernel.take_step(
         inputs, same_outputs, np.array([0]), targets, labels, False, 0.05, *room
     )
-    step(document, inputs[:0], outputs, [], kernel.SUM, 0.05)
+    step((document, inputs[:0], outputs), [], kernel.SUM, 0.05)
     np.testing.assert_allclose(document, inputs[0], rtol=1e-6)
     np.testing.assert_allclose(outputs, same_outputs, rtol=1e-6)
 
 
-def gensim_model(**changes: Any) -> Doc2Vec:
+def gensim_model(**changes: Any) -> Any:
     """gensim's model of one document with the tree as output, which draws nothing."""
     words = [str(word) for word in TEXT.ids[:50]]
     how = {"hs": 1, "negative": 0, "sample": 0, "min_count": 1, "shrink_windows": False, **changes}
@@ -161,7 +154,7 @@ def gensim_model(**changes: Any) -> Doc2Vec:
     return model
 
 
-def walk(model: Doc2Vec, word: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def walk(model: Any, word: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The path of a word in gensim's tree, and the labels of its decisions."""
     index = model.wv.key_to_index[word]
     nodes = np.array(model.wv.get_vecattr(index, "point"), np.int64)
@@ -175,7 +168,7 @@ RATE, TABLE_ERROR = 0.05, 0.036
 
 
 def step_on_path(
-    model: Doc2Vec, word: str, document: Any, inputs: Any, near: list[int], joining: int
+    model: Any, word: str, document: Any, inputs: Any, near: list[int], joining: int
 ) -> tuple[NDArray[np.float32], float]:
     """The kernel's step for one word, in place but for the output, which is returned with how far
     the table may lead off a number of it."""

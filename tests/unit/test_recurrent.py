@@ -132,7 +132,7 @@ def test_a_dropout_holds_for_all_of_a_block(kind: str) -> None:
     it after training."""
     model = built(kind, initializer_range=0.5, dropout=0.5).train()
     ids_BT = batch().ids
-    dropped_BTD = model.states(ids_BT, None, None) == 0
+    dropped_BTD = model.states(ids_BT) == 0
     assert 0 < dropped_BTD[:, 0].sum() < B * D
     assert torch.equal(dropped_BTD, dropped_BTD[:, :1].expand_as(dropped_BTD))
     assert not torch.equal(dropped_BTD[0], dropped_BTD[1])
@@ -147,23 +147,21 @@ def test_a_dropout_holds_for_all_of_a_block(kind: str) -> None:
     torch.testing.assert_close(embedded_BTD[~gone_BT], 2 * table[ids_BT[~gone_BT]])
 
     model, plain = built(kind, recurrent_dropout=0.5).train(), built(kind)
-    one, other = model.states(ids_BT, None, None), plain.states(ids_BT, None, None)
+    one, other = model.states(ids_BT), plain.states(ids_BT)
     with torch.no_grad():
         for layer in model.body.children():
             for name, value in layer.named_parameters():
                 if "weight_hh" in name:
                     value.zero_()
     # Of one token nothing is handed on but zeros.
-    torch.testing.assert_close(
-        model.states(ids_BT[:, :1], None, None), plain.states(ids_BT[:, :1], None, None)
-    )
+    torch.testing.assert_close(model.states(ids_BT[:, :1]), plain.states(ids_BT[:, :1]))
     assert not torch.equal(one, other)
     every = {"dropout": 0.5, "word_dropout": 0.5, "recurrent_dropout": 0.5}
     quiet = built(kind, **every).eval()
     assert torch.equal(quiet.logits(ids_BT), plain.eval().logits(ids_BT))
     encoder = config(kind, **every).encoder(CAUSAL, V, 0.0).train()
     encoder.load(quiet.state_dict())
-    torch.testing.assert_close(encoder(ids_BT), plain.states(ids_BT, None, None))
+    torch.testing.assert_close(encoder(ids_BT), plain.states(ids_BT))
 
 
 def test_parameters_and_operations_by_hand() -> None:

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from rungwise.instances.batch import document_starts
 from rungwise.instances.causal_batch import CausalBatch
-from rungwise.models.transformer.attention import Documents, visible_keys
+from rungwise.models.transformer.attention import WHOLE, Boundaries, Documents, visible_keys
 from tests.small_models import (
     KINDS,
     gradient,
@@ -97,13 +97,13 @@ def test_variable_lengths_give_the_loss_and_the_gradient_of_the_dense_mask(
 
 def test_no_mask_is_built_where_documents_can_be_told() -> None:
     lengths_B = torch.tensor([3, 4, 1])
-    told = visible_keys(4, lengths_B, None, None, causal=False, varlen=True)
+    told = visible_keys(4, lengths_B, WHOLE, causal=False, varlen=True)
     assert isinstance(told, Documents)
     assert (told.starts.tolist(), told.longest) == ([0, 3, 4, 8, 8, 9, 12], 4)
     assert told.starts.dtype == torch.int32
     document_BT = torch.tensor([[0, 0, 1, 1]])
     starts = torch.tensor([0, 2, 4], dtype=torch.int32)
-    told = visible_keys(4, None, document_BT, starts, causal=True, varlen=True)
+    told = visible_keys(4, None, Boundaries(document_BT, None, starts), causal=True, varlen=True)
     assert isinstance(told, Documents)
     assert told.starts is starts
 

@@ -42,13 +42,20 @@ from rungwise.models.losses.objectives import (
 from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
+from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import (
     Transformer,
     initialise,
     learned_positions,
     sinusoid_positions,
 )
-from rungwise.models.transformer.body import Body, NextTokenModel, OnBody, TransformerBody
+from rungwise.models.transformer.body import (
+    Body,
+    NextTokenModel,
+    OnBody,
+    TransformerBody,
+    boundaries,
+)
 from rungwise.models.transformer.layer import Activation, Norm
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
@@ -252,11 +259,10 @@ class MaskedOutput(OnBody):
     def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
         """Return the logits of the masked tokens and of the pair; see `TransformerBody.encode`."""
         body: Any = self.body
-        where = (rows.document, rows.positions, rows.starts)
-        read_BM = rows.masked_positions
+        read, read_BM = (rows.ids, rows.segments, rows.lengths), rows.masked_positions
         if self.nsp is not None:
             read_BM = functional.pad(read_BM, (1, 0))  # [CLS] in front, at position 0
-        return self.heads(body.encode(rows.ids, rows.segments, rows.lengths, *where, read_BM))
+        return self.heads(body.encode(*read, boundaries(rows), read_BM))
 
     def heads(self, hidden_BMD: Tensor) -> PretrainingLogits:
         body: Any = self.body
@@ -299,14 +305,8 @@ class BertLeftToRight(NextTokenModel):
         self.mlm = MlmHead(config.hidden_size, vocab_size)
         initialise(self.mlm, config.initializer_range)
 
-    def states(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None,
-        positions_BT: Tensor | None,
-        starts_S: Tensor | None = None,
-    ) -> Tensor:
-        return self.mlm.transform(super().states(ids_BT, document_BT, positions_BT, starts_S))
+    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
+        return self.mlm.transform(super().states(ids_BT, where))
 
     def output_bias(self) -> Tensor:
         return self.mlm.bias

@@ -30,13 +30,14 @@ from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import BIDIRECTIONAL, Objective
 from rungwise.models.trained.language_models import TwoDirectionModel
+from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import (
     Transformer,
     gather_positions,
     initialise,
     learned_positions,
 )
-from rungwise.models.transformer.body import Body, TokenOutput, blocks_by_layer
+from rungwise.models.transformer.body import Body, TokenOutput, blocks_by_layer, boundaries
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
@@ -85,14 +86,8 @@ class Direction(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.transformer = Transformer(config.blocks(), causal=True)
 
-    def forward(
-        self,
-        tokens_BTD: Tensor,
-        document_BT: Tensor | None,
-        positions_BT: Tensor | None,
-        starts_S: Tensor | None,
-    ) -> Tensor:
-        return self.transformer(self._embed(tokens_BTD, positions_BT), None, document_BT, starts_S)
+    def forward(self, tokens_BTD: Tensor, where: Boundaries) -> Tensor:
+        return self.transformer(self._embed(tokens_BTD, where.positions), None, where)
 
     def layers(self, tokens_BTD: Tensor, positions_BT: Tensor | None) -> list[Tensor]:
         """Return the embeddings and each layer's states; every row holds one document."""
@@ -127,29 +122,26 @@ class Bidirectional(Body):
         ids_BT: Tensor,
         targets_BT: Tensor,
         lengths_B: Tensor,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
-        starts_S: Tensor | None = None,
+        where: Boundaries = WHOLE,
     ) -> Tensor:
         """Return the states (B, T, 2D) from which each target is predicted: left, then right.
 
         `lengths_B` counts the real targets of a row; states at padding are meaningless.
-        `document_BT`, `positions_BT` and `starts_S` describe the ids; None if no row holds a
-        boundary.
+        `where` describes the ids.
         """
-        left_BTD = self.left_to_right(
-            self.token_embedding(ids_BT), document_BT, positions_BT, starts_S
-        )
-
+        left_BTD = self.left_to_right(self.token_embedding(ids_BT), where)
         T = ids_BT.shape[1]
         place_T = torch.arange(T, device=ids_BT.device)
         turned_BT = reverse_places(T, lengths_B)
+        document_BT, positions_BT, starts_S = where
         places_BT = place_T.expand_as(ids_BT) if positions_BT is None else positions_BT
         right_BTD = self.right_to_left(
             self.token_embedding(targets_BT.gather(1, turned_BT)),
-            None if document_BT is None else document_BT.gather(1, turned_BT),
-            places_BT.gather(1, turned_BT),
-            None if starts_S is None else reverse_starts(T, lengths_B, starts_S),
+            Boundaries(
+                None if document_BT is None else document_BT.gather(1, turned_BT),
+                places_BT.gather(1, turned_BT),
+                None if starts_S is None else reverse_starts(T, lengths_B, starts_S),
+            ),
         )
         next_BT = (lengths_B[:, None] - 2 - place_T) % T  # where t + 1 went
         has_next_BT = place_T + 1 < lengths_B[:, None]
@@ -225,8 +217,7 @@ class BidirectionalForPretraining(TokenOutput):
         """Sum the cross entropy of the targets. A row ends at its last weight above 0."""
         place_T = torch.arange(1, rows.ids.shape[1] + 1, device=rows.ids.device)
         lengths_B = (place_T * (rows.weights > 0)).amax(dim=1)
-        where = (rows.document, rows.positions, rows.starts)
-        states_BTE = self.bidirectional.encode(rows.ids, rows.targets, lengths_B, *where)
+        states_BTE = self.bidirectional.encode(rows.ids, rows.targets, lengths_B, boundaries(rows))
         return self.sums(self.head.transform(states_BTE), rows.targets, rows.weights)
 
     def logits(
@@ -234,13 +225,10 @@ class BidirectionalForPretraining(TokenOutput):
         ids_BT: Tensor,
         targets_BT: Tensor,
         lengths_B: Tensor,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
+        where: Boundaries = WHOLE,
     ) -> Tensor:
         """Return the logits (B, T, V) of each target, given the rest of its document."""
-        states_BTE = self.bidirectional.encode(
-            ids_BT, targets_BT, lengths_B, document_BT, positions_BT
-        )
+        states_BTE = self.bidirectional.encode(ids_BT, targets_BT, lengths_B, where)
         return self.to_logits(self.head.transform(states_BTE))
 
     def output_bias(self) -> Tensor:

@@ -42,6 +42,7 @@ from rungwise.models.losses.cross_entropy import padded_size
 from rungwise.models.losses.objectives import BILM, Objective
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CarryingModel
+from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import gather_positions
 from rungwise.models.transformer.body import Body, NextTokenModel
 
@@ -242,13 +243,7 @@ class ElmoForPretraining(NextTokenModel):
         )
         return total, correct, after_BLS
 
-    def states(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None,
-        positions_BT: Tensor | None,
-        starts_S: Tensor | None = None,
-    ) -> Tensor:
+    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Left to right from a zero state; boundaries and positions are ignored."""
         return self.read_block(ids_BT, None)[0]
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.trained.language_models import CausalModel
+from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import Transformer, initialise, learned_positions
 from rungwise.models.transformer.body import Body, NextTokenModel, TransformerBody
 
@@ -108,13 +109,7 @@ class GptForPretraining(NextTokenModel):
         super().__init__(Gpt(config, vocab_size, vocab_multiple))
         self.crosses_documents = config.crosses_documents
 
-    def states(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None,
-        positions_BT: Tensor | None,
-        starts_S: Tensor | None = None,
-    ) -> Tensor:
+    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         if self.crosses_documents:
-            return super().states(ids_BT, None, None)
-        return super().states(ids_BT, document_BT, positions_BT, starts_S)
+            return super().states(ids_BT)
+        return super().states(ids_BT, where)

@@ -27,6 +27,7 @@ from torch.nn import functional
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.trained.language_models import CausalModel
+from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.body import Body, NextTokenModel
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
@@ -160,14 +161,8 @@ class NnlmForPretraining(NextTokenModel):
         self.output = self.nnlm.own_output(config.output_size, config.initializer_range)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
-    def states(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None,
-        positions_BT: Tensor | None,
-        starts_S: Tensor | None = None,
-    ) -> Tensor:
-        x_BTX = self.nnlm.context(ids_BT, document_BT)
+    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
+        x_BTX = self.nnlm.context(ids_BT, where.document)
         o_BTD = self.nnlm.activate(x_BTX)
         return torch.cat((x_BTX, o_BTD.to(x_BTX.dtype)), dim=-1) if self.direct else o_BTD
 

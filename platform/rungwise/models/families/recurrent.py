@@ -39,6 +39,7 @@ from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.trained.language_models import CarryingModel
+from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.body import Body, NextTokenModel
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
@@ -250,13 +251,7 @@ class RecurrentForPretraining(NextTokenModel):
         outputs, after_BLSD = body.encode(ids_BT, state_BLSD)
         return body.dropout(outputs[-1]), after_BLSD
 
-    def states(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None,
-        positions_BT: Tensor | None,
-        starts_S: Tensor | None = None,
-    ) -> Tensor:
+    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Start from a zero state; boundaries and positions are ignored."""
         return self.read_block(ids_BT, None)[0]
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from rungwise.instances.causal_batch import CausalBatch
 from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.models.transformer.body import boundaries
 
 _MOST_LOGITS = 1 << 22  # held at a time; fits the cache of a CPU
 _MOST_TOKENS = 1 << 12  # read at a time by MaskedModel, for the same reason
@@ -124,7 +125,7 @@ class _BlockModel(_Trained, ABC):
 
 @dataclass(frozen=True)
 class CausalModel(_BlockModel):
-    """A left-to-right module; `module.logits(ids, document, positions)` returns the logits of the
+    """A left-to-right module; `module.logits(ids, where)` returns the logits of the
     next tokens (B, T, V). With `reach`, a position reads itself and only that many tokens before
     it, so windows change no numbers and a text may have any length. None: it reads its row."""
 
@@ -146,7 +147,7 @@ class CausalModel(_BlockModel):
         return replace(batch, document=document_BT, positions=positions_BT)
 
     def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
-        return self.module.logits(batch.ids, batch.document, batch.positions)
+        return self.module.logits(batch.ids, boundaries(batch))
 
     def next_logits(self, ids_BT: Tensor) -> Tensor:
         return self.module.logits(ids_BT)
@@ -182,16 +183,14 @@ class CarryingModel(CausalModel):
 
 @dataclass(frozen=True)
 class TwoDirectionModel(_BlockModel):
-    """A module that predicts from both sides; `module.logits(ids, targets, lengths, document,
-    positions)` returns the logits of the targets (B, T, V)."""
+    """A module that predicts from both sides; `module.logits(ids, targets, lengths, where)`
+    returns the logits of the targets (B, T, V)."""
 
     is_exact: ClassVar[bool] = False
 
     def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
         lengths_B = (batch.weights > 0).sum(dim=1)
-        return self.module.logits(
-            batch.ids, batch.targets, lengths_B, batch.document, batch.positions
-        )
+        return self.module.logits(batch.ids, batch.targets, lengths_B, boundaries(batch))
 
     def blank_logits(
         self, ids_BT: Tensor, segments_BT: Tensor, lengths_B: Tensor, position_B: Tensor

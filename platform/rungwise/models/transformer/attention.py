@@ -40,6 +40,17 @@ class Documents(NamedTuple):
     longest: int  # upper bound on the length of a document
 
 
+class Boundaries(NamedTuple):
+    """Where documents lie in packed rows; None if no row holds a boundary. For a body that reads
+    both ways, padding is a document."""
+
+    document: Tensor | None = None  # (B, T) tokens of one document share a number in their row
+    positions: Tensor | None = None  # (B, T) from the beginning of the document
+    starts: Tensor | None = None  # (S + 1,) the `starts` of `Documents`
+
+
+WHOLE = Boundaries()  # a row is one document
+
 # A mask (True: the key is visible), documents, or None if `causal` alone decides.
 Visible = Tensor | Documents | None
 
@@ -47,24 +58,21 @@ Visible = Tensor | Documents | None
 def visible_keys(
     sequence_length: int,
     lengths_B: Tensor | None,
-    document_BT: Tensor | None,
-    starts_S: Tensor | None,
+    where: Boundaries,
     *,
     causal: bool,
     varlen: bool,
 ) -> Visible:
     """Return which keys each query sees, for all layers; None if the kernel's own rule is enough.
 
-    `lengths_B` counts the real tokens of each row. `document_BT` numbers the documents of a row;
-    tokens see only their own document. Without `causal`, padding counts as a document and
-    `lengths_B` must then be None. `starts_S` holds the same boundaries as `Documents.starts`;
-    `varlen` (see `has_varlen`) needs it.
+    `lengths_B` counts the real tokens of each row; with boundaries and without `causal` it must be
+    None. Tokens see only their own document. `varlen` (see `has_varlen`) needs `where.starts`.
     """
-    T = sequence_length
+    T, document_BT = sequence_length, where.document
     if document_BT is not None:
         assert causal or lengths_B is None, "padding is a document of its own"
-        if varlen and starts_S is not None:
-            return Documents(starts_S, T)
+        if varlen and where.starts is not None:
+            return Documents(where.starts, T)
         same_B1TT = document_BT[:, None, :, None] == document_BT[:, None, None, :]
         return same_B1TT.tril() if causal else same_B1TT
     if lengths_B is None or causal:

@@ -24,7 +24,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rungwise.models.transformer.attention import (
+    WHOLE,
     Attention,
+    Boundaries,
     Visible,
     has_varlen,
     near_keys,
@@ -33,7 +35,7 @@ from rungwise.models.transformer.attention import (
 from rungwise.models.transformer.layer import ACTIVATIONS, Layer, StackedLinear
 from rungwise.models.transformer.rotary import Rotation, rotation
 
-Seen = tuple[Visible, Rotation | None]  # inputs of a block beside the states
+Inputs = tuple[Visible, Rotation | None]  # of a block, beside the states
 
 
 def sinusoid_positions(
@@ -194,26 +196,25 @@ class Transformer(nn.Module):
         self,
         x_BTD: Tensor,
         lengths_B: Tensor | None = None,
-        document_BT: Tensor | None = None,
-        starts_S: Tensor | None = None,
+        where: Boundaries = WHOLE,
         chosen_BM: Tensor | None = None,
     ) -> Tensor:
         """Return the last layer's states, (B, T, D), or (B, M, D) of the chosen positions. See
-        `visible_keys`; None means no padding and no boundaries."""
-        x_BTD, seen = self._enter(x_BTD, lengths_B, document_BT, starts_S)
-        for block, told in zip(self.blocks[:-1], seen[:-1], strict=True):
-            x_BTD = self._through(block, x_BTD, *told)
-        return self._leave(self._through(self.blocks[-1], x_BTD, *seen[-1], chosen_BM))
+        `visible_keys`; lengths of None mean no padding."""
+        x_BTD, inputs = self._enter(x_BTD, lengths_B, where)
+        for block, options in zip(self.blocks[:-1], inputs[:-1], strict=True):
+            x_BTD = self._through(block, x_BTD, *options)
+        return self._leave(self._through(self.blocks[-1], x_BTD, *inputs[-1], chosen_BM))
 
     def layers(
         self, x_BTD: Tensor, lengths_B: Tensor | None = None, visible: Visible = None
     ) -> list[Tensor]:
         """Return the input and each block's output, num_layers + 1 in all; the last is normalised
         as in `forward`. `visible` replaces the default mask."""
-        x_BTD, seen = self._enter(x_BTD, lengths_B, None, None, visible)
+        x_BTD, inputs = self._enter(x_BTD, lengths_B, WHOLE, visible)
         outputs = [x_BTD]
-        for block, told in zip(self.blocks, seen, strict=True):
-            outputs.append(self._through(block, outputs[-1], *told))
+        for block, options in zip(self.blocks, inputs, strict=True):
+            outputs.append(self._through(block, outputs[-1], *options))
         outputs[-1] = self._leave(outputs[-1])
         return outputs
 
@@ -231,18 +232,16 @@ class Transformer(nn.Module):
         self,
         x_BTD: Tensor,
         lengths_B: Tensor | None,
-        document_BT: Tensor | None,
-        starts_S: Tensor | None,
+        where: Boundaries,
         visible: Visible = None,
-    ) -> tuple[Tensor, list[Seen]]:
+    ) -> tuple[Tensor, list[Inputs]]:
         """Return the residual stream and each block's mask and rotation, shared where equal."""
         dropout = self.options[0].dropout if self.training else 0.0
         if visible is None:
             visible = visible_keys(
                 x_BTD.shape[1],
                 lengths_B,
-                document_BT,
-                starts_S,
+                where,
                 causal=self.causal,
                 varlen=has_varlen(x_BTD, self.options[0].head_size, dropout),
             )
@@ -251,8 +250,8 @@ class Transformer(nn.Module):
             for window in {each.window for each in self.options}
         }
         turns = {b: self._turn(b, x_BTD) for b in {each.rotary_base for each in self.options}}
-        seen = [(near[layer.window], turns[layer.rotary_base]) for layer in self.options]
-        return (x_BTD if self.stream is None else x_BTD.to(self.stream)), seen
+        inputs = [(near[layer.window], turns[layer.rotary_base]) for layer in self.options]
+        return (x_BTD if self.stream is None else x_BTD.to(self.stream)), inputs
 
     def _leave(self, x_BTD: Tensor) -> Tensor:
         return self.final_norm(x_BTD)
@@ -262,16 +261,16 @@ class Transformer(nn.Module):
             return None
         return rotation(x_BTD.shape[1], self.options[0].head_size, base, x_BTD.device)
 
-    def _through(self, block: nn.Module, x_BTD: Tensor, *told: Any) -> Tensor:
+    def _through(self, block: nn.Module, x_BTD: Tensor, *options: Any) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
             # Without dropout there is no random state to preserve.
             output = checkpoint(
                 block,
                 x_BTD,
-                *told,
+                *options,
                 use_reentrant=False,
                 preserve_rng_state=self.options[0].dropout > 0,
             )
             assert isinstance(output, Tensor)
             return output
-        return block(x_BTD, *told)
+        return block(x_BTD, *options)

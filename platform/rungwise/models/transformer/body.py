@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import (
     MOST_LOGITS,
     TokenSums,
@@ -27,7 +28,7 @@ from rungwise.models.losses.cross_entropy import (
     padded_size,
     token_sums,
 )
-from rungwise.models.transformer.attention import keys_to_write
+from rungwise.models.transformer.attention import WHOLE, Boundaries, keys_to_write
 from rungwise.models.transformer.block import Transformer
 
 
@@ -119,21 +120,17 @@ class TransformerBody(Body):
         ids_BT: Tensor,
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
-        starts_S: Tensor | None = None,
+        where: Boundaries = WHOLE,
         chosen_BM: Tensor | None = None,
     ) -> Tensor:
         """Return the last layer's states: (B, T, D), or (B, M, D) of the chosen positions only.
 
         `lengths_B` counts the real tokens of each row; None means no padding, which is faster and
-        must be known on the host. States at padding are meaningless. In packed rows `document_BT`
-        numbers the documents, with padding as one of them (then `lengths_B` is None),
-        `positions_BT` counts within a document, and `starts_S` is that of `Documents`
-        (attention.py). A causal body needs no information on padding.
+        must be known on the host. States at padding are meaningless. In packed rows padding is one
+        of the documents, so `lengths_B` is None. A causal body needs no information on padding.
         """
-        embedded_BTD = self.embed(ids_BT, segments_BT, positions_BT)
-        return self.transformer(embedded_BTD, lengths_B, document_BT, starts_S, chosen_BM)
+        embedded_BTD = self.embed(ids_BT, segments_BT, where.positions)
+        return self.transformer(embedded_BTD, lengths_B, where, chosen_BM)
 
     def encode_layers(
         self,
@@ -199,34 +196,26 @@ class TokenOutput(OnBody):
 
 
 class NextTokenModel(TokenOutput):
-    """Predicts the next token in packed blocks. `document_BT` numbers the documents of a row,
-    `positions_BT` counts within a document; both are None if no row holds a boundary. `starts_S`
-    gives the same boundaries, see `Documents` in attention.py."""
+    """Predicts the next token in packed blocks."""
 
-    def states(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None,
-        positions_BT: Tensor | None,
-        starts_S: Tensor | None = None,
-    ) -> Tensor:
+    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Return the input (B, T, D) of the output matrix: by default the last layer's states."""
         body: Any = self.body
-        return body.encode(ids_BT, None, None, document_BT, positions_BT, starts_S)
+        return body.encode(ids_BT, None, None, where)
 
     def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
         """Sum the cross entropy of the next tokens."""
-        states_BTD = self.states(rows.ids, rows.document, rows.positions, rows.starts)
+        states_BTD = self.states(rows.ids, boundaries(rows))
         return self.sums(states_BTD, rows.targets, rows.weights)
 
-    def logits(
-        self,
-        ids_BT: Tensor,
-        document_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
-    ) -> Tensor:
+    def logits(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Return the logits (B, T, V) of the token that follows each position."""
-        return self.to_logits(self.states(ids_BT, document_BT, positions_BT))
+        return self.to_logits(self.states(ids_BT, where))
+
+
+def boundaries(rows: CausalBatch[Tensor] | MaskedBatch[Tensor]) -> Boundaries:
+    """Return where documents lie in rows of a batch."""
+    return Boundaries(rows.document, rows.positions, rows.starts)
 
 
 def blocks_by_layer(stacks: Sequence[Transformer]) -> list[list[nn.Module]]:
