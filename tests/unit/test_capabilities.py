@@ -233,7 +233,7 @@ def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces() -> None:
 
     ids = tokenizer.encode("rowser", add_special_tokens=False).ids
     assert len(ids) > 1
-    near = Neighbourhood(Vectors(), tokenizer).of("rowser", 3).nearest
+    near = Neighbourhood(Vectors(), tokenizer).nearest("rowser", 3).nearest
     words = [name for name in tokenizer.get_vocab() if name.isalpha() and len(name) >= 3]
     cosines = {
         word: 1 - distance.cosine(table[tokenizer.token_to_id(word)], table[ids].mean(axis=0))
@@ -243,4 +243,4 @@ def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces() -> None:
     assert [each.word for each in near] == best
     assert [each.cosine for each in near] == pytest.approx([cosines[word] for word in best])
     with pytest.raises(DataError, match="found 'workez'; spelled alike: worker"):
-        Neighbourhood(Vectors(), tokenizer).of("workez", 3)
+        Neighbourhood(Vectors(), tokenizer).nearest("workez", 3)
