@@ -182,21 +182,21 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 @functools.lru_cache(maxsize=4096)
-def translated(reported: str) -> tuple[tuple[Metric, tuple[tuple[str, str], ...]], ...]:
+def find_metrics(reported: str) -> tuple[tuple[Metric, tuple[tuple[str, str], ...]], ...]:
     """The metrics that a reported value sets, each with the labels from the value's name."""
-    found = []
-    for metric in METRICS:
-        if metric.reported and (match := metric.pattern.fullmatch(reported)):
-            labels = {name: value or "total" for name, value in match.groupdict().items()}
-            found.append((metric, tuple(labels.items())))
-    return tuple(found)
+    matches = ((metric, metric.pattern.fullmatch(reported)) for metric in METRICS)
+    return tuple(
+        (metric, tuple((name, value or "total") for name, value in match.groupdict().items()))
+        for metric, match in matches
+        if match and metric.reported
+    )
 
 
 Arguments = ParamSpec("Arguments")
 Method = Callable[Concatenate["Monitor", Arguments], None]
 
 
-def _harmless(method: Method[Arguments]) -> Method[Arguments]:
+def _never_raises(method: Method[Arguments]) -> Method[Arguments]:
     """Log the first exception of `method` instead of raising it into the run."""
 
     @functools.wraps(method)
@@ -213,16 +213,17 @@ def _harmless(method: Method[Arguments]) -> Method[Arguments]:
 
 @dataclass
 class _Speed:
-    """A stage's first and latest progress, to estimate the remaining time."""
+    """The progress of a stage at its start and now, to estimate the remaining time."""
 
-    began: float
+    start: float  # seconds
     first: float
-    done: float
+    current: float
     total: float
 
-    def seconds_left(self, now: float) -> float:
-        moved = self.done - self.first
-        return (now - self.began) / moved * (self.total - self.done) if moved > 0 else 0.0
+    def estimate_rest(self, now: float) -> float:
+        progress = self.current - self.first
+        rest = self.total - self.current
+        return (now - self.start) / progress * rest if progress > 0 else 0.0
 
 
 @dataclass
@@ -237,11 +238,11 @@ class Monitor:
     _trials: dict[str, dict[str, str]] = field(default_factory=dict)
     _speeds: dict[str, _Speed] = field(default_factory=dict)
     _running: set[str] = field(default_factory=set)
-    _gone_before: set[str] | None = None
-    _began: float = field(default_factory=lambda: time.monotonic())
+    _initial_deaths: set[str] | None = None
+    _start: float = field(default_factory=lambda: time.monotonic())
     _beat_at: float = 0.0
 
-    @_harmless
+    @_never_raises
     def handle(self, stage: str, event: Mapping[str, Any]) -> None:
         match event["kind"]:
             case "progress":
@@ -249,26 +250,26 @@ class Monitor:
                 if event["shown"].get("workers") == "starting":
                     return  # a resumed run then begins above 0
                 speed = self._speeds.setdefault(stage, _Speed(time.monotonic(), done, done, total))
-                speed.done, speed.total = done, total
+                speed.current, speed.total = done, total
                 self._set("stage_progress_ratio", done / max(total, 1.0), stage=stage)
                 if stage in self._trials:
-                    self._objectives(stage, event["shown"])
+                    self._set_objectives(stage, event["shown"])
             case "metrics" if event["run"] is None:
                 if any(name.startswith("train/") for name in event["values"]):
                     self._set("steps_total", event["step"], stage=stage)
-                self._take(stage, event["values"])
+                self._set_all(stage, event["values"])
             case "nested":
                 self._trials.setdefault(stage, {})[event["run"]] = event["status"]
                 states = Counter(self._trials[stage].values())
                 for state in _TRIAL_STATES:
                     self._set("trials", states[state], stage=stage, state=state.lower())
 
-    @_harmless
+    @_never_raises
     def finished(self, stage: str, seconds: float, summary: Mapping[str, float]) -> None:
-        """Take the numbers of a finished stage's summary, as `{"final.loss": ...}`."""
-        self._take(stage, {"system/stage_seconds": seconds, **summary})
+        """Export the numbers of a finished stage's summary, as `{"final.loss": ...}`."""
+        self._set_all(stage, {"system/stage_seconds": seconds, **summary})
 
-    @_harmless
+    @_never_raises
     def beat(self, states: Mapping[str, str], events_waiting: int, last: bool = False) -> None:
         """Export every few seconds what the driver knows without reports; always if `last`."""
         now = time.monotonic()
@@ -286,34 +287,33 @@ class Monitor:
             self._set("stage_running", float(stage in running), stage=stage)
         self._running |= running
         self._set("tracking_events_waiting", events_waiting)
-        self._costs(now, running)
-        self._tell_again(running)
-        self._nodes()
+        self._set_costs(now, running)
+        self._refresh(running)
+        self._count_nodes()
 
-    def _take(self, stage: str, values: Mapping[str, float]) -> None:
+    def _set_all(self, stage: str, values: Mapping[str, float]) -> None:
         for reported, value in values.items():
-            for metric, labels in translated(reported):
+            for metric, labels in find_metrics(reported):
                 self._set(metric.name, value * metric.scale, stage=stage, **dict(labels))
         if step_seconds := values.get("system/step_seconds"):
             interval = step_seconds * self.compute.checkpoint_every_steps
             self._set("checkpoint_interval_seconds", interval, stage=stage)
         if (valid := values.get("system/checkpoint_valid")) is not None:
-            results = {"valid": valid, "failed": 1.0 - valid}
-            for result, more in results.items():
+            for result, more in (("valid", valid), ("failed", 1.0 - valid)):
                 key = ("checkpoints_total", self.run, stage, result)
                 count = self._values.get(key, 0.0) + more
                 self._set("checkpoints_total", count, stage=stage, result=result)
             if valid:
                 self._set("checkpoint_timestamp_seconds", time.time(), stage=stage)
 
-    def _objectives(self, stage: str, shown: Mapping[str, float | str]) -> None:
+    def _set_objectives(self, stage: str, shown: Mapping[str, float | str]) -> None:
         for metric, value in shown.items():
             if isinstance(value, int | float):
                 self._set("objective", value, stage=stage, metric=metric)
                 best = self._values.get(("best_objective", self.run, stage, metric), value)
                 self._set("best_objective", max(best, value), stage=stage, metric=metric)
 
-    def _tell_again(self, running: set[str]) -> None:
+    def _refresh(self, running: set[str]) -> None:
         # Ray exports only gauges that were set since its last export, which runs every ten seconds.
         for (name, *values), value in list(self._values.items()):
             metric = _BY_NAME[name]
@@ -321,29 +321,31 @@ class Monitor:
             if not metric.passing or labels["stage"] in running:
                 self._gauges[name].set(value, labels)
 
-    def _costs(self, now: float, running: set[str]) -> None:
+    def _set_costs(self, now: float, running: set[str]) -> None:
         if self.compute.price_per_hour is None:
             return
-        a_second = self.compute.price_per_hour / 3600
-        left = [self._speeds[stage].seconds_left(now) for stage in running & self._speeds.keys()]
-        self._set("cost_so_far", (now - self._began) * a_second)
-        self._set("cost_to_come", max(left, default=0.0) * a_second)
+        price = self.compute.price_per_hour / 3600  # of a second
+        seconds = [
+            self._speeds[stage].estimate_rest(now) for stage in running & self._speeds.keys()
+        ]
+        self._set("cost_so_far", (now - self._start) * price)
+        self._set("cost_to_come", max(seconds, default=0.0) * price)
         if self.compute.budget is not None:
             self._set("budget", self.compute.budget)
 
-    def _nodes(self) -> None:
+    def _count_nodes(self) -> None:
         import ray
 
         nodes = ray.nodes()
-        gone = {node["NodeID"]: node["DeathReason"] for node in nodes if not node["Alive"]}
-        if self._gone_before is None:
-            self._gone_before = set(gone)
+        deaths = {node["NodeID"]: node["DeathReason"] for node in nodes if not node["Alive"]}
+        if self._initial_deaths is None:
+            self._initial_deaths = set(deaths)
         lost = Counter(
             _DEATHS.get(reason, "unknown")
-            for node, reason in gone.items()
-            if node not in self._gone_before
+            for node, reason in deaths.items()
+            if node not in self._initial_deaths
         )
-        self._set("nodes", len(nodes) - len(gone))
+        self._set("nodes", len(nodes) - len(deaths))
         for reason in _DEATHS.values():
             self._set("nodes_lost_total", lost[reason], reason=reason)
 

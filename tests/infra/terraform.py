@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,12 +70,41 @@ def run(folder: Path, *arguments: str, check: bool = True) -> subprocess.Complet
 
 
 def copy(place: Path) -> Path:
-    """A copy of infra/terraform in `place`, so that no state or lock file lands in the repository.
+    """A copy of infra/terraform in `place`, so that no state or lock file lands in the repository,
+    with a run for each case of refused.cases.
 
     Returns the copy, with its modules/ and examples/.
     """
-    left_out = shutil.ignore_patterns(".terraform", ".terraform.lock.hcl", "*.tfstate*")
-    return Path(shutil.copytree(INFRA, place / "terraform", ignore=left_out))
+    ignored = shutil.ignore_patterns(".terraform", ".terraform.lock.hcl", "*.tfstate*")
+    folder = Path(shutil.copytree(INFRA, place / "terraform", ignore=ignored))
+    for file in folder.glob("modules/*/tests/refused.cases"):
+        with file.with_suffix(".tftest.hcl").open("a", encoding="utf-8") as stream:
+            stream.writelines(_refusal_runs(file.read_text("utf-8")))
+    return folder
+
+
+def _refusal_runs(text: str) -> Iterator[str]:
+    """A run for each case in a table of refusals.
+
+    A line is the variable that is refused, or below it `title: value`, in Terraform's language, or
+    `title: variable = value ; ...` for other variables too. Below `variable.key`, a value holds what
+    differs from the valid object with that key.
+    """
+    variable, key = "", ""
+    for line in filter(None, text.splitlines()):
+        if not line.startswith(" "):
+            variable, _, key = line.partition(".")
+            continue
+        title, _, value = line.strip().partition(": ")
+        if key:
+            value = f"{{ {key} = merge(var.{variable}.{key}, {value}) }}"
+        if not re.match(r"\w+ = ", value):
+            value = f"{variable} = {value}"
+        values = "\n    ".join(value.split(" ; "))
+        yield (
+            f'\nrun "{title}" {{\n  command = plan\n  variables {{\n    {values}\n  }}\n'
+            f"  expect_failures = [var.{variable}]\n}}\n"
+        )
 
 
 def show(folder: Path, plan: str | None = None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rungwise.core.configuration.compute import ComputeConfig
-from rungwise.monitoring import METRICS, Monitor, translated
+from rungwise.monitoring import METRICS, Monitor, find_metrics
 
 
 class Gauges:
@@ -193,7 +193,7 @@ def test_a_failure_of_ray_is_logged_once_and_reaches_nobody(
 )
 def test_a_reported_name_is_taken_apart(reported: str, expected: set[tuple[str, ...]]) -> None:
     found = {
-        (metric.name, *(value for _, value in labels)) for metric, labels in translated(reported)
+        (metric.name, *(value for _, value in labels)) for metric, labels in find_metrics(reported)
     }
     assert found == expected
 

@@ -30,34 +30,36 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
     Inputs: evaluate, its task, and the pretrain artifact that the model started from. 95 %
     intervals are over test examples for this model, over seeds for a variant.
     """
-    evaluated, task = EvaluateSummary.of(inputs["evaluate"]), TaskSummary.of(inputs["task"])
-    chosen, metric, info = evaluated.chosen, evaluated.metric, task.info
+    evaluation, task = EvaluateSummary.of(inputs["evaluate"]), TaskSummary.of(inputs["task"])
+    model, metric, info = evaluation.chosen, evaluation.metric, task.info
     kind = task_kind(info)
-    own = bootstrap(
+    estimate = bootstrap(
         kept_sums(inputs["evaluate"], inputs["task"])[None],
         lambda totals: kind.value(totals)[0],
         seed=0,
         resamples=_RESAMPLES,
     )
-    scores = {f"**this model** ({chosen.variant}, seed {chosen.seed})": own}
+    scores = {f"**this model** ({model.variant}, seed {model.seed})": estimate}
     scores |= {
-        f"{variant}{', from random weights' * (made.pretraining is None)}": made.estimates[metric]
-        for variant, made in evaluated.variants.items()
+        f"{name}{', from random weights' * (variant.pretraining is None)}": variant.estimates[
+            metric
+        ]
+        for name, variant in evaluation.variants.items()
     }
-    trivial = {f"{rule} (trivial baseline)": value for rule, value in evaluated.trivial().items()}
+    trivial = {f"{rule} (trivial baseline)": value for rule, value in evaluation.trivial().items()}
     examples = task.examples
     labels = f" ({', '.join(info.labels)})" if info.labels else ""
     lines = [
-        f"Task {evaluated.task}: {info.goal}{labels}. Fine-tuned on {examples.train:,} examples, "
+        f"Task {evaluation.task}: {info.goal}{labels}. Fine-tuned on {examples.train:,} examples, "
         f"selected on {examples.validation:,} validation examples. "
         "Intended use: text like that of the task; nothing was measured on other text.",
         "",
         f"| {metric}, {examples.test:,} test examples | score | 95 % interval |",
         "|---|---|---|",
-        *(f"| {key} | {_value(value)} |" for key, value in scores.items()),
+        *(f"| {key} | {_format_estimate(value)} |" for key, value in scores.items()),
         *(f"| {key} | {value:.4f} | |" for key, value in trivial.items()),
     ]
-    return _card(name, lines, inputs, inputs["evaluate"], licences)
+    return _join_card(name, lines, inputs, inputs["evaluate"], licences)
 
 
 def write_pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
@@ -79,19 +81,18 @@ def write_pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Lic
         *(f"| {key} | {value:,.4g} |" for key, value in summary.final.items()),
         f"| unigram entropy (nats per token) | {summary.unigram_entropy:.4g} |",
     ]
-    return _card(name, lines, inputs, pretrain, licences)
+    return _join_card(name, lines, inputs, pretrain, licences)
 
 
-def _card(
+def _join_card(
     name: str,
     lines: Sequence[str],
     inputs: Mapping[str, Artifact],
-    made: Artifact,
+    model: Artifact,
     licences: Licences,
 ) -> str:
-    """Join `lines`, the measurements and sources of its pretraining, and how to rebuild `made`."""
-    again = shlex.quote(made.folder.uri)
-    if measured := inputs.get("measure"):
+    """Join `lines`, the measurements and sources of its pretraining, and how to rebuild `model`."""
+    if measure := inputs.get("measure"):
         lines = [
             *lines,
             "",
@@ -100,35 +101,36 @@ def _card(
             *(
                 f"| {' '.join(filter(None, (each.suite, each.part, each.metric)))} | "
                 f"{each.value:.4g} | {each.low:.4g} to {each.high:.4g} | {each.count:,} |"
-                for each in MeasureSummary.of(measured).scores
+                for each in MeasureSummary.of(measure).scores
                 if each.group is None
             ),
         ]
-    found = list_sources(inputs["pretrain"], licences)
-    read = [f"- {line}; licence: {licence}" for line, licence in found]
-    told = f"Rebuild it and compare byte by byte: `rungwise rebuild {again} --into FOLDER`"
-    text = [f"# {name}", "", *lines, "", "Pretrained on", "", *read, "", told, ""]
+    sources = list_sources(inputs["pretrain"], licences)
+    items = [f"- {line}; licence: {licence}" for line, licence in sources]
+    command = f"rungwise rebuild {shlex.quote(model.folder.uri)} --into FOLDER"
+    advice = f"Rebuild it and compare byte by byte: `{command}`"
+    text = [f"# {name}", "", *lines, "", "Pretrained on", "", *items, "", advice, ""]
     return without_passwords("\n".join(text))
 
 
 def list_sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:
     """A line and a licence for each source of each corpus that the weights were trained on."""
-    found = []
+    sources = []
     for corpus in (each for each in chain(pretrain) if each.stage in CORPORA):
         amount = CorpusSummary.of(corpus).amount()
         lines = describe_sources(corpus)
-        stated = licences.get(corpus.fingerprint) or [None] * len(lines)
-        found += [
+        names = licences.get(corpus.fingerprint) or [None] * len(lines)
+        sources += [
             (f"{line} ({amount}, corpus {corpus.fingerprint})", licence or "not stated")
-            for line, licence in zip(lines, stated, strict=True)
+            for line, licence in zip(lines, names, strict=True)
         ]
-    return found
+    return sources
 
 
 def link_page(experiment_id: str, run_id: str, file: str) -> str:
     """A link, on any page of MLflow's UI, to a file among the artifacts of a run."""
-    place = f"#/experiments/{experiment_id}/runs/{run_id}/artifacts/{file}"
-    return f"[{file}]({place}?workflowType=machine_learning)"
+    path = f"#/experiments/{experiment_id}/runs/{run_id}/artifacts/{file}"
+    return f"[{file}]({path}?workflowType=machine_learning)"
 
 
 def fit_description(before: str, card: str, after: str) -> str:
@@ -145,16 +147,16 @@ def list_uses(model: str, root: str, info: TaskInfo) -> str:
     kind, content = task_kind(info), "one text per line"
     if not kind.is_one_text:
         content = f"a table or JSON Lines with {', '.join(kind.columns)}"
-    where = shlex.join([model, "--root", root])
+    arguments = shlex.join([model, "--root", root])
     return "\n".join(
         (
-            f"- predictions, {content}: `rungwise predict {where} --input FILE`",
-            f"- over HTTP: `rungwise serve {where}`",
-            f"- provenance: `rungwise why {where}`",
+            f"- predictions, {content}: `rungwise predict {arguments} --input FILE`",
+            f"- over HTTP: `rungwise serve {arguments}`",
+            f"- provenance: `rungwise why {arguments}`",
         )
     )
 
 
-def _value(estimate: Estimate) -> str:
+def _format_estimate(estimate: Estimate) -> str:
     """An estimate and its interval as two cells."""
     return f"{estimate.mean:.4f} | {estimate.low:.4f} to {estimate.high:.4f}"

@@ -97,19 +97,18 @@ class RegisterSummary(Summary):
 
 @dataclass(frozen=True)
 class _Entry:
-    """A model to register, and what it is asked. `shown` are example inputs as a caller gives them,
-    `said` the answers. Versions with the same tags `compared_on` compare by `score`; higher is
-    better."""
+    """A model to register, with example inputs in a caller's form and their answers. Versions whose
+    tags `comparable_by` are equal compare by `score`; higher is better."""
 
     files: dict[str, str]
     info: TaskInfo
-    shown: list[str] | pd.DataFrame
-    said: list[dict[str, Any]]
+    inputs: list[str] | pd.DataFrame
+    answers: list[dict[str, Any]]
     card: str
-    about: str
+    description: str
     score: float
     score_name: str
-    compared_on: tuple[str, ...]
+    comparable_by: tuple[str, ...]
     tags: dict[str, str]
 
 
@@ -119,83 +118,31 @@ def register_model(
     """Log and register the model in the run of this stage; write `registered.json`."""
     import mlflow
     from mlflow import MlflowClient
-    from mlflow.models import ModelSignature, infer_signature
-    from mlflow.models.model import ModelInfo
 
     assert context.tracking is not None, "the register stage runs in the driver"
-    of = _of_task if "evaluate" in inputs else _of_pretraining
-    entry = of(config, inputs, output)
+    make_entry = _make_task_entry if "evaluate" in inputs else _make_pretrain_entry
+    entry = make_entry(config, inputs, output)
     output.write_bytes(CARD, entry.card.encode("utf-8"))
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
-    info: ModelInfo | None = None
-    # MLflow prints what it registered, which the display already shows.
-    with (
-        open(os.devnull, "w") as nowhere,
-        contextlib.redirect_stderr(nowhere),
-        tempfile.TemporaryDirectory(prefix="rungwise-") as scratch,
-        mlflow.start_run(run_id=context.tracking.run_id),
-    ):
-        entry.files["card"] = str(output.local(CARD))
-        for path in map(Path, entry.files.values()):
-            (Path(scratch) / path.name).symlink_to(path)
-        # With a record the copy is verified wherever it is loaded.
-        made = {"stage": "served", "fingerprint": inputs["pretrain"].fingerprint}
-        artifacts.finish(Folder.at(scratch), made, {})
-        entry.files["record"] = f"{scratch}/{artifacts.RECORD}"
-        info = mlflow.pyfunc.log_model(
-            name="model",
-            python_model=str(Path(__file__).with_name("served_model.py")),
-            artifacts=entry.files,
-            code_paths=[str(Path(__file__).parents[1])],
-            # An input schema would refuse other accepted forms (lists, `text` for words, option0
-            # and so on); anything else is refused with a message of our own.
-            signature=ModelSignature(
-                outputs=infer_signature(entry.shown, pd.DataFrame(entry.said)).outputs
-            ),
-            input_example=entry.shown,
-            pip_requirements=[
-                f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS
-            ],
-            registered_model_name=config.name,
-        )
-    assert info is not None, "an error leaves the block above"
+    entry.files["card"] = str(output.local(CARD))
+    number = _log_version(config, entry, inputs["pretrain"].fingerprint, context.tracking.run_id)
     client = MlflowClient(tracking_uri=context.tracking.uri)
-    number = str(info.registered_model_version)
     licences = [licence for _, licence in list_sources(inputs["pretrain"], config.licences)]
     tags = {
-        **{f"rungwise.{name}": made.fingerprint for name, made in sorted(inputs.items())},
+        **{f"rungwise.{name}": artifact.fingerprint for name, artifact in sorted(inputs.items())},
         **entry.tags,
         _SCORE: f"{entry.score:.6f}",
         "rungwise.licence": "; ".join(dict.fromkeys(licences)),
     }
     for key, value in tags.items():
         client.set_model_version_tag(config.name, number, key, value)
-    page = _page(client, context.tracking)
     root = inputs["pretrain"].folder.uri.rsplit("/", 2)[0]
-    client.update_registered_model(
-        config.name,
-        f"{entry.about} `@{config.alias}` is the version to use: a new one gets it unless the "
-        f"holder's {entry.score_name} is better, any other through `rungwise promote`.\n\n"
-        f"The newest is [version {number}](#/models/{config.name}/versions/{number}); the page of "
-        f"its run: {page}\n\n"
-        + list_uses(f"models:/{config.name}@{config.alias}", root, entry.info),
-    )
-    client.update_model_version(
-        config.name,
-        number,
-        fit_description(
-            f"The page of its run: {page}\n\n",
-            entry.card,
-            "\n" + list_uses(f"models:/{config.name}/{number}", root, entry.info),
-        ),
-    )
-    better = _better_holder(client, config, entry.compared_on, tags)
+    _describe_version(client, config, entry, number, _link_run(client, context.tracking), root)
+    better = _find_better_holder(client, config, entry.comparable_by, tags)
     if better is None:
         promotion.set_alias(client, config.name, config.alias, number)
-        alias = f"alias {config.alias}"
-    else:
-        alias = f"{config.alias} stays with {better.version}"
+    alias = f"{config.alias} stays with {better.version}" if better else f"alias {config.alias}"
     summary = RegisterSummary(
         name=config.name,
         version=number,
@@ -208,68 +155,127 @@ def register_model(
     return summary
 
 
-def _page(client: Any, tracking: TrackingRun) -> str:
+def _log_version(config: RegisterConfig, entry: _Entry, fingerprint: str, run_id: str) -> str:
+    """Log the model in MLflow's run and register it; return the number of the version."""
+    import mlflow
+    from mlflow.models import ModelSignature, infer_signature
+
+    number = ""
+    # MLflow prints what it registered, which the display already shows.
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stderr(nowhere),
+        tempfile.TemporaryDirectory(prefix="rungwise-") as scratch,
+        mlflow.start_run(run_id=run_id),
+    ):
+        for path in map(Path, entry.files.values()):
+            (Path(scratch) / path.name).symlink_to(path)
+        # With a record the copy is verified wherever it is loaded.
+        artifacts.finish(Folder.at(scratch), {"stage": "served", "fingerprint": fingerprint}, {})
+        entry.files["record"] = f"{scratch}/{artifacts.RECORD}"
+        info = mlflow.pyfunc.log_model(
+            name="model",
+            python_model=str(Path(__file__).with_name("served_model.py")),
+            artifacts=entry.files,
+            code_paths=[str(Path(__file__).parents[1])],
+            # An input schema would refuse other accepted forms (lists, `text` for words, option0
+            # and so on); anything else is refused with a message of our own.
+            signature=ModelSignature(
+                outputs=infer_signature(entry.inputs, pd.DataFrame(entry.answers)).outputs
+            ),
+            input_example=entry.inputs,
+            pip_requirements=[
+                f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS
+            ],
+            registered_model_name=config.name,
+        )
+        number = str(info.registered_model_version)
+    assert number, "an error leaves the block above"
+    return number
+
+
+def _describe_version(
+    client: Any, config: RegisterConfig, entry: _Entry, number: str, page: str, root: str
+) -> None:
+    """Describe the model and the version in MLflow, with `page`, a link to the run."""
+    client.update_registered_model(
+        config.name,
+        f"{entry.description} `@{config.alias}` is the version to use: a new one gets it unless "
+        f"the holder's {entry.score_name} is better, any other through `rungwise promote`.\n\n"
+        f"The newest is [version {number}](#/models/{config.name}/versions/{number}); the page of "
+        f"its run: {page}\n\n"
+        + list_uses(f"models:/{config.name}@{config.alias}", root, entry.info),
+    )
+    uses = "\n" + list_uses(f"models:/{config.name}/{number}", root, entry.info)
+    text = fit_description(f"The page of its run: {page}\n\n", entry.card, uses)
+    client.update_model_version(config.name, number, text)
+
+
+def _link_run(client: Any, tracking: TrackingRun) -> str:
     """A link to the page of the run that this stage belongs to."""
     run = client.get_run(tracking.run_id)
     whole = run.data.tags.get(PARENT_TAG, tracking.run_id)
     return link_page(run.info.experiment_id, whole, tracking.page)
 
 
-def _of_task(config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder) -> _Entry:
+def _make_task_entry(
+    config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder
+) -> _Entry:
     evaluation, task = inputs["evaluate"], inputs["task"]
-    evaluated, info = EvaluateSummary.of(evaluation), TaskSummary.of(task).info
-    chosen, metric = evaluated.chosen, evaluated.metric
+    summary, info = EvaluateSummary.of(evaluation), TaskSummary.of(task).info
+    model, metric = summary.chosen, summary.metric
     examples = read_examples(task, "validation")[:_EXAMPLES]
     return _Entry(
-        files=_files(evaluation.folder, evaluation.folder, evaluation.folder),
+        files=_list_files(evaluation.folder, evaluation.folder, evaluation.folder),
         info=info,
-        shown=_input_example(examples, info),
-        said=Predictor.load(evaluation.folder, quiet=True)(examples),
+        inputs=_input_example(examples, info),
+        answers=Predictor.load(evaluation.folder, quiet=True)(examples),
         card=write_task_card(config.name, inputs, config.licences),
-        about=f"Models fine-tuned for the task {evaluated.task} ({info.goal}).",
-        score=chosen.validation[metric],
+        description=f"Models fine-tuned for the task {summary.task} ({info.goal}).",
+        score=model.validation[metric],
         score_name=f"{metric} on the validation split",
-        compared_on=("rungwise.task",),
+        comparable_by=("rungwise.task",),
         tags={
             "rungwise.metric": metric,
-            "rungwise.test_score_of_this_version": f"{chosen.test[metric]:.6f}",
+            "rungwise.test_score_of_this_version": f"{model.test[metric]:.6f}",
         },
     )
 
 
-def _of_pretraining(
+def _make_pretrain_entry(
     config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder
 ) -> _Entry:
     pretrain = inputs["pretrain"]
     predictor = load_predictor(pretrain.folder)
     assert isinstance(predictor, PretrainedPredictor), "it is the folder of a pretraining"
-    texts = predictor.words[:_EXAMPLES] or _held_out(inputs["corpus"])
-    said = predictor([Text(text, text) for text in texts])
-    answered = {"answered": [texts, said]}  # `rungwise promote` checks these again
-    output.write_bytes(DESCRIPTION, json.dumps(describe_model(pretrain) | answered).encode("utf-8"))
+    texts = predictor.words[:_EXAMPLES] or _read_held_out(inputs["corpus"])
+    answers = predictor([Text(text, text) for text in texts])
+    # `rungwise promote` checks these again.
+    data = describe_model(pretrain) | {"answered": [texts, answers]}
+    output.write_bytes(DESCRIPTION, json.dumps(data).encode("utf-8"))
     summary = PretrainSummary.of(pretrain)
     return _Entry(
-        files=_files(pretrain.folder, inputs["tokenizer"].folder, output),
+        files=_list_files(pretrain.folder, inputs["tokenizer"].folder, output),
         info=predictor.info,
-        shown=texts,
-        said=said,
+        inputs=texts,
+        answers=answers,
         card=write_pretrain_card(config.name, inputs, config.licences),
-        about=f"Pretrained models of the kind {summary.model.kind}.",
+        description=f"Pretrained models of the kind {summary.model.kind}.",
         score=-summary.final["loss"],
         score_name="validation loss with the same objective on the same text",
-        compared_on=("rungwise.tokens", "rungwise.objective"),
+        comparable_by=("rungwise.tokens", "rungwise.objective"),
         tags={"rungwise.objective": summary.objective},
     )
 
 
-def _held_out(corpus: Artifact) -> list[str]:
+def _read_held_out(corpus: Artifact) -> list[str]:
     """The first sentences of the held-out text."""
     files = CorpusSummary.of(corpus).file_names("validation")
     documents = chain.from_iterable(read_documents(corpus.folder, file) for file in files)
     return list(islice((text for each in documents for text in each.sentences), _EXAMPLES))
 
 
-def _files(weights: Folder, tokenizer: Folder, description: Folder) -> dict[str, str]:
+def _list_files(weights: Folder, tokenizer: Folder, description: Folder) -> dict[str, str]:
     return {
         "weights": str(weights.local(MODEL)),
         "tokenizer": str(tokenizer.local(TOKENIZER_FILE)),
@@ -281,14 +287,14 @@ REGISTER = StageType("register", 6, register_model, RegisterSummary, place="driv
 
 
 def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:
-    """Examples as a caller gives them: bare texts where an example is one text."""
+    """Examples in a caller's form: bare texts where an example is one text."""
     if info.kind in ("classification", "multilabel", "generation") and not info.pair:
         return [example.text for example in examples if isinstance(example, Text)]
     return pd.DataFrame([example.as_input() for example in examples])
 
 
-def _better_holder(
-    client: Any, config: RegisterConfig, compared_on: tuple[str, ...], tags: Mapping[str, str]
+def _find_better_holder(
+    client: Any, config: RegisterConfig, comparable_by: tuple[str, ...], tags: Mapping[str, str]
 ) -> Any:
     """The alias holder if its score is comparable and better, else None. Both scores are rounded
     as in the tags, so that the same model rebuilt is not worse."""
@@ -296,5 +302,5 @@ def _better_holder(
     if number is None:
         return None
     holder = client.get_model_version(config.name, number)
-    comparable = all(holder.tags.get(name) == tags[name] for name in compared_on)
-    return holder if comparable and float(holder.tags[_SCORE]) > float(tags[_SCORE]) else None
+    is_comparable = all(holder.tags.get(name) == tags[name] for name in comparable_by)
+    return holder if is_comparable and float(holder.tags[_SCORE]) > float(tags[_SCORE]) else None
