@@ -14,6 +14,8 @@ import pytest
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
+from rungwise.instances.batch import Batch
+from rungwise.instances.kind import Kind
 from rungwise.models.config import ModelConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.family import Family
@@ -71,6 +73,61 @@ def test_the_walk_would_see_a_family_and_an_objective(tmp_path: Path) -> None:
             test_nothing_above_models_knows_which_families_or_objectives_there_are(
                 tmp_path / "bad.py"
             )
+
+
+def kind_tests(code: str) -> list[int]:
+    """The lines that ask which kind of instances, or batch of it, they hold."""
+    classes = {each.__name__ for kind in INSTANCES.values() for each in kind.__mro__}
+    classes &= {each.__name__ for each in (Kind, *Kind.__subclasses__(), *INSTANCES.values())}
+    classes |= {each.__name__ for each in (Batch, *Batch.__subclasses__())}
+    lines: list[int] = []
+    for node in ast.walk(ast.parse(code)):
+        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        texts = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance" | "issubclass")) | ast.MatchClass():
+                asks = bool(names & classes)
+            case ast.Compare():
+                kinds = {"kind"} & {e.attr for e in ast.walk(node) if isinstance(e, ast.Attribute)}
+                asks = bool(texts & (set(INSTANCES) if kinds else set(INSTANCES) - {"causal"}))
+            case _:
+                asks = False
+        if asks:
+            lines.append(getattr(node, "lineno", 0))
+    return lines
+
+
+def test_nothing_outside_instances_asks_which_kind_it_holds() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.parent != PACKAGE / "instances":
+            assert kind_tests(path.read_text("utf-8")) == [], path
+    for path in sorted(PACKAGE.rglob("*.j2")):
+        assert not [kind for kind in INSTANCES if f'"{kind}"' in path.read_text("utf-8")], path
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "isinstance(config, MaskedKind)",
+        "isinstance(batch, (int, CausalBatch))",
+        "match config:\n    case SentenceRunsConfig(): ...",
+        "reader.config.kind in ('masked_pairs', 'causal')",
+        "config.kind == 'causal'",
+    ],
+)
+def test_the_walk_would_see_a_kind(code: str) -> None:
+    assert kind_tests(code) == [1 + code.count("\n")]
+
+
+@pytest.mark.parametrize("kind", INSTANCES.values(), ids=INSTANCES)
+def test_a_kind_answers_every_question(kind: type[Kind]) -> None:
+    config = kind(kind=kind.model_fields["kind"].default)
+    assert 0 < config.length <= config.width
+    assert config.identity["kind"] == config.kind
+    batch = config.random_batch(2, 50)
+    assert len(batch.ids) == 2
+    assert batch.tokens == 2 * config.length
+    assert sys.modules[kind.__module__].__doc__
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -50,6 +50,14 @@ def test_the_loop_and_the_models_import_neither_ray_nor_mlflow() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
 
 
+def test_building_shards_needs_no_pytorch() -> None:
+    code = (
+        "import sys, rungwise.instances.shard_task, rungwise.instances.kinds; "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
+
+
 def test_a_recipe_is_read_without_what_takes_a_second_to_import() -> None:
     """Each process of a job would wait for it, and few of them need it."""
     code = (
