@@ -59,15 +59,15 @@ from tests.training_runs import (
 )
 from tests.unit.test_streams import line_of
 
-LANES = 10
+STREAMS = 10
 TINY = LstmConfig(num_layers=2, hidden_size=16, initializer_range=0.2)
 Recurring = LstmConfig | RnnConfig
 ELMAN = RnnConfig(num_layers=2, hidden_size=16, initializer_range=0.2, tied=False)
 
 
 def recurrent(model: Recurring = TINY, /, **changes: Any) -> GradientFit:
-    """Twenty steps of ten lanes, between two and three epochs of the instances below."""
-    settings = config("causal", **{"pretrain.global_batch_size": LANES}, **changes)
+    """Twenty steps of ten streams, between two and three epochs of the instances below."""
+    settings = config("causal", **{"pretrain.global_batch_size": STREAMS}, **changes)
     return FitConfig(model, settings.pretrain)
 
 
@@ -102,22 +102,22 @@ def blocks_of(instances: Artifact, split: str) -> list[list[list[int]]]:
     ]
 
 
-class PlainLanes:
-    """Lanes as lists of blocks, read by a plain loop, with the states of two layers a lane."""
+class PlainStreams:
+    """Streams as lists of blocks, read by a plain loop, with the states of two layers a stream."""
 
-    def __init__(self, model: Any, lanes: list[list[tuple[bool, list[int]]]]) -> None:
+    def __init__(self, model: Any, streams: list[list[tuple[bool, list[int]]]]) -> None:
         self.model = model
-        self.lanes = lanes
+        self.streams = streams
         self.states: dict[int, list[Any]] = {}
 
     def loss(self, block: int) -> tuple[Tensor, int]:
-        """The mean over the tokens of that block of every lane, and their number."""
+        """The mean over the tokens of that block of every stream, and their number."""
         total, count = torch.zeros(()), 0
         body, output = self.model.body, self.model.output_table()
-        for number, lane in enumerate(self.lanes):
-            if block >= len(lane):
+        for number, stream in enumerate(self.streams):
+            if block >= len(stream):
                 continue
-            opens, ids = lane[block]
+            opens, ids = stream[block]
             states = [None, None] if opens else self.states[number]  # None: zeros
             hidden, after = body.token_embedding(torch.tensor(ids[:-1])), []
             for layer, state in zip(body.layers, states, strict=True):
@@ -131,7 +131,7 @@ class PlainLanes:
         return total / count, count
 
 
-def test_losses_are_those_of_a_plain_loop_over_the_same_lanes(
+def test_losses_are_those_of_a_plain_loop_over_the_same_streams(
     model: Recurring, instances: Artifact, alone: tuple[Path, Progress]
 ) -> None:
     settings = recurrent().pretrain
@@ -141,18 +141,18 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_lanes(
     by_shard = blocks_of(instances, "train")
     rows = [len(blocks) for blocks in by_shard]
     flat = [(number == 0, block) for blocks in by_shard for number, block in enumerate(blocks)]
-    size = sum(rows) // LANES
+    size = sum(rows) // STREAMS
     losses, tokens, moved = [], 0, 0
-    reading = PlainLanes(module, [])
+    reading = PlainStreams(module, [])
     for step in range(settings.steps):
         epoch, block = divmod(step, size)
         if block == 0:
             line = [flat[row] for row in line_of(rows, settings.seed, epoch)]
-            lanes = [line[lane * size : (lane + 1) * size] for lane in range(LANES)]
-            for lane in lanes:
-                lane[0] = (True, lane[0][1])
-            moved += sum(opens for lane in lanes for opens, _ in lane[1:])
-            reading = PlainLanes(module, lanes)
+            streams = [line[stream * size : (stream + 1) * size] for stream in range(STREAMS)]
+            for stream in streams:
+                stream[0] = (True, stream[0][1])
+            moved += sum(opens for stream in streams for opens, _ in stream[1:])
+            reading = PlainStreams(module, streams)
         loss, count = reading.loss(block)
         module.zero_grad()
         loss.backward()
@@ -162,16 +162,16 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_lanes(
             optimizer.step()
         losses.append(loss.item())
         tokens += count
-    assert moved  # lanes have gone on with another shard
+    assert moved  # streams have gone on with another shard
     _, progress = alone
     assert [row["loss"] for row in progress.history] == pytest.approx(losses, rel=1e-6)
     assert progress.tokens == tokens
 
-    # Thirty held-out blocks in ten lanes: three each, and lanes begin evenly over the split.
+    # Thirty held-out blocks in ten streams: three each, and streams begin evenly over the split.
     (held_out,) = blocks_of(instances, "validation")
-    begins = [3 * lane + (len(held_out) - 30) * lane // LANES for lane in range(LANES)]
-    lanes = [[(number == 0, held_out[begin + number]) for number in range(3)] for begin in begins]
-    reading = PlainLanes(module, lanes)
+    begins = [3 * stream + (len(held_out) - 30) * stream // STREAMS for stream in range(STREAMS)]
+    streams = [[(number == 0, held_out[begin + number]) for number in range(3)] for begin in begins]
+    reading = PlainStreams(module, streams)
     with torch.no_grad():
         means = [reading.loss(block) for block in range(3)]
     mean = sum(loss.item() * count for loss, count in means) / sum(count for _, count in means)
@@ -187,7 +187,7 @@ def assert_same(one: Progress, other: Progress) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_any_number_of_workers_reads_the_same_lanes_and_has_the_same_losses(
+def test_any_number_of_workers_reads_the_same_streams_and_has_the_same_losses(
     model: Recurring,
     instances: Artifact,
     alone: tuple[Path, Progress],
@@ -318,7 +318,7 @@ def test_a_skipped_step_leaves_the_states_as_they_were(
         for step in (3, 4, 5)
         for path in (tmp_path / "checkpoints" / f"step-{step:09d}").glob("*.safetensors")
     )
-    assert third.shape == (LANES, 2, 2, 16)
+    assert third.shape == (STREAMS, 2, 2, 16)
     assert torch.equal(third, fourth)
     assert fifth.isfinite().all()
     assert not torch.isclose(fourth, fifth).any(dim=-1).all()
@@ -340,17 +340,17 @@ def test_text_that_ends_within_a_block_hands_nothing_over() -> None:
     assert (states.piece().start, states.piece().shape) == (4, (8, 3))
 
 
-def test_instances_left_out_are_named_and_epochs_counted_by_the_lanes(
+def test_instances_left_out_are_named_and_epochs_counted_by_the_streams(
     instances: Artifact, tmp_path: Path
 ) -> None:
     count = InstancesSummary.of(instances).instances.train
-    assert count % LANES
+    assert count % STREAMS
     notes = Notes()
     run(recurrent(**{"pretrain.steps": 2}), instances, tmp_path, report=notes)
     assert [
-        note for note in notes.notes if f"{count % LANES} of {count} instances are left" in note
+        note for note in notes.notes if f"{count % STREAMS} of {count} instances are left" in note
     ]
-    steps = count // LANES
+    steps = count // STREAMS
     assert count_epochs(recurrent(), [Turn("instances", 0, instances)], 2 * steps) == 2.0
     found = kill_steps(recurrent(), instances, 10 * steps)
     assert found == ("the second epoch", steps + 1, 2 * steps)
@@ -360,7 +360,7 @@ def test_instances_left_out_are_named_and_epochs_counted_by_the_lanes(
     assert plan.tokens_per_second
 
 
-def test_longer_instances_begin_every_lane_anew(tmp_path: Path) -> None:
+def test_longer_instances_begin_every_stream_anew(tmp_path: Path) -> None:
     short, long = (make_instances(tmp_path / str(length), "causal", length) for length in (16, 32))
     settings = recurrent(**{"pretrain.longer_share": 0.5})
     whole = run(settings, short, tmp_path / "whole", longer=long)
@@ -386,7 +386,7 @@ def test_it_is_not_compiled_and_says_so(instances: Artifact, tmp_path: Path) -> 
         ({}, {"recompute_activations": True}, r"compute\.recompute_activations is True"),
     ],
 )
-def test_what_does_not_go_with_lanes_is_refused(
+def test_what_does_not_go_with_streams_is_refused(
     instances: Artifact, changes: dict[str, Any], compute: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):

@@ -21,7 +21,7 @@ def line_of(rows: list[int], seed: int, epoch: int) -> list[int]:
 
 @given(ROWS, st.integers(1, 9), st.integers(0, 3), st.integers(1, 5))
 @settings(max_examples=200)
-def test_lanes_are_contiguous_text_and_every_block_is_read_once_an_epoch(
+def test_streams_are_contiguous_text_and_every_block_is_read_once_an_epoch(
     rows: list[int], streams: int, seed: int, world: int
 ) -> None:
     assume(sum(rows) >= streams)
@@ -47,7 +47,7 @@ def test_lanes_are_contiguous_text_and_every_block_is_read_once_an_epoch(
             continues = [
                 flag for part in parts if part.continues is not None for flag in part.continues
             ]
-            # Lane l is the l-th S blocks of the line.
+            # Stream l is the l-th S blocks of the line.
             assert instances == line[block :: order.steps_per_epoch][:streams]
             for stream, (row, goes_on) in enumerate(zip(instances, continues, strict=True)):
                 assert goes_on == (block > 0 and row not in opens)
