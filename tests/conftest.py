@@ -20,6 +20,7 @@ import yaml
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.instances.shards import Shard, write
 from rungwise.instances.summary import InstancesSummary, ShardFile
@@ -250,3 +251,11 @@ def mounted_disk(place: Path, size: str) -> Iterator[Path]:
     finally:
         # Lazily, because a file on it may still be mapped.
         subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """Instances of a made-up language, as `make_instances` builds them by default."""
+    from tests.training_runs import make_instances
+
+    return make_instances(tmp_path_factory.mktemp("instances"))

@@ -33,17 +33,11 @@ from tests.training_runs import (
     checkpoints_in,
     config,
     forkserver,
-    make_instances,
     run,
     weights,
 )
 
 BUCKET = "rungwise-training"
-
-
-@pytest.fixture(scope="module")
-def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return make_instances(tmp_path_factory.mktemp("instances"))
 
 
 class AtSteps(Notes):

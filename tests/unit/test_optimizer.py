@@ -1,6 +1,5 @@
 """AdamW and its schedule against numbers worked out by hand."""
 
-import io
 import math
 import typing
 from typing import Any
@@ -46,18 +45,38 @@ def schedule(**keys):
     return OptimizerConfig(learning_rate=1.0, schedule=ScheduleConfig(**keys))
 
 
-def test_linear_by_hand():
-    """Ten steps, four of them warm-up: fifths up to the peak, then sixths down."""
-    config = schedule(warmup_fraction=0.4)
-    rates = [learning_rate_at(step, 10, config) for step in range(10)]
-    up, down = [1 / 5, 2 / 5, 3 / 5, 4 / 5], [1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]
-    assert rates == pytest.approx(up + down, rel=1e-12)
-
-
-def test_cosine_by_hand():
-    config = schedule(kind="cosine", warmup_fraction=0.0, final_fraction=0.1)
-    rates = [learning_rate_at(step, 6, config) for step in (0, 2, 3, 4)]
-    assert rates == pytest.approx([1.0, 0.1 + 0.9 * 0.75, 0.55, 0.1 + 0.9 * 0.25], rel=1e-12)
+@pytest.mark.parametrize(
+    ("keys", "total", "expected"),
+    [
+        # Four of ten steps are warm-up: fifths up to the peak, then sixths down.
+        (
+            {"warmup_fraction": 0.4},
+            10,
+            [*(n / 5 for n in range(1, 5)), *(n / 6 for n in range(6, 0, -1))],
+        ),
+        (
+            {"kind": "cosine", "warmup_fraction": 0.0, "final_fraction": 0.1},
+            6,
+            {0: 1.0, 2: 0.1 + 0.9 * 0.75, 3: 0.55, 4: 0.1 + 0.9 * 0.25},
+        ),
+        (
+            {"kind": "warmup_stable_decay", "warmup_fraction": 0.2, "decay_fraction": 0.4},
+            10,
+            [1 / 3, 2 / 3, 1, 1, 1, 1, 1, 3 / 4, 2 / 4, 1 / 4],
+        ),
+        # A number of steps replaces its fraction.
+        (
+            {"kind": "warmup_stable_decay", "warmup_steps": 0, "decay_fraction": 1.0},
+            2,
+            [1, 1 / 2],
+        ),
+        ({"final_fraction": 0.25}, 100, {100: 0.25, 150: 0.25}),  # beyond the last step
+    ],
+)
+def test_rates_by_hand(keys, total, expected):
+    rates = expected if isinstance(expected, dict) else dict(enumerate(expected))
+    for step, rate in rates.items():
+        assert learning_rate_at(step, total, schedule(**keys)) == pytest.approx(rate, rel=1e-12)
 
 
 def test_down_is_the_way_of_transformers():
@@ -82,18 +101,6 @@ def test_no_step_is_without_effect(kind, total_steps, warmup_fraction):
     config = schedule(kind=kind, warmup_fraction=warmup_fraction)
     rates = [learning_rate_at(step, total_steps, config) for step in range(total_steps)]
     assert all(0 < rate <= 1 for rate in rates)
-
-
-def test_beyond_the_last_step_the_rate_stays_at_the_end():
-    config = schedule(final_fraction=0.25)
-    assert learning_rate_at(100, 100, config) == pytest.approx(0.25)
-    assert learning_rate_at(150, 100, config) == pytest.approx(0.25)
-
-
-def test_the_rate_reaches_every_group():
-    optimizer = build_optimizer(BertForPretraining(SMALL, 30), OptimizerConfig())
-    set_learning_rate(optimizer, 0.125)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.125]
 
 
 def test_biases_and_layer_norm_do_not_decay():
@@ -160,29 +167,6 @@ def train(model, optimizer, steps):
         optimizer.step()
 
 
-def test_a_saved_optimizer_goes_on_bit_for_bit():
-    config = OptimizerConfig(learning_rate=1e-2)
-    straight = BertForPretraining(SMALL, 30)
-    resumed = BertForPretraining(SMALL, 30)
-    resumed.load_state_dict(straight.state_dict())
-
-    train(straight, build_optimizer(straight, config), range(6))
-    first = build_optimizer(resumed, config)
-    train(resumed, first, range(3))
-    buffer = io.BytesIO()
-    torch.save({"model": resumed.state_dict(), "optimizer": first.state_dict()}, buffer)
-    buffer.seek(0)
-    saved = torch.load(buffer, weights_only=True)
-
-    again = BertForPretraining(SMALL, 30)
-    again.load_state_dict(saved["model"])
-    second = build_optimizer(again, config)
-    second.load_state_dict(saved["optimizer"])
-    train(again, second, range(3, 6))
-    for name, tensor in straight.state_dict().items():
-        assert torch.equal(tensor, again.state_dict()[name]), name
-
-
 def test_fused_is_what_runs_and_agrees_with_the_plain_loop():
     fused = nn.Linear(7, 5)
     plain = nn.Linear(7, 5)
@@ -224,6 +208,16 @@ def test_the_defaults_are_those_of_bert():
         ({"learning_rate": 0.0}, "learning_rate: input should be greater than 0, found 0.0"),
         ({"schedule": {"warmup_step": 5}}, r"schedule\.warmup_step: unknown key; did you mean"),
         ({"schedule": {"warmup_fraction": 1.0}}, r"schedule\.warmup_fraction"),
+        (
+            {
+                "schedule": {
+                    "kind": "warmup_stable_decay",
+                    "warmup_fraction": 0.7,
+                    "decay_fraction": 0.4,
+                }
+            },
+            "are more than 1 together",
+        ),
     ],
 )
 def test_wrong_keys_are_named(keys, message):

@@ -23,16 +23,11 @@ from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.prolonging import find_earlier
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.training.config import GradientFit
-from tests.training_runs import Notes, config, make_instances, run, weights
+from tests.training_runs import Notes, config, run, weights
 
 SCHEDULE = "pretrain.optimizer.schedule"
 DECAY = f"{SCHEDULE}.decay_steps"
 PLATEAU = {f"{SCHEDULE}.kind": "warmup_stable_decay", f"{SCHEDULE}.warmup_steps": 4, DECAY: 0}
-
-
-@pytest.fixture(scope="module")
-def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return make_instances(tmp_path_factory.mktemp("instances"))
 
 
 def of(steps: int, decay: int = 0, **changes: Any) -> GradientFit:

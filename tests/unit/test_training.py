@@ -17,7 +17,6 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.resume_proof import relative_difference
-from rungwise.training.checkpoint_files import RECORD
 from rungwise.training.feed import Source, step_batch
 from rungwise.training.state import RunState
 from tests.training_runs import (
@@ -31,11 +30,6 @@ from tests.training_runs import (
     run,
     weights,
 )
-
-
-@pytest.fixture(scope="module")
-def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return make_instances(tmp_path_factory.mktemp("instances"))
 
 
 @pytest.mark.parametrize(
@@ -113,15 +107,6 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert run(config(), instances, tmp_path / "b") == undisturbed
 
 
-def test_a_save_that_was_killed_is_no_checkpoint(instances: Artifact, tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        run(config(), instances, tmp_path, report=KilledAt(12))
-    newest = tmp_path / "checkpoints" / "step-000000010"
-    (newest / RECORD).unlink()
-    checkpoints = checkpoints_in(tmp_path / "checkpoints")
-    assert checkpoints.newest_sound() == 5
-
-
 def test_a_checkpoint_of_another_configuration_is_refused(
     instances: Artifact, tmp_path: Path
 ) -> None:
@@ -130,18 +115,6 @@ def test_a_checkpoint_of_another_configuration_is_refused(
     checkpoints = checkpoints_in(tmp_path / "checkpoints", identity="another")
     with pytest.raises(DataError, match="another configuration: expected another, found identity"):
         checkpoints.resume(RunState(torch.nn.Linear(1, 1), ()))
-
-
-def test_old_checkpoints_go(instances: Artifact, tmp_path: Path) -> None:
-    run(config(), instances, tmp_path)
-    assert checkpoints_in(tmp_path / "checkpoints").steps() == [15, 20]
-
-
-def test_a_loss_that_is_no_number_ends_the_run_with_the_key_to_change(
-    instances: Artifact, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=r"not finite at step \d+; lower pretrain\.optimizer"):
-        run(config(**{"pretrain.optimizer.learning_rate": 1e30}), instances, tmp_path)
 
 
 def test_a_start_far_from_ln_v_is_named(instances: Artifact, tmp_path: Path) -> None:
@@ -165,6 +138,17 @@ def test_a_start_far_from_ln_v_is_named(instances: Artifact, tmp_path: Path) -> 
             "instances have 1 rows for validation, too few for",
         ),
         ({}, {"min_workers": 3}, "min_workers is 3, more than compute.num_workers 2"),
+        (
+            {},
+            {"num_workers": 3, "logical_workers": 4},
+            r"logical_workers is 4, .*num_workers 3 does not divide",
+        ),
+        ({}, {"logical_workers": 14}, r"12, too few for compute\.logical_workers 14"),
+        (
+            {},
+            {"num_workers": 3, "parallel": "hybrid", "shard_workers": 2},
+            r"compute\.shard_workers is 2, which does not divide",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(

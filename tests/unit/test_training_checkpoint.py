@@ -24,15 +24,9 @@ from tests.training_runs import (
     Notes,
     checkpoints_in,
     config,
-    make_instances,
     run,
     together,
 )
-
-
-@pytest.fixture(scope="module")
-def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return make_instances(tmp_path_factory.mktemp("instances"))
 
 
 def trained_state() -> RunState:

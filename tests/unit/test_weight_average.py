@@ -26,7 +26,6 @@ from tests.training_runs import (
     Notes,
     checkpoints_in,
     config,
-    make_instances,
     run,
     together,
     weights,
@@ -34,11 +33,6 @@ from tests.training_runs import (
 
 EMA = {"kind": "ema", "decay": 0.8}
 LAST = {"kind": "last", "steps": 6}
-
-
-@pytest.fixture(scope="module")
-def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return make_instances(tmp_path_factory.mktemp("instances"))
 
 
 def averaged(average: dict[str, Any] | None, **changes: Any) -> Any:

@@ -157,6 +157,8 @@ def build_optimizers(
         shares[name] = (rate or config.learning_rate) / config.learning_rate * widths.get(name, 1.0)
     hidden = hidden_matrices(model)
     adamw = build_optimizer(model, config, shares, without=hidden)
+    if not hidden:  # a family without a body of layers
+        return (adamw,)
     stacked = {m.weight: m.sizes for m in model.modules() if isinstance(m, StackedLinear)}
     muon = Muon(
         list(hidden.values()),
