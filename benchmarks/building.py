@@ -72,12 +72,12 @@ def real_range(folder: Path) -> dict[str, Any]:
     config = _config(str(folder / "in.jsonl"), 256.0)
     task = RangeTask(config, Folder.at(folder / "out"))
     [one] = ranges.list_ranges(config)
-    read = task.read(one)
-    written = task.write(one, NO_POSITIONS, NO_POSITIONS, 2**64 // 100)
+    reading = task.read(one)
+    writing = task.write(one, NO_POSITIONS, NO_POSITIONS, 2**64 // 100)
     return {
-        "read": read.to_json(),
-        "written": written.to_json(),
-        "documents_per_byte": read.documents / one.num_bytes,
+        "read": reading.to_json(),
+        "written": writing.to_json(),
+        "documents_per_byte": reading.documents / one.num_bytes,
     }
 
 

@@ -79,12 +79,12 @@ def encoder(setup: Setup) -> dict[str, Any]:
     arguments = setup.arguments
     tokenizer = load_tokenizer(Folder(getattr(setup, arguments.get("vocabulary", "wordpiece"))))
     texts = load_texts(setup, arguments["unit"])
-    ours = make_encoder(tokenizer, arguments["backend"])
+    encoder = make_encoder(tokenizer, arguments["backend"])
     if arguments["warm"]:
-        ours.encode(load_texts(setup, arguments["unit"], split="train"))
+        encoder.encode(load_texts(setup, arguments["unit"], split="train"))
     result: dict[str, Any] = {}
     with measured(result):
-        ids = ours.encode(texts).ids
+        ids = encoder.encode(texts).ids
     return result | {"tokens": len(ids), "digest": _digest(ids)}
 
 
@@ -119,8 +119,8 @@ def ours(setup: Setup) -> dict[str, Any]:
             if arguments.get("masks"):
                 summary = instances_summary(rows, task.vocab_size, task.special)
                 record = {"config": task.config.model_dump(mode="json")}
-                made = summary.replacing_that_of(Artifact("instances", "", task.output, record))
-                reader = InstanceReader(made, rows[0]["split"])
+                artifact = Artifact("instances", "", task.output, record)
+                reader = InstanceReader(summary.replacing_that_of(artifact), rows[0]["split"])
                 for begin in range(0, len(reader), READ_ROWS):
                     numbers = np.arange(begin, min(begin + READ_ROWS, len(reader)))
                     reader.batch(numbers, np.zeros_like(numbers), seed=0)
@@ -252,21 +252,10 @@ def _with_held_out(setup: Setup, folder: str) -> Artifact:
     return summary.replacing_that_of(Artifact("corpus", "", Folder(str(target)), {}))
 
 
-WORKERS: dict[str, Callable[[Setup], dict[str, Any]]] = {
-    worker.__name__: worker
-    for worker in (
-        rust,
-        encoder,
-        ours,
-        google,
-        hugging_face,
-        masks,
-        reader,
-        stage,
-        loop,
-        build_instances,
-    )
-}
+_WORKERS = (
+    *(rust, encoder, ours, google, hugging_face, masks, reader, stage, loop, build_instances),
+)
+WORKERS: dict[str, Callable[[Setup], dict[str, Any]]] = {each.__name__: each for each in _WORKERS}
 
 
 def main() -> None:

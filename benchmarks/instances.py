@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib
 import platform
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import texts
+from benchmarks import scale, texts
 from benchmarks.common import print_rows, write_results
 from benchmarks.measuring import PEERS
 from benchmarks.turns import Bench, Row, compute_rates, count_shards, format_rate, prepare, ratio
@@ -96,28 +95,26 @@ def end_to_end(bench: Bench) -> list[Row]:
     large = f"{texts.size(bench.base, 'train') / 1e6:.0f} MB"
     small = f"{texts.size(bench.base, 'validation') / 1e6:.0f} MB"
     over_rust = "end to end over Rust tokenizer"
-    return [
-        ratio(rates, f"{over_rust}: warm, {small} unseen", "ours_warm", "rust"),
-        ratio(rates, f"{over_rust}: fresh process, {small}", "ours_cold", "rust"),
-        ratio(rates, f"{over_rust}: fresh process, {large}", "ours_cold_seen_part", "rust"),
-        ratio(rates, f"{over_rust}: memo, cold, {small}", "memo_cold", "rust"),
-        ratio(rates, f"{over_rust}: memo, warm, {small}", "memo_warm", "rust"),
-        ratio(
-            rates,
+    rows = [
+        (f"{over_rust}: warm, {small} unseen", "ours_warm", "rust"),
+        (f"{over_rust}: fresh process, {small}", "ours_cold", "rust"),
+        (f"{over_rust}: fresh process, {large}", "ours_cold_seen_part", "rust"),
+        (f"{over_rust}: memo, cold, {small}", "memo_cold", "rust"),
+        (f"{over_rust}: memo, warm, {small}", "memo_warm", "rust"),
+        (
             "end to end and masks drawn once over google-research/bert",
-            *("ours_warm_with_masks", "google_bert"),
+            "ours_warm_with_masks",
+            "google_bert",
         ),
-        ratio(
-            rates,
-            "end to end, fresh process, over google-research/bert",
-            *("ours_cold", "google_bert"),
-        ),
-        ratio(rates, "end to end over Hugging Face map and group", "ours_warm", "hugging_face"),
-        ratio(
-            rates,
+        ("end to end, fresh process, over google-research/bert", "ours_cold", "google_bert"),
+        ("end to end over Hugging Face map and group", "ours_warm", "hugging_face"),
+        (
             "end to end and masks over Hugging Face and its collator",
             *("ours_warm_with_masks", "hugging_face_with_masks"),
         ),
+    ]
+    return [
+        *(ratio(rates, *row) for row in rows),
         Row("tokens to instances, pairs, a core", format_rate(rates, "from_tokens"), _TARGET),
     ]
 
@@ -169,11 +166,11 @@ def masks(bench: Bench) -> list[Row]:
     )
     rates = compute_rates(measured)
     return [
-        ratio(rates, f"masks: {unit} over Hugging Face {what}", f"ours_{key}", peer)
+        ratio(rates, f"masks: {unit} over Hugging Face {what}", f"ours_{key}", f"{peer}_{key}")
         for key, unit in (("token", "tokens"), ("whole_word", "whole words"))
         for what, peer in (
-            ("collator as a loader calls it", f"collator_{key}"),
-            ("collator's masking step alone", f"tensors_{key}"),
+            ("collator as a loader calls it", "collator"),
+            ("collator's masking step alone", "tensors"),
         )
     ]
 
@@ -275,26 +272,11 @@ def simulation(bench: Bench) -> list[Row]:
     """Section 8: what benchmarks/scale.py computes for a cluster that is not here."""
     if bench.quick:
         return [Row("simulation", "left out of a quick run: it takes minutes")]
-    try:
-        scale = importlib.import_module("benchmarks.scale")
-    except ModuleNotFoundError:
-        return [Row("simulation", "left out: there is no benchmarks/scale.py")]
     return [Row(label, value, "simulated") for label, value in scale.rows()]
 
 
-SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
-    section.__name__: section
-    for section in (
-        tokenizer,
-        end_to_end,
-        causal,
-        masks,
-        reader,
-        on_ray,
-        growth,
-        simulation,
-    )
-}
+_SECTIONS = (tokenizer, end_to_end, causal, masks, reader, on_ray, growth, simulation)
+SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {each.__name__: each for each in _SECTIONS}
 
 
 def main() -> int:

@@ -156,15 +156,8 @@ class Watched:
         for stage, begin in self.begun.items():
             end = self.ended[stage]
             last = end - (end - begin) / 5
-            peak = max(
-                (
-                    used[1]
-                    for at, seen in self.samples
-                    if begin <= at <= end
-                    for used in seen.values()
-                ),
-                default=0,
-            )
+            samples = [usage for at, usage in self.samples if begin <= at <= end]
+            peak = max((memory for usage in samples for _, memory in usage.values()), default=0)
             spent, available = self._spent(begin, end), (end - begin) * self.workers
             print(
                 f"  {stage:<12}{end - begin:7.1f} s   {spent:6.1f} CPU s   busy "
@@ -177,7 +170,7 @@ class Watched:
 
     def _spent(self, begin: float, end: float) -> float:
         """CPU seconds of all workers."""
-        samples = [used for at, used in self.samples if begin <= at <= end]
+        samples = [usage for at, usage in self.samples if begin <= at <= end]
         return sum(
             cpu - before.get(pid, (0.0, 0))[0]
             for before, after in itertools.pairwise(samples)

@@ -30,17 +30,19 @@ READ_ROWS = 256
 def masks(setup: Setup) -> dict[str, Any]:
     """Masks for a (64, 512) batch, again and again for a few seconds: `system` and `unit`."""
     system, whole_words = setup.arguments["system"], setup.arguments["unit"] == "whole_word"
-    step = _our_masks(setup, whole_words) if system == "ours" else None
-    step = step or _peer_masks(setup, system, whole_words)
+    if system == "ours":
+        step = _our_masks(setup, whole_words)
+    else:
+        step = _peer_masks(setup, system, whole_words)
     step(0)
     result: dict[str, Any] = {}
-    done = 0
+    steps = 0
     with measured(result):
         began = time.perf_counter()
         while time.perf_counter() - began < setup.arguments["for_seconds"]:
-            done += 1
-            step(done)
-    return result | {"tokens": done * 64 * 512}
+            steps += 1
+            step(steps)
+    return result | {"tokens": steps * 64 * 512}
 
 
 def _full_rows(setup: Setup) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
@@ -125,12 +127,12 @@ def reader(setup: Setup) -> dict[str, Any]:
 
     step(0)  # opens the shards, which a run does once
     result: dict[str, Any] = {}
-    tokens = done = 0
+    tokens = steps = 0
     with measured(result):
         began = time.perf_counter()
         while time.perf_counter() - began < setup.arguments["for_seconds"]:
-            done += 1
-            tokens += step(done)
+            steps += 1
+            tokens += step(steps)
     return result | {"tokens": tokens}
 
 

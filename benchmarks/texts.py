@@ -157,19 +157,18 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
     """
     target, rules = Folder(str(folder)), Rules(shard_megabytes=SHARD_MEGABYTES)
     writer, no_positions = ShardWriter(rules, 0, target), np.empty((0, 2), np.int64)
-    read: list[RangeReport] = []
-    reports: list[RangeReport] = []
-    written = copy = 0
+    reports: list[list[RangeReport]] = [[], []]  # of reading and writing
+    num_bytes = copy = 0
     while True:
         for row in CorpusSummary.of(base).files:
-            if written >= megabytes * 1e6:
-                return _finish(target, summarise_reports([*read, *reports]))
+            if num_bytes >= megabytes * 1e6:
+                return _finish(target, summarise_reports([*reports[0], *reports[1]]))
             builder = RangeBuilder(rules, "benchmark")
             tables = builder.tables(changed(base, row.file, copy))
-            report = writer.write(len(reports), "benchmark", tables, no_positions, no_positions)
-            written += sum(file.bytes for file in report.files)
-            read.append(builder.report)
-            reports.append(report)
+            report = writer.write(len(reports[0]), "benchmark", tables, no_positions, no_positions)
+            num_bytes += sum(file.bytes for file in report.files)
+            reports[0].append(builder.report)
+            reports[1].append(report)
         copy += 1
 
 

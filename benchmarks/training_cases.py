@@ -180,8 +180,8 @@ def draw(case: Case, seed: int) -> Rows:
     lengths = np.full(B, T)
     if case.ragged or case.packed:
         texts = B if case.ragged else B * T // _SHORTEST
-        drawn = np.exp(rng.normal(np.log(_MEDIAN), _SPREAD, texts))
-        lengths = np.clip(drawn.astype(np.int64), _SHORTEST, T)
+        lengths = np.exp(rng.normal(np.log(_MEDIAN), _SPREAD, texts))
+        lengths = np.clip(lengths.astype(np.int64), _SHORTEST, T)
     if case.packed:
         ends = np.union1d(lengths.cumsum(), np.arange(1, B + 1) * T)
         lengths = np.diff(ends[ends <= B * T], prepend=0)

@@ -138,7 +138,9 @@ def passes(
     )  # compiles
     wall, cpu = time.perf_counter(), time.process_time()
     for epoch in range(epochs):
-        at = tuple(rates[0] + (rates[1] - rates[0]) * done / epochs for done in (epoch, epoch + 1))
+        at = tuple(
+            rates[0] + (rates[1] - rates[0]) * passed / epochs for passed in (epoch, epoch + 1)
+        )
         models = [{n: a.copy() for n, a in weights.items()} for _ in range(replicas)]
         for number, (model, share) in enumerate(zip(models, cut(text, replicas), strict=True)):
             work = [
@@ -243,17 +245,17 @@ def scores(words: list[str], vectors: NDArray[np.float32], folder: Path) -> dict
     result: dict[str, Any] = {"vocabulary": len(words)}
     for name, file in (("WordSim-353", "wordsim353.tsv"), ("SimLex-999", "simlex999.txt")):
         rows = [line.split("\t") for line in (folder / file).read_text().splitlines()]
-        known = [
+        pairs = [
             (number[a], number[b], float(score))
             for a, b, score in ((r[0].lower(), r[1].lower(), r[2]) for r in rows if r[0][:1] != "#")
             if a in number and b in number
         ]
-        ours = [float(unit[a] @ unit[b]) for a, b, _ in known]
-        result[name] = stats.spearmanr(ours, [score for *_, score in known]).statistic
-        result[f"{name} pairs"] = len(known)
+        cosines = [float(unit[a] @ unit[b]) for a, b, _ in pairs]
+        result[name] = stats.spearmanr(cosines, [score for *_, score in pairs]).statistic
+        result[f"{name} pairs"] = len(pairs)
     lines = (folder / "questions-words.txt").read_text().splitlines()
     questions = [line.lower().split() for line in lines]
-    asked = np.array(
+    quadruples = np.array(
         [
             [number[w] for w in row]
             for row in questions
@@ -261,12 +263,12 @@ def scores(words: list[str], vectors: NDArray[np.float32], folder: Path) -> dict
         ]
     )
     right = 0
-    for part in np.array_split(asked, max(1, len(asked) // 500)):
+    for part in np.array_split(quadruples, max(1, len(quadruples) // 500)):
         goal = unit[part[:, 1]] - unit[part[:, 0]] + unit[part[:, 2]]
         near = goal @ unit.T
         near[np.arange(len(part))[:, None], part[:, :3]] = -np.inf
         right += int((near.argmax(axis=1) == part[:, 3]).sum())
-    return result | {"analogies": right / len(asked), "analogies asked": len(asked)}
+    return result | {"analogies": right / len(quadruples), "analogies asked": len(quadruples)}
 
 
 # What runs the workers.
@@ -303,11 +305,11 @@ def variants(file: Path, seeds: list[int], at: dict[str, Any]) -> dict[str, Any]
     found: dict[str, Any] = {}
     for label in others:
         found |= both(file, seeds, label, at)
-    given = {"seed": seeds[0], **at}
+    arguments = {"seed": seeds[0], **at}
     found[f"{first}: rungwise, 2 replicas"] = [
-        run("quality", file, name="rungwise", replicas=2, **given)
+        run("quality", file, name="rungwise", replicas=2, **arguments)
     ]
-    found["GloVe: rungwise"] = [run("quality", file, name="glove", **given)]
+    found["GloVe: rungwise"] = [run("quality", file, name="glove", **arguments)]
     return found
 
 
@@ -316,12 +318,10 @@ def show(found: dict[str, Any]) -> None:
     if speeds := found.get("speed"):
         table = Table("threads", "ratio", "M words a CPU second", "ratio of wall time", box=None)
         for threads in (1, 2):
-            ours, theirs = (speeds[f"{name}, {threads}"] for name in ("rungwise", "gensim"))
-            rates = [
-                [run["words"] / run["seconds"] / 1e6 for run in rows] for rows in (ours, theirs)
-            ]
+            ours, peer = (speeds[f"{name}, {threads}"] for name in ("rungwise", "gensim"))
+            rates = [[run["words"] / run["seconds"] / 1e6 for run in rows] for rows in (ours, peer)]
             ratio = median_ratio(*rates)
-            wall = median(b["wall"] / a["wall"] for a, b in zip(ours, theirs, strict=True))
+            wall = median(b["wall"] / a["wall"] for a, b in zip(ours, peer, strict=True))
             table.add_row(
                 str(threads),
                 f"{ratio:.2f}",

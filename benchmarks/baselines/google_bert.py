@@ -72,18 +72,18 @@ class BasicTokenizer:
         return " ".join(words).split()
 
     def _clean(self, text: str) -> str:
-        kept: list[str] = []
+        characters: list[str] = []
         for character in text:
             code = ord(character)
             if code in (0, 0xFFFD) or is_control(character):
                 continue
             if is_whitespace(character):
-                kept.append(" ")
+                characters.append(" ")
             elif _is_han(character):
-                kept.extend((" ", character, " "))
+                characters.extend((" ", character, " "))
             else:
-                kept.append(character)
-        return "".join(kept)
+                characters.append(character)
+        return "".join(characters)
 
     def _without_accents(self, text: str) -> str:
         decomposed = unicodedata.normalize("NFD", text)
@@ -200,7 +200,7 @@ def create(
     instances: list[_Instance] = []
     for _ in range(settings.dupe_factor):
         for number in range(len(documents)):
-            instances.extend(_instances_of(documents, number, words, settings, rng))
+            instances.extend(_build_instances(documents, number, words, settings, rng))
     rng.shuffle(instances)
     with output.open("wb") as stream:
         for instance in instances:
@@ -222,7 +222,7 @@ def _read(paths: Sequence[Path], tokenizer: FullTokenizer) -> list[list[list[str
     return [document for document in documents if document]
 
 
-def _instances_of(
+def _build_instances(
     documents: list[list[list[str]]],
     number: int,
     words: list[str],
@@ -296,8 +296,8 @@ def _masked(
     candidates = [at for at, token in enumerate(tokens) if token not in ("[CLS]", "[SEP]")]
     rng.shuffle(candidates)
     # The share is of all tokens, the special ones too.
-    wanted = max(1, round(len(tokens) * settings.masked_share))
-    positions = sorted(candidates[: min(settings.max_predictions, wanted)])
+    count = max(1, round(len(tokens) * settings.masked_share))
+    positions = sorted(candidates[: min(settings.max_predictions, count)])
     targets = [tokens[at] for at in positions]
     for at in positions:
         if rng.random() < 0.8:
