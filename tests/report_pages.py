@@ -370,7 +370,8 @@ def check_pictures(summary: ReportSummary, folder: Path) -> list[str]:
     for name in names:
         with Image.open(folder / name) as picture:
             assert picture.width >= 800
-            assert len(picture.convert("RGB").getcolors(1 << 24)) > 10, f"{name} is blank"
+            colours = picture.convert("RGB").getcolors(1 << 24) or []
+            assert len(colours) > 10, f"{name} is blank"
     return names
 
 

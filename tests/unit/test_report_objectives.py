@@ -20,6 +20,7 @@ from rungwise.evaluation.page import generation as continuations
 from rungwise.evaluation.page.generation import Prompt
 from rungwise.evaluation.page.spelling import Spelling
 from rungwise.instances.reader import InstanceReader
+from rungwise.models.families.gpt import GptConfig
 from rungwise.models.trained.language_models import CausalModel, TwoDirectionModel
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
@@ -201,7 +202,17 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
 def _loss(pretrain: Artifact) -> bytes:
     summary = PretrainSummary.of(pretrain)
     assert summary.gradient is not None
-    return pretraining_plots.draw_loss(summary, summary.gradient, objective_of("mlm").tokens)
+    return pretraining_plots.draw_loss(summary, summary.gradient, objective_of("mlm"))
+
+
+def test_a_loss_that_is_no_probability_of_text_is_held_against_none(
+    causal: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = dataclasses.replace(objective_of("causal"), predicts_text=False)
+    monkeypatch.setattr(GptConfig, "objective", lambda *_: objective)
+    page, _ = written_page(causal, tmp_path, continuations=0)
+    assert "no probability of text" in page.words
+    assert not [word for word in ("ln V", "nigram", "perplexity") if word in page.words]
 
 
 def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_path: Path) -> None:

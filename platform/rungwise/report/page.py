@@ -117,7 +117,7 @@ def draw_plots(content: Content) -> dict[str, bytes]:
     pretrain, examples = content.pretrain, content.examples
     plots = {}
     if run := pretrain.gradient:
-        plots["loss"] = pretraining.draw_loss(pretrain, run, content.objective.tokens)
+        plots["loss"] = pretraining.draw_loss(pretrain, run, content.objective)
         if content.objective.pair:
             plots["pair"] = pretraining.draw_pair_task(run, content.objective.pair)
         plots["speed"] = speed_plots.draw_tokens_per_second(run)

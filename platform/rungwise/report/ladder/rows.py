@@ -76,11 +76,13 @@ def orders(rungs: Sequence[Rung]) -> list[Row]:
     rows: list[Row] = []
     before: tuple[float, Items] | None = None
     for order in sorted({*by_order, *map(int, table.columns)}):
-        column = str(order) if str(order) in table.columns else None
-        reference = column and table.value("perplexity", column)
+        reference, parameters = (
+            table.value(row, str(order)) if str(order) in table.columns else None
+            for row in ("perplexity", "parameters")
+        )
         row: Row = {
             "order": order,
-            "published_parameters": column and table.value("parameters", column),
+            "published_parameters": parameters,
             "published_perplexity": reference,
         }
         rows.append(row)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from rungwise.evaluation.page.surprise import ContextRange
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.losses.objectives import Part
+from rungwise.models.losses.objectives import Objective, Part
 from rungwise.pretraining.summary import GradientRun, PretrainSummary, Row
 from rungwise.report import style
 from rungwise.report.formats import percent
@@ -19,29 +19,27 @@ from rungwise.report.formats import percent
 _TOKENS_READ = "tokens read (millions)"
 
 
-def draw_loss(pretrain: PretrainSummary, run: GradientRun, tokens: Part) -> bytes:
-    """Training and validation loss against tokens, with lines at ln V and the unigram entropy, and
-    the learning rate below."""
-    key, unigram_entropy = tokens.loss_key, pretrain.unigram_entropy
-    uniform = math.log(pretrain.vocab_size)
+def draw_loss(pretrain: PretrainSummary, run: GradientRun, objective: Objective) -> bytes:
+    """Training and validation loss against tokens, and the learning rate below; if the objective
+    predicts text, with lines at ln V and the unigram entropy."""
+    tokens, key = objective.tokens, objective.tokens.loss_key
     figure = style.new_figure((style.WIDE[0], 5.2))
     axes, rates = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-    label = f"ln V = {uniform:.2f}: all tokens equally likely (untrained model)"
-    axes.axhline(uniform, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.5, label=label)
-    _draw_unigram(axes, unigram_entropy, ": the best guess without context")
-    _draw_curves(axes, run, key, "training (mean since the previous point)")
+    uniform = math.log(pretrain.vocab_size)
     first, last = run.validation[0][key], pretrain.final[key]
-    style.dress(
-        axes,
-        f"Validation {tokens.name} loss: from {first:.2f} to {last:.2f} nats; unigram entropy "
-        f"{unigram_entropy:.2f}",
-        y=f"{tokens.name} loss (nats)",
-    )
+    title = f"Validation {tokens.name} loss: from {first:.2f} to {last:.2f} nats"
+    if objective.predicts_text:
+        label = f"ln V = {uniform:.2f}: all tokens equally likely (untrained model)"
+        axes.axhline(uniform, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.5, label=label)
+        _draw_unigram(axes, pretrain.unigram_entropy, ": the best guess without context")
+        title += f"; unigram entropy {pretrain.unigram_entropy:.2f}"
+    _draw_curves(axes, run, key, "training (mean since the previous point)")
+    style.dress(axes, title, y=f"{tokens.name} loss (nats)")
     axes.margins(x=0.02)
     # Between the two lines, where the curves are only at the left.
     lowest, highest = axes.get_ylim()
-    below_uniform = (uniform - lowest) / (highest - lowest) - 0.02
-    style.add_legend(axes, "upper right", bbox_to_anchor=(1, below_uniform))
+    top = (uniform - lowest) / (highest - lowest) - 0.02 if objective.predicts_text else 1
+    style.add_legend(axes, "upper right", bbox_to_anchor=(1, top))
     learning_rates = [row["learning_rate"] for row in run.history]
     rates.plot(_millions(run.history), learning_rates, color=style.ORANGE, linewidth=1.6)
     rates.set_ylim(0, 1.15 * max(learning_rates))
