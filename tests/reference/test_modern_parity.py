@@ -109,9 +109,9 @@ def test_what_comes_in_has_the_same_logits_and_gradients(theirs, tmp_path, padde
         functional.cross_entropy(logits_BTV.flatten(0, 1), labels_BT.flatten()).backward()
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     for entry in list_entries(config):
-        gradient = entry.to_ours([gradients[name] for name in entry.theirs])
-        ours = model.get_parameter(entry.ours).grad
-        torch.testing.assert_close(ours, gradient, **TOLERANCE, msg=lambda m, e=entry: e.ours + m)
+        expected = entry.join([gradients[part] for part in entry.parts])
+        found = model.get_parameter(entry.name).grad
+        torch.testing.assert_close(found, expected, **TOLERANCE, msg=lambda m, e=entry: e.name + m)
 
 
 @torch.no_grad()

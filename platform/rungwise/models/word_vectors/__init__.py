@@ -1,4 +1,5 @@
-"""Families of static word vectors, word2vec and GloVe, with their compiled loops.
+"""Families of vectors for words (word2vec, GloVe) and documents (paragraph vectors).
 
-Both derive from `vector_family.VectorFamily`. Kernels are apart, because numba is slow to import.
+A family with a table of words derives from `vector_family.VectorFamily`. Compiled loops are
+in files of their own, because numba is slow to import.
 """
