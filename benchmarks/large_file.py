@@ -84,7 +84,7 @@ def job(wanted: dict[str, Any]) -> None:
             print(json.dumps({"begins": stage.name}), flush=True)
             output = Folder(wanted["output"]) / stage.name
             summary = stage.run(config, made, output, context)
-            made[stage.name] = summary.replacing_that_of(Artifact(stage.name, "", output, {}))
+            made[stage.name] = summary.replace_summary(Artifact(stage.name, "", output, {}))
             print(json.dumps({"ends": stage.name, "files": summary.sha256}), flush=True)
 
 

@@ -267,7 +267,7 @@ def write_instances(folder: Path, train: list[int], held_out: list[int], length:
     )
     record = {"config": config.model_dump(mode="json")}
     artifact = Artifact("instances", folder.name, Folder.at(folder), record)
-    return summary.replacing_that_of(artifact)
+    return summary.replace_summary(artifact)
 
 
 def show(results: dict[str, Any]) -> None:

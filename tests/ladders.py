@@ -129,7 +129,7 @@ def _ladder(root: Path, kinds: dict[str, str]) -> Experiment:
     made.variants([first, *others, "random"], untrained=["random"])
     for name in MODELS:
         title = str(Title("pretrain", variant=None if name == first else name))
-        made.made[title] = _pretrained(name).replacing_that_of(made.made[title])
+        made.made[title] = _pretrained(name).replace_summary(made.made[title])
         _measured(made, name, made.made[title], kinds)
     return made
 

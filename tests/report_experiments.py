@@ -100,7 +100,7 @@ class Experiment:
         root = first.folder.uri.rsplit("/", 2)[0]
         folder = Folder.at(f"{root}/{stage}/small-{key}")
         artifact = Artifact(stage, key, folder, record)
-        self.made[str(title)] = summary.replacing_that_of(artifact)
+        self.made[str(title)] = summary.replace_summary(artifact)
         return self.made[str(title)]
 
     def variants(self, names: Sequence[str], untrained: Sequence[str] = ()) -> None:

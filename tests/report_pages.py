@@ -104,7 +104,7 @@ def changed_run(pretrain: Artifact, **changes: Any) -> Artifact:
     assert summary.gradient is not None
     run = GradientRun.model_validate(summary.gradient.model_dump() | changes)
     last = {"gradient": run, "final": run.validation[-1]}
-    return summary.model_copy(update=last).replacing_that_of(pretrain)
+    return summary.model_copy(update=last).replace_summary(pretrain)
 
 
 def facts_of(stage: str, number: int, inputs: dict[str, Artifact]) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Recorder:
             "made_by": made_by | {"machine": {"system": "Linux", "cpus": 2}},
         }
         artifact = Artifact(stage, key, folder, known)
-        self.made[stage] = summary.replacing_that_of(artifact)
+        self.made[stage] = summary.replace_summary(artifact)
         return self.made[stage]
 
 

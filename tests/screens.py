@@ -34,7 +34,7 @@ import aiohttp
 import pyte
 from mlflow import MlflowClient
 
-from rungwise.core.stages.artifact import Artifact, all_of
+from rungwise.core.stages.artifact import Artifact, list_artifacts
 from rungwise.core.storage.folder import Folder
 
 _WIDTHS = (1280, 500, 360)  # a laptop, half of its screen, a telephone
@@ -192,7 +192,7 @@ def _cell(char: Any) -> str:
 
 
 def newest(root: str, stage: str) -> Artifact | None:
-    built = all_of(Folder.at(root), stage)
+    built = list_artifacts(Folder.at(root), stage)
     return max(built, key=lambda each: each.record["finished"], default=None)
 
 

@@ -30,7 +30,7 @@ def standing(
     """A finished stage with this summary, which may lack fields that are not read."""
     place = folder if isinstance(folder, Folder) else Folder.at(folder)
     fingerprint = record.setdefault("fingerprint", f"{stage[0]}" * 12)
-    return summary.replacing_that_of(
+    return summary.replace_summary(
         Artifact(stage, fingerprint, place, {"stage": stage, "config": config, **record})
     )
 

@@ -36,7 +36,7 @@ def toy_rung(
     folder.mkdir(parents=True, exist_ok=True)
     from_counts(config, counts).save(str(folder / FILE))
     bare = Artifact("", "", Folder.at(folder), {})
-    tokens = TokensSummary.model_construct(special=SPECIAL_IDS, headline="").replacing_that_of(bare)
+    tokens = TokensSummary.model_construct(special=SPECIAL_IDS, headline="").replace_summary(bare)
     rung = Rung(bare, tokens, bare, bare, Context().report)
     rung.__dict__.update(model=model, encoder=encoder)
     return rung

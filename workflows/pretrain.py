@@ -22,14 +22,14 @@ from rungwise.pipeline.stages import (
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    made, before = chained_stages(recipe)
-    made.append(report_stage(recipe, before))
+    chain, last = chained_stages(recipe)
+    chain.append(report_stage(recipe, last))
     if recipe.registry and recipe.model:
         if recipe.measure:
-            before["measure"] = measure_stage(recipe, before)
-            made.append(before["measure"])
-        made.append(register_stage(recipe.registry, recipe.model.kind, before))
-    return made
+            last["measure"] = measure_stage(recipe, last)
+            chain.append(last["measure"])
+        chain.append(register_stage(recipe.registry, recipe.model.kind, last))
+    return chain
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def stages(folder: Path, seconds: float, **more: dict[str, str]) -> list[Stage]:
         config = Toy.model_validate(
             {"title": title, "log": str(folder / "log"), "seconds": seconds, **keys}
         )
-        sources = {source.shown: source for source in inputs}
+        sources = {source.display_name: source for source in inputs}
         return TOY.stage(config, sources, Title(title))
 
     first = toy("first")

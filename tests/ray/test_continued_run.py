@@ -65,8 +65,8 @@ def built(stages: Iterable[Stage], root: Folder) -> dict[str, Artifact]:
     """Each stage's artifact by what it is called; without tracking, else as the runner does it."""
     done: dict[str, Artifact] = {}
     for stage in stages:
-        folder = artifacts.folder_of(root, stage.name, "x", stage.fingerprint)
-        inputs = {name: done[source.shown] for name, source in stage.inputs.items()}
+        folder = artifacts.find_folder(root, stage.name, "x", stage.fingerprint)
+        inputs = {name: done[source.display_name] for name, source in stage.inputs.items()}
         found = artifacts.load(folder)
         if found is None:
             summary = stage.type.run(stage.config, inputs, folder, Context(COMPUTE))
@@ -82,7 +82,7 @@ def built(stages: Iterable[Stage], root: Folder) -> dict[str, Artifact]:
                 "summary": summary.model_dump(mode="json"),
             }
             found = artifacts.finish(folder, record, {})
-        done[stage.shown] = found
+        done[stage.display_name] = found
     return done
 
 

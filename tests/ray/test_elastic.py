@@ -173,7 +173,7 @@ def test_the_kill_lies_in_the_second_epoch_where_there_is_one(
     """252 instances in batches of 12 are 21 steps an epoch."""
     summary = InstancesSummary.of(instances)
     train = summary.instances.model_copy(update={"train": 252})
-    counted = summary.model_copy(update={"instances": train}).replacing_that_of(instances)
+    counted = summary.model_copy(update={"instances": train}).replace_summary(instances)
     assert kill_steps(config(**{"pretrain.steps": steps}), counted, steps) == expected
 
 

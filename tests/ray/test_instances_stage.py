@@ -162,7 +162,7 @@ def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(
 ) -> None:
     tokens, folder = inputs["tokens"].folder, Folder.at(f"{bucket}/tokens")
     for file in tokens.names():
-        folder.copy_in(tokens.local(file), file)
+        folder.copy_file(tokens.local(file), file)
     remote = {"tokens": folder.uri}
     output = Folder.at(f"{bucket}/out")
     assert finished(start(tmp_path, remote, output.uri, cpus=2)) == one_process
@@ -206,7 +206,7 @@ def test_what_stops_a_task_reaches_the_user_as_one_error(
     """A tokenizer without [MASK] cannot make masked instances: found in a task, said in a line."""
     summary = TokensSummary.of(inputs["tokens"])
     without = summary.model_copy(update={"special": replace(SPECIAL_IDS, mask=None)})
-    changed = {"tokens": without.replacing_that_of(inputs["tokens"])}
+    changed = {"tokens": without.replace_summary(inputs["tokens"])}
     output = Folder.at(tmp_path / "out")
     with pytest.raises(DataError, match="no special token for 'mask'"):
         stage.build_instances(CONFIG, changed, output, Context())

@@ -95,7 +95,7 @@ def test_a_stage_that_fails_takes_only_those_with_it_that_need_it(
     assert len(told) == 1
     assert told[0].endswith("it broke")
     assert "Error" not in told[0]
-    by_title = {stage.shown: f"{stage.name}-{stage.fingerprint}" for stage in made}
+    by_title = {stage.display_name: f"{stage.name}-{stage.fingerprint}" for stage in made}
     closed = {title: calls.closed.get(key) for title, key in by_title.items()}
     assert closed == {
         "first": "FINISHED",

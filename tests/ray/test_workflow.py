@@ -27,7 +27,7 @@ from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.exit_codes import USER_ERROR
-from rungwise.core.stages.artifact import all_of, folder_of, load
+from rungwise.core.stages.artifact import find_folder, list_artifacts, load
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG
@@ -345,9 +345,9 @@ def test_an_evaluation_goes_on_with_the_seeds_that_are_missing(
 ) -> None:
     """What a killed attempt had finished is taken as it is; here it is told apart by its score."""
     root = Folder.at(finished / "root")
-    (evaluated,) = all_of(root, "evaluate")
+    (evaluated,) = list_artifacts(root, "evaluate")
     inputs = {
-        name: load(folder_of(root, made["stage"], "", made["fingerprint"]))
+        name: load(find_folder(root, made["stage"], "", made["fingerprint"]))
         for name, made in evaluated.record["inputs"].items()
     }
     config = CompareConfig.model_validate(evaluated.record["config"])

@@ -18,7 +18,7 @@ import requests
 from rungwise.__main__ import main
 from rungwise.core.stages import artifact
 from rungwise.core.stages import lease as leases
-from rungwise.core.stages.lease import driving
+from rungwise.core.stages.lease import register_driver
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.workflow import load_recipe, root_folder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
@@ -220,7 +220,7 @@ def test_gc_keeps_what_a_run_in_progress_needs(
     for folder in (read, unread):
         folder.mkdir(parents=True)
     (root / f".{'a' * 32}.0.lease").write_text(json.dumps(KILLED_DRIVER | {"needs": ["1" * 12]}))
-    with driving(Folder.at(root), ["0" * 12]):
+    with register_driver(Folder.at(root), ["0" * 12]):
         assert main(["gc", "instances", str(recipe), "--delete"]) == 0
     said = capfd.readouterr().out
     assert f"kept      {read}: process {os.getpid()} on {socket.gethostname()} needs it" in said

@@ -191,7 +191,7 @@ def test_pages_cards_and_questions_name_the_files_of_a_tasks_text(
         facts = {"stage": stage, "outside": {}, "inputs": {e.stage: e.fingerprint for e in of}}
         record = {"stage": stage, "label": "x", "config": config, "inputs": inputs, "facts": facts}
         record |= {"fingerprint": fingerprint(facts), "summary": shown, "finished": "2026-01-01"}
-        folder = artifacts.folder_of(root, stage, "x", fingerprint(facts))
+        folder = artifacts.find_folder(root, stage, "x", fingerprint(facts))
         return artifacts.finish(folder, record, {})
 
     task = finished("task", {"kind": "files", "train": ["reviews.tsv"]}, {"headline": "a task"})
@@ -220,12 +220,12 @@ def test_two_calls_make_four_stages_of_training(recipe: Recipe) -> None:
     assert adapted["tokens"].inputs["tokenizer"] is general["tokenizer"]
     assert adapted["corpus"].inputs["task"] is task
     stages = [*general.values(), *domain.values(), task, *adapted.values()]
-    titles = [stage.shown for stage in stages]
+    titles = [stage.display_name for stage in stages]
     assert len(set(titles)) == len(titles)
     known: set[str] = set()
     for stage in stages:  # inputs first, or the runner cannot find them
-        assert {source.shown for source in stage.inputs.values()} <= known
-        known.add(stage.shown)
+        assert {source.display_name for source in stage.inputs.values()} <= known
+        known.add(stage.display_name)
     # Where it comes from is part of what it is, what it is called is not.
     again = continued_stages(further(task_text={}), "x", general | domain, task)
     assert again["pretrain"].fingerprint == adapted["pretrain"].fingerprint
@@ -263,7 +263,7 @@ def test_a_recipe_is_trained_on_by_its_steps_and_what_is_loaded_is_the_last(reci
         }
     )
     stages, last = chained_stages(chained)
-    assert [each.shown for each in stages if each.name == "pretrain"] == [
+    assert [each.display_name for each in stages if each.name == "pretrain"] == [
         "pretrain",
         "pretrain/first",
         "pretrain/second",
@@ -271,7 +271,8 @@ def test_a_recipe_is_trained_on_by_its_steps_and_what_is_loaded_is_the_last(reci
     assert last.keys() == {"corpus", "tokenizer", "tokens", "instances", "pretrain"}
     assert last["pretrain"] is stages[-1]
     rows = plan("workflows/pretrain.py", chained)
-    assert [row.stage.shown for row in rows][: len(stages)] == [each.shown for each in stages]
+    titles = [row.stage.display_name for row in rows]
+    assert titles[: len(stages)] == [each.display_name for each in stages]
     with pytest.raises(ConfigError, match="its pretrain stage is not finished"):
         rungwise.load(chained)
 

@@ -78,7 +78,7 @@ def pretrained(
         began_with=began,
         gradient=GradientRun.model_construct(validation=tuple(progress.validation)),
     )
-    return summary.replacing_that_of(artifact)
+    return summary.replace_summary(artifact)
 
 
 def carried_tensors(pretrain: Artifact) -> tuple[str, ...]:

@@ -21,9 +21,9 @@ import pytest
 import yaml
 
 from rungwise.__main__ import _parsed, _parser, main
-from rungwise.core.configuration.schema import types_at
+from rungwise.core.configuration.schema import find_types
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.workflow import load_recipe, recipe_file, stages_of
+from rungwise.pipeline.workflow import load_recipe, make_stages, recipe_file
 from tests.conftest import REPOSITORY, write_corpus
 
 PAGES = [
@@ -185,7 +185,7 @@ def follow_recipe(
 @functools.cache
 def stages(workflow: str, config: str, overrides: tuple[str, ...]) -> None:
     """Make them once, however many commands are of them: some read all packages' texts."""
-    assert stages_of(workflow, load_recipe(config, overrides))
+    assert make_stages(workflow, load_recipe(config, overrides))
 
 
 def strange_keys(value: Any, path: tuple[str, ...] = ()) -> list[str]:
@@ -193,7 +193,7 @@ def strange_keys(value: Any, path: tuple[str, ...] = ()) -> list[str]:
     if isinstance(value, list):
         return [key for each in value for key in strange_keys(each, (*path, "0"))]
     if not isinstance(value, dict):
-        return [] if types_at(Recipe, path) else [".".join(path)]
+        return [] if find_types(Recipe, path) else [".".join(path)]
     found = []
     for key, below in value.items():
         parts = tuple(str(key).split("."))
@@ -214,7 +214,7 @@ def test_keys_and_verbs_that_a_page_names_exist(page: Path) -> None:
     dotted = re.findall(rf"[`' ]((?:{blocks})(?:\.\w+)+)\b(?![/(])", text)
     files = {"yaml", "json", "jsonl", "md", "py", "safetensors", "parquet", "txt", "csv", "html"}
     keys = {key for key in dotted if key.rpartition(".")[2] not in files}
-    assert {key for key in keys if not types_at(Recipe, key.split("."))} == set()
+    assert {key for key in keys if not find_types(Recipe, key.split("."))} == set()
     for block in blocks_of(text):
         if re.match(rf"(?:{blocks}): *[{{\n]", block):
             value = yaml.safe_load(re.sub(r"\{\.\.\.\}|\.\.\.", "null", block.replace(", ...", "")))

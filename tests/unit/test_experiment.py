@@ -107,8 +107,8 @@ def test_every_input_comes_before_what_reads_it_and_has_its_own_title(
     stages = built(plain, variants={"a": {}, "b": {"pretrain.steps": 50}})
     seen: set[str] = set()
     for title, stage in stages.items():
-        assert stage.shown == title
-        assert {source.shown for source in stage.inputs.values()} <= seen
+        assert stage.display_name == title
+        assert {source.display_name for source in stage.inputs.values()} <= seen
         seen.add(title)
     assert len({stage.fingerprint for stage in stages.values()}) == len(stages)
 
@@ -219,9 +219,9 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
         },
     )
     last = stages["evaluate/files"].inputs["pretrain/GDTF"]
-    assert last.shown == "pretrain/task/files/GDTF"
-    assert last.inputs["initial"].shown == "pretrain/domain/GDTF"
-    assert last.inputs["initial"].inputs["initial"].shown == "pretrain"
+    assert last.display_name == "pretrain/task/files/GDTF"
+    assert last.inputs["initial"].display_name == "pretrain/domain/GDTF"
+    assert last.inputs["initial"].inputs["initial"].display_name == "pretrain"
     # A step on a corpus that follows the task's text is another one for each task.
     ends = [stages[f"evaluate/{task}"].inputs["pretrain/GTDF"] for task in plain["tasks"]]
     assert ends[0].fingerprint != ends[1].fingerprint

@@ -203,7 +203,7 @@ def test_from_one_object_store_to_another_folder_of_it(tmp_path: Path) -> None:
                 continue
             for name in artifact.folder.names():
                 there = store / "artifacts" / stage / artifact.folder.uri.rpartition("/")[2]
-                there.copy_in(Path(artifact.folder.path(name)), name)
+                there.copy_file(Path(artifact.folder.path(name)), name)
         assert main(["export", f"{bucket}/artifacts/pretrain", "--to", f"{bucket}/out"]) == 0
         assert (store / "out").names() == sorted(FILES)
         config = json.loads((store / "out").read_bytes("config.json"))

@@ -583,7 +583,7 @@ def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) ->
         load_data(task, words, pretrain, config_of())
     smaller = PretrainSummary.of(pretrain).model_copy(update={"vocab_size": 49})
     with pytest.raises(DataError, match=r"expected the 49 tokens of the pretrained .* found 50"):
-        load_data(task, words, smaller.replacing_that_of(pretrain), config_of(pooling="last"))
+        load_data(task, words, smaller.replace_summary(pretrain), config_of(pooling="last"))
 
 
 # Low-rank changes.

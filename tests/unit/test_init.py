@@ -23,7 +23,7 @@ from rungwise.corpus.files import list_source_files
 from rungwise.corpus.summary import format_amount
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
-from rungwise.pipeline.workflow import load_recipe, stages_of
+from rungwise.pipeline.workflow import load_recipe, make_stages
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.data.files import load
 from rungwise.tokenizer import TokenizerFileConfig, train
@@ -268,7 +268,7 @@ def test_labelled_rows_become_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "my reviews.csv").write_text("number,said,verdict\n" + "\n".join(rows) + "\n")
     assert main(["init", "texts", "--labels", "my reviews.csv"]) == 0
     recipe = load_recipe("texts.yaml")
-    assert stages_of("finetune", recipe)
+    assert make_stages("finetune", recipe)
     data = recipe.tasks["my-reviews"].data
     assert isinstance(data, FilesTaskConfig)
     task = load(data)

@@ -16,7 +16,7 @@ import pytest
 
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages import lease as leases
-from rungwise.core.stages.lease import Drivers, Lease, driving
+from rungwise.core.stages.lease import Drivers, Lease, register_driver
 from rungwise.core.storage import folder as storage
 from rungwise.core.storage.folder import Folder
 
@@ -63,7 +63,7 @@ def test_a_lease_is_held_by_one_renewed_and_given_back(folder: Folder, quick: No
         time.sleep(0.1)
     assert f"process {os.getpid()} on " in other.holder
     assert other.holder.endswith(", job raysubmit_1")
-    assert mine.held()
+    assert mine.is_valid()
     assert not mine.lost
     mine.release()
     assert other.take()
@@ -125,14 +125,14 @@ def test_a_claim_waits_until_a_holder_elsewhere_renews_or_expires(
 
 def test_a_driver_removes_what_killed_ones_left_and_no_lease_of_a_live_one(folder: Folder) -> None:
     leave_behind(folder)
-    with driving(folder, ["a"]):
+    with register_driver(folder, ["a"]):
         [first] = folder.files()
-        with driving(folder, ["b"]):
+        with register_driver(folder, ["b"]):
             drivers = Drivers(folder)
             assert first in folder.files()
             assert len(folder.files()) == 2
             told = f"process {os.getpid()} on "
-            assert [drivers.needing(each)[: len(told)] for each in "abc"] == [told, told, ""]
+            assert [drivers.describe_user(each)[: len(told)] for each in "abc"] == [told, told, ""]
     assert folder.names() == []
 
 
@@ -144,11 +144,11 @@ def test_a_driver_that_was_cut_off_learns_that_its_lease_was_taken_over(
         patch.setattr(leases, "BEAT_SECONDS", 4.0)
         assert cut_off.take()
         until(other.take)
-    assert not cut_off.held()
-    assert other.held()
+    assert not cut_off.is_valid()
+    assert other.is_valid()
     until(lambda: cut_off.lost)
     cut_off.release()
-    assert other.held()
+    assert other.is_valid()
     other.release()
     assert folder.names() == []
 

@@ -150,7 +150,7 @@ def test_a_prolonged_run_ends_as_an_undisturbed_one_and_trains_no_step_twice(
     row = plan(stages(then), root, "toy")[1]
     assert row.reason == f"goes on from step {begins} of toy-{done.fingerprint}"
     inputs = {"instances": stages(then)[0].fingerprint}
-    earlier = find_earlier(then, inputs, artifacts.all_of(root, "pretrain"))
+    earlier = find_earlier(then, inputs, artifacts.list_artifacts(root, "pretrain"))
     notes = Notes()
     prolonged = run(then, instances, tmp_path / "prolonged", report=notes, earlier=earlier)
     assert prolonged.attempts[-1]["step"] == begins
@@ -176,7 +176,7 @@ def test_a_run_that_differs_in_more_than_its_length_begins_anew(
     root = Folder.at(tmp_path)
     trained(root, of(8), instances)
     inputs = {"instances": stages(of(8))[0].fingerprint}
-    finished = artifacts.all_of(root, "pretrain")
+    finished = artifacts.list_artifacts(root, "pretrain")
     assert find_earlier(of(12), inputs, finished)
     assert find_earlier(of(12, **changes), inputs, finished) is None
     assert find_earlier(of(12), {"instances": "other"}, finished) is None
@@ -190,7 +190,7 @@ def test_a_damaged_checkpoint_of_the_earlier_run_costs_what_came_after_the_one_b
     for path in Path(done.folder.uri).glob("checkpoints/step-000000010/*.safetensors"):
         path.write_bytes(path.read_bytes()[:-8] + b"damaged!")
     inputs = {"instances": stages(of(8))[0].fingerprint}
-    earlier = find_earlier(of(15), inputs, artifacts.all_of(root, "pretrain"))
+    earlier = find_earlier(of(15), inputs, artifacts.list_artifacts(root, "pretrain"))
     prolonged = run(of(15), instances, tmp_path / "prolonged", earlier=earlier)
     assert prolonged.attempts[-1]["step"] == 5
     assert prolonged == run(of(15), instances, tmp_path / "undisturbed")

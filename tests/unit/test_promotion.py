@@ -143,7 +143,7 @@ class Models:
         )
         artifact = self._recorder.add("evaluate", {"validation": validation}, summary)
         for name in FILES:
-            artifact.folder.copy_in(made / name, name)
+            artifact.folder.copy_file(made / name, name)
         with artifact.folder.staged("model.safetensors") as path:
             save_file(weights, path)
         examples = read_examples(self._recorder.made["task"], "test")

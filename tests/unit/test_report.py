@@ -258,7 +258,7 @@ def _without_pairs(pretrain: Artifact, folder: Path, rows: dict[str, Any]) -> Ar
     }
     save_tensors(Folder.at(folder), "model.safetensors", weights)
     record = {**changed.record, "config": config}
-    return summary.replacing_that_of(
+    return summary.replace_summary(
         dataclasses.replace(changed, folder=Folder.at(folder), record=record)
     )
 
@@ -324,7 +324,7 @@ def test_byte_level_blanks_are_whole_words(tmp_path: Path, inputs: dict[str, Art
         train(config, SENTENCES * 5).save(str(path))
     tokenizer = load_tokenizer(folder)
     summary = write_shards(tmp_path, {"validation-00000.arrow": _shard(tokenizer, 8)}, 400)
-    instances = summary.replacing_that_of(dataclasses.replace(inputs["instances"], folder=folder))
+    instances = summary.replace_summary(dataclasses.replace(inputs["instances"], folder=folder))
     blanks = fill_in.choose_blanks(InstanceReader(instances, "validation"), tokenizer, 8, 0)
     words = {word.strip(".,").lower() for text in SENTENCES for word in text.split()}
     assert blanks
@@ -368,6 +368,6 @@ def test_a_model_that_began_with_earlier_weights_is_said_to_go_on(
     summary = PretrainSummary.of(pretrained["pretrain"])
     before = BeganWith(fingerprint="a" * 12, label="x", objective="mlm", fresh=(), carried=())
     further = summary.model_copy(update={"began_with": before})
-    inputs = pretrained | {"pretrain": further.replacing_that_of(pretrained["pretrain"])}
+    inputs = pretrained | {"pretrain": further.replace_summary(pretrained["pretrain"])}
     assert "was pretrained for 20 steps" in describe_training(pretrained)
     assert "was pretrained further, from earlier weights, for 20 steps" in describe_training(inputs)

@@ -276,7 +276,7 @@ def test_where_the_first_variant_errs_is_what_the_predictions_say(
     summary, noise = EvaluateSummary.of(evaluate), {"0.1": Estimate(0.512, 0.401, 0.603, 2)}
     variants = {k: v.model_copy(update={"noise": noise}) for k, v in summary.variants.items()}
     noisy = summary.model_copy(update={"variants": variants})
-    made[title] = noisy.replacing_that_of(evaluate)
+    made[title] = noisy.replace_summary(evaluate)
     page, _ = written_page(made, tmp_path, fill_in_examples=0)
     table = pd.read_parquet(evaluate.folder.path(predictions.FILE))
     own = table[table.variant == "pretrained"]
@@ -328,7 +328,7 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
     cheaper = dear.pretraining.model_copy(update={"flops": 5e8})
     variants = summary.variants | {"dear": dear.model_copy(update={"pretraining": cheaper})}
     changed = summary.model_copy(update={"variants": variants})
-    made.made["evaluate/two"] = changed.replacing_that_of(made.made["evaluate/two"])
+    made.made["evaluate/two"] = changed.replace_summary(made.made["evaluate/two"])
     rows = results.costs(_compared(made.made))
     assert [(row["task"], row["share"]) for row in rows if row["variant"] == "dear"] == [
         ("one", 2.0),
@@ -342,7 +342,7 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
         "dear": dear,
     }
     changed = summary.model_copy(update={"variants": variants})
-    made.made["evaluate/two"] = changed.replacing_that_of(made.made["evaluate/two"])
+    made.made["evaluate/two"] = changed.replace_summary(made.made["evaluate/two"])
     rows = results.costs(_compared(made.made))
     assert [(row["task"], row["share"]) for row in rows if row["variant"] == "dear"] == [
         ("one", 2.0),

@@ -220,7 +220,7 @@ def test_a_model_that_was_fitted_without_steps_has_a_page_without_curves(tmp_pat
     counted = PretrainSummary.of(made["pretrain"]).model_copy(
         update={"fitting": "counts", "gradient": None}
     )
-    made["pretrain"] = counted.replacing_that_of(made["pretrain"])
+    made["pretrain"] = counted.replace_summary(made["pretrain"])
     page, summary = written_page(made, tmp_path / "page")
     assert page.ids == {"result", "use", "passage", "continuations", "time", "origin"}
     assert not {"loss.png", "speed.png", "training.csv"} & set(summary.show)

@@ -65,13 +65,13 @@ def build(stages: list[Stage], root: Folder, label: str = "x") -> None:
             row.folder.write_bytes("data", row.stage.name.encode())
             record = {
                 "stage": row.stage.name,
-                "title": row.stage.shown,
+                "title": row.stage.display_name,
                 "label": label,
                 "fingerprint": row.stage.fingerprint,
                 "facts": row.stage.facts,
                 "config": row.stage.config.model_dump(mode="json"),
                 "recipe": {"compute": {}},
-                "inputs": artifacts.made_of(inputs),
+                "inputs": artifacts.describe_inputs(inputs),
                 "summary": {"headline": "nothing"},
                 "seconds": 1.0,
                 "finished": "2026-01-01",
@@ -80,7 +80,7 @@ def build(stages: list[Stage], root: Folder, label: str = "x") -> None:
 
 
 def to_build(stages: list[Stage], root: Folder, label: str = "x") -> dict[str, str]:
-    return {r.stage.shown: r.reason for r in plan(stages, root, label) if r.artifact is None}
+    return {r.stage.display_name: r.reason for r in plan(stages, root, label) if r.artifact is None}
 
 
 def test_one_changed_value_rebuilds_what_depends_on_it_and_says_which(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_stage_that_resumes_says_so(tmp_path: Path) -> None:
 def test_a_changed_or_missing_file_is_found_by_verify(tmp_path: Path) -> None:
     root = Folder.at(tmp_path)
     build(chain(), root)
-    artifact = artifacts.all_of(root, "a")[0]
+    artifact = artifacts.list_artifacts(root, "a")[0]
     artifact.verify()
     artifact.folder.write_bytes("data", b"other")
     with pytest.raises(DataError, match="data has changed since it was written"):
@@ -176,7 +176,7 @@ def test_a_changed_or_missing_file_is_found_by_verify(tmp_path: Path) -> None:
 
 def test_what_was_put_in_is_found_by_verify_and_not_read(tmp_path: Path) -> None:
     build(chain(), Folder.at(tmp_path))
-    artifact = artifacts.all_of(Folder.at(tmp_path), "a")[0]
+    artifact = artifacts.list_artifacts(Folder.at(tmp_path), "a")[0]
     place = Path(artifact.folder.uri)
     (place / "more.pkl").write_bytes(b"x")
     with pytest.raises(DataError, match=r"more.pkl is not in the record"):
@@ -196,7 +196,7 @@ def test_one_flipped_bit_is_refused_when_the_file_is_read(folder: Folder) -> Non
     """Also in a process that has only the folder, as a task of the cluster has, and in a store,
     where the changed object has a sound ETag of its own."""
     build(chain(), folder)
-    folder = artifacts.all_of(folder, "a")[0].folder
+    folder = artifacts.list_artifacts(folder, "a")[0].folder
     with folder.open("data") as stream:
         assert folder.read_bytes("data") == stream.read() == folder.local("data").read_bytes()
     if folder.remote:  # a copy on this machine that was damaged says nothing of the object
@@ -235,7 +235,7 @@ def _edited(record: dict[str, Any], key: str) -> dict[str, Any]:
 @pytest.mark.parametrize("key", ["fingerprint", "stage", "config", "inputs", "summary", "seal"])
 def test_a_record_that_was_edited_is_refused(tmp_path: Path, key: str) -> None:
     build(chain(), Folder.at(tmp_path))
-    folder = artifacts.all_of(Folder.at(tmp_path), "b")[0].folder
+    folder = artifacts.list_artifacts(Folder.at(tmp_path), "b")[0].folder
     record = _edited(read_record(folder), key)
     folder.write_bytes(artifacts.RECORD, json.dumps(record).encode())
     with pytest.raises(DataError, match="is not a record"):
@@ -244,7 +244,7 @@ def test_a_record_that_was_edited_is_refused(tmp_path: Path, key: str) -> None:
 
 def test_one_flipped_bit_of_a_record_is_refused_wherever_it_is(tmp_path: Path) -> None:
     build(chain(), Folder.at(tmp_path))
-    path = Path(artifacts.all_of(Folder.at(tmp_path), "b")[0].folder.uri) / artifacts.RECORD
+    path = Path(artifacts.list_artifacts(Folder.at(tmp_path), "b")[0].folder.uri) / artifacts.RECORD
     data = path.read_bytes()
     for place in range(len(data)):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
@@ -254,7 +254,7 @@ def test_one_flipped_bit_of_a_record_is_refused_wherever_it_is(tmp_path: Path) -
 
 def test_a_folder_that_was_renamed_is_refused(tmp_path: Path) -> None:
     build(chain(), Folder.at(tmp_path))
-    place = Path(artifacts.all_of(Folder.at(tmp_path), "a")[0].folder.uri)
+    place = Path(artifacts.list_artifacts(Folder.at(tmp_path), "a")[0].folder.uri)
     place.rename(place.parent / "mine-0123456789ab")
     with pytest.raises(DataError, match="it is of a folder whose name ends with"):
         artifacts.load(Folder.at(place.parent / "mine-0123456789ab"))
@@ -263,10 +263,10 @@ def test_a_folder_that_was_renamed_is_refused(tmp_path: Path) -> None:
 def test_a_model_answers_for_every_byte_below_it(tmp_path: Path) -> None:
     root = Folder.at(tmp_path)
     build(chain(), root)
-    (last,) = artifacts.all_of(root, "c")
+    (last,) = artifacts.list_artifacts(root, "c")
     assert [each.stage for each in artifacts.chain(last)] == ["a", "b", "c"]
     # Built again, with the same bytes at another time: the same. With other bytes: refused.
-    (first,) = artifacts.all_of(root, "a")
+    (first,) = artifacts.list_artifacts(root, "a")
     for data, sound in ((b"a", True), (b"other", False)):
         first.folder.write_bytes("data", data)
         artifacts.finish(first.folder, {**first.record, "finished": "2027-01-01"}, {})
@@ -334,10 +334,10 @@ def test_what_changed_since_stands_in_the_way_of_a_rebuild_by_name(tmp_path: Pat
     stage = CORPUS.stage(validate(CorpusConfig, {"sources": [source]}))
     record = {"facts": stage.facts, "config": stage.config.model_dump(mode="json"), "inputs": {}}
     made = Artifact("corpus", stage.fingerprint, Folder.at(tmp_path / "corpus"), record)
-    assert rebuilding.stages_of([made])[0].fingerprint == stage.fingerprint
+    assert rebuilding.restore_stages([made])[0].fingerprint == stage.fingerprint
     (tmp_path / "a.txt").write_text("Some texd.")
     with pytest.raises(DataError, match=r"cannot be built again, because outside\.sources\.0"):
-        rebuilding.stages_of([made])
+        rebuilding.restore_stages([made])
 
 
 def test_a_torn_record_is_an_error_and_not_a_rebuild_in_silence(tmp_path: Path) -> None:
@@ -352,7 +352,8 @@ def test_a_record_that_cannot_be_read_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(chain(), Folder.at(tmp_path))
-    place = Path(artifacts.all_of(Folder.at(tmp_path), "c")[0].folder.uri) / artifacts.RECORD
+    (artifact,) = artifacts.list_artifacts(Folder.at(tmp_path), "c")
+    place = Path(artifact.folder.uri) / artifacts.RECORD
     place.unlink()
     place.mkdir()
     for command in (["verify", f"{tmp_path}/c"], ["which-models", "--source", "text"]):
@@ -382,7 +383,7 @@ def test_half_of_a_deleted_artifact_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(chain(), Folder.at(tmp_path))
-    [artifact] = artifacts.all_of(Folder.at(tmp_path), "a")
+    [artifact] = artifacts.list_artifacts(Folder.at(tmp_path), "a")
 
     def killed(self: Folder, name: str = "") -> None:
         if not name:
@@ -393,7 +394,7 @@ def test_half_of_a_deleted_artifact_does_not_count(
     with pytest.raises(KeyboardInterrupt):
         artifacts.delete(artifact.folder)
     assert artifact.folder.names() == ["data"]
-    assert artifacts.all_of(Folder.at(tmp_path), "a") == []
+    assert artifacts.list_artifacts(Folder.at(tmp_path), "a") == []
 
 
 def test_a_summary_comes_back_from_its_record_as_it_was(tmp_path: Path) -> None:

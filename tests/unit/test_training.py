@@ -164,7 +164,7 @@ def test_a_split_without_rows_to_measure_a_loss_on_is_refused(tmp_path: Path) ->
     summary = InstancesSummary.of(made)
     for held_out, objective in ((0, "mlm"), (1, "simcse")):
         counts = summary.instances.model_copy(update={"validation": held_out})
-        few = summary.model_copy(update={"instances": counts}).replacing_that_of(made)
+        few = summary.model_copy(update={"instances": counts}).replace_summary(made)
         settings = config(**{"pretrain.objective": objective})
         with pytest.raises(UserError, match=f"have {held_out} rows for validation, but pretrain"):
             check_fit(settings, {"instances": few}, ComputeConfig())

@@ -317,7 +317,7 @@ def test_a_causal_model_is_judged_by_bits_per_byte(tmp_path: Path) -> None:
     summary = InstancesSummary.of(instances)
     predicted = sum(row.tokens - row.instances for row in summary.files_of("validation"))
     text_bytes = PerSplit(train=1, validation=4 * predicted)
-    instances = summary.model_copy(update={"text_bytes": text_bytes}).replacing_that_of(instances)
+    instances = summary.model_copy(update={"text_bytes": text_bytes}).replace_summary(instances)
     progress = run(config("causal"), instances, tmp_path / "run")
     last = progress.validation[-1]
     assert last["bits_per_byte"] == pytest.approx(last["lm_loss"] / math.log(2) / 4)

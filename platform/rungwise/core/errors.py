@@ -45,7 +45,7 @@ def from_text(text: str) -> UserError:
     return {"ConfigError": ConfigError, "DataError": DataError}.get(name, UserError)(message)
 
 
-def user_error_in(error: BaseException) -> UserError | None:
+def find_user_error(error: BaseException) -> UserError | None:
     """Find the UserError inside `error`; None if there is none. Ray wraps what a task raises
     (RayTaskError, UserCodeException, ControllerError) and stores the original in a different
     attribute each time, so this follows all of them."""

@@ -84,18 +84,18 @@ def continued_stages(
     step with `task_text` reads; raises ConfigError if that is missing.
     """
     corpus = _text(config, name, task)
-    read = {"corpus": corpus, "tokenizer": before["tokenizer"]}
-    tokens = TOKENS.stage(config.instances.tokens, read, Title("tokens", step=name))
+    inputs = {"corpus": corpus, "tokenizer": before["tokenizer"]}
+    tokens = TOKENS.stage(config.instances.tokens, inputs, Title("tokens", step=name))
     instances = INSTANCES.stage(config.instances, {"tokens": tokens}, Title("instances", step=name))
-    begun = before["pretrain"].config
-    assert isinstance(begun, PretrainStageConfig), "pretrain is the stage of pretraining"
+    first = before["pretrain"].config
+    assert isinstance(first, PretrainStageConfig), "pretrain is the stage of pretraining"
     pretrain = PRETRAIN.stage(
-        PretrainStageConfig(model=begun.model, pretrain=config.pretrain),
+        PretrainStageConfig(model=first.model, pretrain=config.pretrain),
         {"instances": instances, INITIAL: before["pretrain"]},
         Title("pretrain", step=name),
     )
-    made = {"corpus": corpus, "tokens": tokens, "instances": instances, "pretrain": pretrain}
-    return made if config.task is None else {"task": corpus.inputs["task"], **made}
+    stages = {"corpus": corpus, "tokens": tokens, "instances": instances, "pretrain": pretrain}
+    return stages if config.task is None else {"task": corpus.inputs["task"], **stages}
 
 
 def _text(config: ContinuedConfig, name: str, task: Stage | None) -> Stage:

@@ -51,13 +51,13 @@ class Graph:
 
     def add(self, stage: Stage, title: Title) -> Stage:
         """Add `stage` under `title`, or return an equal stage that was added before."""
-        known = self._by_fingerprint.get(stage.fingerprint)
-        if known is not None:
-            return known
+        equal = self._by_fingerprint.get(stage.fingerprint)
+        if equal is not None:
+            return equal
         inputs = {name: self._by_fingerprint[of.fingerprint] for name, of in stage.inputs.items()}
         stage = replace(stage, inputs=inputs, title=title)
-        assert stage.shown not in self.stages, f"two stages called {title}"
-        self.stages[stage.shown] = self._by_fingerprint[stage.fingerprint] = stage
+        assert stage.display_name not in self.stages, f"two stages called {title}"
+        self.stages[stage.display_name] = self._by_fingerprint[stage.fingerprint] = stage
         return stage
 
 
@@ -145,7 +145,9 @@ def plan_experiment(recipe: Recipe) -> Experiment:
     if recipe.evaluate is not None and recipe.tasks:
         columns = {task: entry.published for task, entry in recipe.tasks.items()}
         config = TableConfig(published=recipe.evaluate.published, columns=columns)
-        graph.add(TABLE.stage(config, {each.shown: each for each in evaluated}), Title("table"))
+        graph.add(
+            TABLE.stage(config, {each.display_name: each for each in evaluated}), Title("table")
+        )
     return Experiment(graph.stages, measured, evaluated)
 
 

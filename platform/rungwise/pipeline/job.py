@@ -24,7 +24,7 @@ from rungwise.core.tracking.sender import NOTE_TAG
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.monitoring import Monitor
 from rungwise.pipeline.display import Display
-from rungwise.pipeline.overview import folder_for, page_of
+from rungwise.pipeline.overview import choose_folder, page_name
 from rungwise.report.page import PAGE
 
 # So little that a task waiting for its own workers cannot starve them. Zero would allow stages on
@@ -76,21 +76,21 @@ class Job:
             self._folder.remove_unfinished()
         build.tracker.open(
             self._key,
-            stage.shown,
+            stage.display_name,
             parent=build.parent,
             tags=source_tags(build.made_by)
             | {"rungwise.stage": stage.name, "rungwise.fingerprint": stage.fingerprint}
             | {f"rungwise.input.{name}": each.fingerprint for name, each in self._inputs.items()},
             params=flatten(stage.config),
         )
-        read = {name: (each.digest, each.folder.uri) for name, each in self._inputs.items()}
+        inputs = {name: (each.digest, each.folder.uri) for name, each in self._inputs.items()}
         outside = {
             key: (fingerprint(value, length=36), json.dumps(value))
             for key, value in stage.facts["outside"].items()
         }
-        if read | outside:
-            build.tracker.datasets(self._key, read | outside)
-        build.display.start(stage.shown, reason)
+        if inputs | outside:
+            build.tracker.datasets(self._key, inputs | outside)
+        build.display.start(stage.display_name, reason)
 
     def submit(self, board: Any) -> None:
         """Start the stage as a Ray task that reports to `board`."""
@@ -100,11 +100,11 @@ class Job:
 
         stage = self.row.stage
         context = Context(
-            self._build.compute, BoardReporter(board, stage.shown), recipe=self._build.recipe
+            self._build.compute, BoardReporter(board, stage.display_name), recipe=self._build.recipe
         )
         # Ray retries a stage whose node died, but not one that raised an exception.
         task = ray.remote(num_cpus=_stage_cpus(), max_retries=2, retry_exceptions=False)(_call)
-        self.task = task.options(name=stage.shown).remote(
+        self.task = task.options(name=stage.display_name).remote(
             stage.type.run, stage.config, self._inputs, self._folder, context
         )
 
@@ -114,16 +114,16 @@ class Job:
         run_id = build.tracker.run_id(self._key, timeout_seconds=60)
         if run_id is None:
             raise UserError(
-                f"the stage {stage.shown} needs the tracking server, which does not answer at "
-                f"{build.tracker.shown_uri}; all stages before it are done, run the same command "
-                "when the server is back"
+                f"the stage {stage.display_name} needs the tracking server, which does not answer "
+                f"at {build.tracker.public_uri}; all stages before it are done, run the same "
+                "command when the server is back"
             )
         tracking = TrackingRun(build.tracker.uri, run_id, PAGE)
         context = Context(build.compute, tracking=tracking, recipe=build.recipe)
         return stage.type.run(stage.config, self._inputs, self._folder, context)
 
     def handle(self, event: dict[str, Any]) -> None:
-        name, build = self.row.stage.shown, self._build
+        name, build = self.row.stage.display_name, self._build
         build.monitor.handle(name, event)
         match event["kind"]:
             case "progress":
@@ -136,8 +136,8 @@ class Job:
                 if event["status"] == "RUNNING":
                     params = flatten(event["params"])
                     # Otherwise `trial-000` of every sweep would look alike in a list of runs.
-                    shown = f"{name.partition('/')[2] or name}/{event['run']}"
-                    build.tracker.open(nested, shown, self._key, {}, params)
+                    run_name = f"{name.partition('/')[2] or name}/{event['run']}"
+                    build.tracker.open(nested, run_name, self._key, {}, params)
                 else:
                     build.tracker.close(nested, event["status"])
             case "note":
@@ -148,7 +148,7 @@ class Job:
         with explained(self._folder.uri):
             artifact = self._record(summary, time.monotonic() - self._clock)
         self._build.tracker.close(self._key, "FINISHED")
-        self._build.display.show(self.row.stage.shown, "done", summary.headline)
+        self._build.display.show(self.row.stage.display_name, "done", summary.headline)
         return artifact
 
     def end(self, status: str) -> None:
@@ -161,13 +161,13 @@ class Job:
         run_id = tracker.run_id(self._key, timeout_seconds=0.1)
         record = {
             "stage": stage.name,
-            "title": stage.shown,
+            "title": stage.display_name,
             "version": stage.type.version,
             "label": self._build.label,
             "fingerprint": stage.fingerprint,
             "facts": stage.facts,
             "config": stage.config.model_dump(mode="json"),
-            "inputs": artifacts.made_of(self._inputs),
+            "inputs": artifacts.describe_inputs(self._inputs),
             "summary": plain,
             "recipe": dict(self._build.recipe),
             "started": self._started,
@@ -183,7 +183,7 @@ class Job:
         numbers = {
             name: float(value) for name, value in flat.items() if type(value) in (int, float)
         }
-        self._build.monitor.finished(stage.shown, seconds, numbers)
+        self._build.monitor.finished(stage.display_name, seconds, numbers)
         for name in ("headline", *flatten(stage.config)):
             flat.pop(name, None)
         measured = {
@@ -203,7 +203,7 @@ class Job:
         for name in summary.show:
             path = str(artifact.folder.local(name))
             tracker.artifact(self._key, path)
-            folder = folder_for(stage.name, name, page_of(artifact))
+            folder = choose_folder(stage.name, name, page_name(artifact))
             tracker.artifact(self._build.parent, path, folder)
         return artifact
 

@@ -18,9 +18,9 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     recipe.require("compares rungs", "measure")
     experiment = plan_experiment(recipe)
     inputs = {measure_name(rung): stage for rung, stage in experiment.measured.items()}
-    inputs |= {stage.shown: stage for stage in experiment.evaluated}
+    inputs |= {stage.display_name: stage for stage in experiment.evaluated}
     claims = CLAIMS.stage(ClaimsConfig(rungs=tuple(recipe.variants)), inputs)
-    stages = experiment.stages | {claims.shown: claims}
-    measured = {rung: stage.shown for rung, stage in experiment.measured.items()}
+    stages = experiment.stages | {claims.display_name: claims}
+    measured = {rung: stage.display_name for rung, stage in experiment.measured.items()}
     ladder = LADDER.stage(LadderConfig(title=recipe.report.title, measured=measured), stages)
-    return stages | {ladder.shown: ladder}
+    return stages | {ladder.display_name: ladder}

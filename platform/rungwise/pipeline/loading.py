@@ -49,8 +49,8 @@ def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor
     """
     if isinstance(model, Recipe):
         return _pretrained(_built(model, "rungwise.run with a workflow that pretrains"))
-    found = find(model, root)
-    return _pretrained(found) if isinstance(found, Artifact) else found
+    result = find(model, root)
+    return _pretrained(result) if isinstance(result, Artifact) else result
 
 
 def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Predictor:
@@ -61,12 +61,12 @@ def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Pre
         artifact = artifacts.at_or_below(Folder.at(model))
         if artifact is not None and artifact.stage == "pretrain":
             return artifact
-    found = load_predictor(find_served(model, root))
-    if not isinstance(found, Predictor):
+    predictor = load_predictor(find_served(model, root))
+    if not isinstance(predictor, Predictor):
         raise UserError(
             f"{model} is a pretrained model; give its artifact, as in artifacts/pretrain"
         )
-    return found
+    return predictor
 
 
 def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
@@ -116,7 +116,7 @@ def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
     place, version = root_folder(root), registered(model, root)
     stage = "evaluate" if "rungwise.evaluate" in version.tags else "pretrain"
     fingerprint = version.tags.get(f"rungwise.{stage}", "")
-    artifact = artifacts.load(artifacts.folder_of(place, stage, "", fingerprint))
+    artifact = artifacts.load(artifacts.find_folder(place, stage, "", fingerprint))
     if artifact is None:
         raise UserError(
             f"{model} was made by the artifact {stage} {fingerprint}, which is not below "
@@ -129,7 +129,7 @@ def registered(model: str, root: str) -> Any:
     """Find MLflow's version of models:/NAME/VERSION or models:/NAME@ALIAS. Raises UserError if
     there is none."""
     name, which = name_and_version(model)
-    with store_client(store_of(root)) as client:
+    with store_client(registry_uri(root)) as client:
         if which.isdecimal():
             return client.get_model_version(name, which)
         return client.get_model_version_by_alias(name, which)
@@ -141,7 +141,7 @@ def name_and_version(model: str) -> tuple[str, str]:
     return words[0], words[1] if len(words) > 1 else ""
 
 
-def store_of(root: str) -> str:
+def registry_uri(root: str) -> str:
     """The URI of the registry for artifacts below `root`."""
     return default_uri(root_folder(root), os.environ.get("MLFLOW_TRACKING_URI"))
 
@@ -188,7 +188,7 @@ def served_files(model: str, root: str) -> Folder:
     Raises UserError if there is none."""
     import mlflow.artifacts
 
-    uri = store_of(root)
+    uri = registry_uri(root)
     with store_client(uri):
         mlflow.set_tracking_uri(uri)
         return Folder.at(Path(mlflow.artifacts.download_artifacts(model)) / "artifacts")

@@ -23,12 +23,12 @@ _MOST_ROWS = 24
 _WHERE = ("step", "tokens", "sequence_length")  # keys of a curve's row that are not results
 
 
-def page_of(artifact: Artifact) -> str | None:
+def page_name(artifact: Artifact) -> str | None:
     """The name of the HTML page in a report or ladder artifact, None for other artifacts."""
     return artifact.record["summary"]["page"] if artifact.stage in _PAGES else None
 
 
-def folder_for(stage: str, name: str, page: str | None) -> str:
+def choose_folder(stage: str, name: str, page: str | None) -> str:
     """The folder for a file among the artifacts of the whole run; the page itself is at the top."""
     if name == page:
         return ""
@@ -64,7 +64,7 @@ def description(finished: Mapping[str, Artifact], root: str) -> str:
     }
     last = pages[-1] if pages else list(results.values())[-1]
     lines = [f"**{last.headline}**", ""]
-    if page := page_of(last):  # in the first line, which the UI does not fold away
+    if page := page_name(last):  # in the first line, which the UI does not fold away
         lines[0] += f" The whole page: {link_page(EXPERIMENT_ID, RUN_ID, page)}"
     if {"pretrain", "corpus"} <= finished.keys() and pages:
         lines += [findings.describe_training(finished), ""]

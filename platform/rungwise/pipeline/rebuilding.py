@@ -58,7 +58,7 @@ class Compared:
     different: tuple[str, ...]
 
 
-def stages_of(chain: Sequence[Artifact]) -> list[Stage]:
+def restore_stages(chain: Sequence[Artifact]) -> list[Stage]:
     """The stages that built `chain` (inputs first), with the sources as they are now. Raises
     DataError naming what differs from the records: a changed source, or a stage version or key that
     this package no longer has."""

@@ -26,7 +26,7 @@ from pydantic_core import to_jsonable_python
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.overrides import resolve, value_at, with_overrides
+from rungwise.core.configuration.overrides import find_value, resolve, with_overrides
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.tracking.store import TrackingConfig
@@ -192,8 +192,8 @@ class Recipe(Config):
         varying = {key for keys in self.variants.values() for key in keys}
         varying |= self.sweep.space.keys() if self.sweep else set()
         for block in sorted(key.removesuffix(".kind") for key in varying if key.endswith(".kind")):
-            if value_at(data, block) is not None:
-                data = with_overrides(data, {block: value_at(self._raw, block)}, Recipe)
+            if find_value(data, block) is not None:
+                data = with_overrides(data, {block: find_value(self._raw, block)}, Recipe)
         if {"model", "model.kind"} & varying:
             for name in ("", *self.continued_pretraining):
                 step, raw = (

@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 
 from rungwise.core.configuration.canonical import plain
 from rungwise.core.configuration.config import Config
-from rungwise.core.configuration.schema import models_in, tag_of
+from rungwise.core.configuration.schema import block_kind, list_blocks, union_members
 from rungwise.core.configuration.secrecy import without_password
 from rungwise.pipeline.recipe import Recipe
 
@@ -55,7 +55,7 @@ def reference() -> str:
     return "\n".join([_INTRO, *(_section(block, paths) for block, paths in places.items())])
 
 
-def comments_of(block: type[Config]) -> dict[str, str]:
+def read_comments(block: type[Config]) -> dict[str, str]:
     """Read the comments above or beside each field in the source, inherited fields included."""
     comments: dict[str, str] = {}
     for owner in reversed(block.__mro__):
@@ -82,7 +82,7 @@ def comments_of(block: type[Config]) -> dict[str, str]:
 
 
 def _lines(block: Config) -> Iterator[str]:
-    comments = comments_of(type(block))
+    comments = read_comments(type(block))
     for name in _fields(type(block)):
         value, comment = getattr(block, name), comments[name] and f"  # {comments[name]}"
         items = list(value.values()) if isinstance(value, dict) else value
@@ -116,32 +116,25 @@ def _yaml(value: Any) -> str:
 
 def _place(block: type[Config], path: str, places: dict[type[Config], list[str]]) -> None:
     """Collect the paths at which each block occurs. Its own blocks are named after the first."""
-    known = block in places
     places.setdefault(block, []).append(path)
-    if known:
+    if len(places[block]) > 1:
         return
     for name, field in block.model_fields.items():
         below = f"{path}.{name}" if path else name
-        origins = {typing.get_origin(part) for part in _parts(field.annotation)}
+        origins = {typing.get_origin(part) for part in union_members(field.annotation)}
         below += "[]" * bool(origins & {tuple, list}) + ".NAME" * (dict in origins)
-        for child in models_in(field.annotation):
+        for child in list_blocks(field.annotation):
             _place(child, below, places)
 
 
-def _parts(annotation: Any) -> list[Any]:
-    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        return [part for each in typing.get_args(annotation) for part in _parts(each)]
-    return [annotation]
-
-
 def _section(block: type[Config], paths: list[str]) -> str:
-    kind = tag_of(block)
+    kind = block_kind(block)
     title = f"`{paths[0]}`" if paths[0] else "The recipe"
     lines = [f"## {title}" + (f", kind `{kind}`" if kind else ""), ""]
     if others := dict.fromkeys(path for path in paths if path != paths[0]):
         lines += ["Also at " + ", ".join(f"`{path}`" for path in others) + ".", ""]
     lines += [inspect.cleandoc(block.__doc__ or ""), ""]
-    comments = comments_of(block)
+    comments = read_comments(block)
     rows = [
         (f"`{name}`", _values(field), _default(field), comments[name])
         for name in _fields(block)
@@ -169,8 +162,8 @@ def _values(field: FieldInfo) -> str:
 
 def _type(annotation: Any) -> str:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if len(blocks := models_in(annotation)) and origin not in (tuple, list, dict):
-        kinds = [f"`{kind}`" for block in blocks if (kind := tag_of(block))]
+    if len(blocks := list_blocks(annotation)) and origin not in (tuple, list, dict):
+        kinds = [f"`{kind}`" for block in blocks if (kind := block_kind(block))]
         text = f"a block of kind {', '.join(kinds)}" if kinds else "a block"
         return f"{text}, null" if types.NoneType in arguments else text
     if origin is typing.Annotated:
@@ -193,5 +186,5 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if not isinstance(value, Config):
         return f"`{_yaml(value)}`"
-    kind = tag_of(type(value))
+    kind = block_kind(type(value))
     return f"of kind `{kind}`" if kind else "its defaults"

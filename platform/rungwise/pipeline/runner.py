@@ -24,10 +24,10 @@ from rich.console import Console
 
 from rungwise.core.configuration.canonical import fingerprint, flatten
 from rungwise.core.configuration.compute import ComputeConfig
-from rungwise.core.errors import StageFailed, UserError, user_error_in
+from rungwise.core.errors import StageFailed, UserError, find_user_error
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.lease import Lease, driving
+from rungwise.core.stages.lease import Lease, register_driver
 from rungwise.core.stages.provenance import provenance
 from rungwise.core.stages.stage import Planned, Stage, plan
 from rungwise.core.stages.summary import Summary
@@ -40,7 +40,7 @@ from rungwise.pipeline.display import Display
 from rungwise.pipeline.job import Build, Job, source_tags
 
 _POLL_SECONDS = 0.2
-_ASK_SECONDS = 2.0  # between attempts to take a lease that another driver holds
+_RETRY_SECONDS = 2.0  # between attempts to take a lease that another driver holds
 _CLASSES = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt)(?:\(\w+\))?: )+")
 _FINISH_SECONDS = 20.0  # the longest wait for the tracking server at the end of a run
 
@@ -74,25 +74,26 @@ def run(
     root.check_writable("root")
     job, needs = os.environ.get("RAY_JOB_ID"), [stage.fingerprint for stage in stages]
     # The lease comes first: what the plan finds must stay.
-    with driving(root, needs, job):
+    with register_driver(root, needs, job):
         rows = plan(stages, root, label)
-        with Display([stage.shown for stage in stages], console) as display:
-            done = {row.stage.shown: row.artifact for row in rows if row.artifact}
-            for name, artifact in done.items():
+        with Display([stage.display_name for stage in stages], console) as display:
+            finished = {row.stage.display_name: row.artifact for row in rows if row.artifact}
+            for name, artifact in finished.items():
                 display.show(name, "cached", artifact.headline)
-            if len(done) == len(rows):
-                return Outcome(done, (), time.monotonic() - began, 0)
-            parent = "run-" + fingerprint({row.stage.shown: row.stage.fingerprint for row in rows})
+            if len(finished) == len(rows):
+                return Outcome(finished, (), time.monotonic() - began, 0)
+            fingerprints = {stage.display_name: stage.fingerprint for stage in stages}
+            parent = "run-" + fingerprint(fingerprints)
             monitor = Monitor(label, compute)
             build = Build(
                 label, compute, tracker(), parent, provenance(), display, monitor, recipe or {}
             )
-            return _build(rows, done, root, build, began)
+            return _build(rows, finished, root, build, began)
 
 
 def _build(
     rows: Sequence[Planned],
-    done: dict[str, Artifact],
+    finished: dict[str, Artifact],
     root: Folder,
     build: Build,
     began: float,
@@ -102,13 +103,13 @@ def _build(
     tracker, parent = build.tracker, build.parent
     tags = source_tags(build.made_by) | {"rungwise.label": build.label}
     tracker.open(parent, build.label, tags=tags, params=flatten(dict(build.recipe)))
-    graph = _Graph(rows, done, root, build)
+    graph = _Graph(rows, finished, root, build)
     status = "FAILED"
     try:
         with session(build.compute):
             graph.work()
         graph.check()
-        finished = {row.stage.shown: graph.finished[row.stage.shown] for row in rows}
+        finished = {row.stage.display_name: graph.finished[row.stage.display_name] for row in rows}
         tracker.tags(
             parent, {f"rungwise.{name}": each.fingerprint for name, each in finished.items()}
         )
@@ -123,26 +124,26 @@ def _build(
         graph.end(status)
         tracker.close(parent, status)
         untracked = tracker.finish(_FINISH_SECONDS)
-    built = tuple(name for name in finished if name in graph.built)
-    return Outcome(finished, built, time.monotonic() - began, untracked)
+    names = tuple(name for name in finished if name in graph.built)
+    return Outcome(finished, names, time.monotonic() - began, untracked)
 
 
 class _Graph:
     """The stages of a run and their progress, by displayed name."""
 
     def __init__(
-        self, rows: Sequence[Planned], done: dict[str, Artifact], root: Folder, build: Build
+        self, rows: Sequence[Planned], finished: dict[str, Artifact], root: Folder, build: Build
     ) -> None:
-        self.finished = dict(done)
+        self.finished = dict(finished)
         self.built: set[str] = set()
         self._errors: dict[str, Exception] = {}
         self._failed_before: dict[str, str] = {}  # stage not built -> failed stage it needs
         self._pending = {
-            row.stage.shown: row for row in _by_turn(rows) if row.stage.shown not in done
+            row.stage.display_name: row for row in _order_starts(rows) if row.artifact is None
         }
         self._running: dict[str, Job] = {}
         self._leases: dict[str, Lease] = {}  # of running stages, and of those others build
-        self._ask_at: dict[str, float] = {}
+        self._retry_at: dict[str, float] = {}
         self._root = root
         self._build = build
 
@@ -175,9 +176,9 @@ class _Graph:
         more = f"; failed as well: {', '.join(other for other, _ in others)}" if others else ""
         if self._failed_before:
             more += f"; not built: {', '.join(self._failed_before)}"
-        mendable = user_error_in(error)
-        if mendable is not None:
-            raise UserError(f"{name}: {mendable}{more}") from error
+        user_error = find_user_error(error)
+        if user_error is not None:
+            raise UserError(f"{name}: {user_error}{more}") from error
         raise StageFailed(f"the stage {name} failed: {_last_line(error)}{more}") from error
 
     def end(self, status: str) -> None:
@@ -190,7 +191,7 @@ class _Graph:
     def _start(self, name: str, board: Any) -> None:
         """Start a pending stage if its inputs are finished, there is room and the lease is free."""
         row, display = self._pending[name], self._build.display
-        inputs = {key: source.shown for key, source in row.stage.inputs.items()}
+        inputs = {key: source.display_name for key, source in row.stage.inputs.items()}
         for source in inputs.values():
             if source in self._errors or source in self._failed_before:
                 failed = self._failed_before.get(source, source)
@@ -202,21 +203,21 @@ class _Graph:
             return
         if any(source not in self.finished for source in inputs.values()):
             return
-        if time.monotonic() < self._ask_at.get(name, 0.0):
+        if time.monotonic() < self._retry_at.get(name, 0.0):
             return
-        with self._failure_of(name):
+        with self._catch_failure(name):
             stages = self._root / row.stage.name
             if name not in self._leases:
                 job_id = os.environ.get("RAY_JOB_ID")
                 self._leases[name] = Lease(stages, row.stage.fingerprint, job_id)
             lease = self._leases[name]
             if not lease.take():
-                self._ask_at[name] = time.monotonic() + _ASK_SECONDS
+                self._retry_at[name] = time.monotonic() + _RETRY_SECONDS
                 display.show(name, "waiting", f"for {lease.holder} to build it")
                 return
             del self._pending[name]
             # Only under the lease, since another driver may have made or finished the folder.
-            folder = artifacts.folder_of(
+            folder = artifacts.find_folder(
                 self._root, row.stage.name, self._build.label, row.stage.fingerprint
             )
             if artifact := artifacts.load(folder):
@@ -224,8 +225,8 @@ class _Graph:
                 self.finished[name] = artifact
                 display.show(name, "cached", artifact.headline)
                 return
-            read = {key: self.finished[source] for key, source in inputs.items()}
-            job = self._running[name] = Job(row, folder, read, self._build)
+            artifacts_read = {key: self.finished[source] for key, source in inputs.items()}
+            job = self._running[name] = Job(row, folder, artifacts_read, self._build)
             job.open()
             if row.stage.type.place == "driver":
                 self._finish(name, job.run_here())
@@ -237,16 +238,16 @@ class _Graph:
         import ray
 
         tasks = {job.task: name for name, job in self._running.items()}
-        done: list[Any] = []
+        ready: list[Any] = []
         if tasks:
-            done, _ = ray.wait(list(tasks), timeout=_POLL_SECONDS)
+            ready, _ = ray.wait(list(tasks), timeout=_POLL_SECONDS)
         elif self._pending:
             time.sleep(_POLL_SECONDS)
         for event in ray.get(board.drain.remote()):
             self._handle(event)
         self._beat()
-        for name in [tasks[task] for task in done]:
-            with self._failure_of(name):
+        for name in [tasks[task] for task in ready]:
+            with self._catch_failure(name):
                 self._finish(name, ray.get(self._running[name].task))
         for name in [name for name in self._running if self._leases[name].lost]:
             ray.cancel(self._running[name].task, force=True)
@@ -261,7 +262,7 @@ class _Graph:
             job.handle(event)
 
     def _finish(self, name: str, summary: Summary) -> None:
-        if not self._leases[name].held():
+        if not self._leases[name].is_valid():
             self._yield(name)
             return
         self.finished[name] = self._running[name].record(summary)
@@ -277,7 +278,7 @@ class _Graph:
         self._pending[name] = job.row
 
     @contextlib.contextmanager
-    def _failure_of(self, name: str) -> Iterator[None]:
+    def _catch_failure(self, name: str) -> Iterator[None]:
         """Record an exception as the failure of this stage; the others continue."""
         try:
             yield
@@ -287,10 +288,12 @@ class _Graph:
             if job := self._running.pop(name, None):
                 job.end("FAILED")
             self._leases.pop(name).release()
-            self._build.display.show(name, "failed", str(user_error_in(error) or _last_line(error)))
+            self._build.display.show(
+                name, "failed", str(find_user_error(error) or _last_line(error))
+            )
 
 
-def _by_turn(rows: Sequence[Planned]) -> list[Planned]:
+def _order_starts(rows: Sequence[Planned]) -> list[Planned]:
     """Order the start of stages: by kind, and within a kind the last first. The later rungs of a
     ladder take longer, and the longest should not run alone at the end."""
     kinds = list(dict.fromkeys(row.stage.name for row in rows))
@@ -303,8 +306,8 @@ def _last_line(error: BaseException) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    named = lines[-1].strip()
-    message = _CLASSES.sub("", named)
+    line = lines[-1].strip()
+    message = _CLASSES.sub("", line)
     if " " in message:
         return message
-    return named if message != named else f"{type(error).__name__}: {named}"
+    return line if message != line else f"{type(error).__name__}: {line}"

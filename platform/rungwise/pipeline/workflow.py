@@ -56,18 +56,18 @@ def recipe_file(name: str | Path) -> Path:
     short = ("workflows", "configs")
     stems = {each.stem: each.stem if each.parts[-3:-1] == short else str(each) for each in there}
     near = difflib.get_close_matches(file.stem, stems, n=2, cutoff=0.6)
-    meant = f"; did you mean {' or '.join(stems[stem] for stem in near)}?" if near else ""
-    raise ConfigError(f"there is no recipe {file}{meant}")
+    guess = f"; did you mean {' or '.join(stems[stem] for stem in near)}?" if near else ""
+    raise ConfigError(f"there is no recipe {file}{guess}")
 
 
-def stages_of(workflow: Workflow, recipe: Recipe) -> list[Stage]:
+def make_stages(workflow: Workflow, recipe: Recipe) -> list[Stage]:
     """Make the stages of a workflow, inputs first. Raises UserError if the recipe does not fit."""
     return (workflow if callable(workflow) else _read(workflow))(recipe)
 
 
 def plan(workflow: Workflow, recipe: Recipe) -> list[Planned]:
     """Say for each stage whether it is done below the recipe's root, or why not; build nothing."""
-    return stage.plan(stages_of(workflow, recipe), root_folder(recipe.root), recipe.name)
+    return stage.plan(make_stages(workflow, recipe), root_folder(recipe.root), recipe.name)
 
 
 def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> Outcome:
@@ -82,7 +82,7 @@ def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> O
     def tracker() -> Tracker:
         return Tracker(uri, recipe.tracking.experiment, spool_folder(root))
 
-    stages = stages_of(workflow, recipe)
+    stages = make_stages(workflow, recipe)
     record = recipe.to_record(root.uri)
     console = console or Console()
     return runner.run(stages, root, recipe.name, recipe.compute, tracker, console, record)

@@ -65,7 +65,7 @@ def plan_earlier(
 def finished_beside(output: Folder) -> list[Artifact]:
     """The finished runs in the folder that holds `output`."""
     root, stage, _ = output.uri.rsplit("/", 2)
-    return artifacts.all_of(Folder.at(root), stage)
+    return artifacts.list_artifacts(Folder.at(root), stage)
 
 
 def _shared_facts(config: GradientFit, inputs: Mapping[str, str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rungwise.core.storage import archives
 from rungwise.core.storage.folder import local_path
 from rungwise.core.storage.object_store import is_remote
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.workflow import load_recipe, stages_of
+from rungwise.pipeline.workflow import load_recipe, make_stages
 from rungwise.submission import resources
 from rungwise.submission.packing import Upload
 
@@ -83,7 +83,7 @@ def count_stages(job: Job, notes: list[str]) -> dict[str, int]:
     with contextlib.chdir(job.folder):
         elsewhere = [path for path in _input_paths(job.recipe) if _is_elsewhere(path)]
         try:
-            return resources.count_parallel(stages_of(job.workflow, job.recipe))
+            return resources.count_parallel(make_stages(job.workflow, job.recipe))
         except UserError as error:
             if not any(path in str(error) for path in elsewhere):
                 raise

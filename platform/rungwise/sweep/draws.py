@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rungwise.core.configuration.canonical import canonical_json
-from rungwise.core.configuration.overrides import resolve, value_at
+from rungwise.core.configuration.overrides import find_value, resolve
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, check_task
 from rungwise.sweep.config import (
@@ -87,7 +87,7 @@ def resolve_settings(config: SweepStageConfig, values: Values) -> FinetuneConfig
     settings = resolve(FinetuneConfig, data, own, f"sweep.space: {own} together")
     data = settings.model_dump(mode="json")
     for key, value in own.items():
-        if not holds(resolved := value_at(data, key), value):
+        if not holds(resolved := find_value(data, key), value):
             raise ConfigError(
                 f"sweep.space.{FINETUNE}.{key}: drew {value!r}, which became {resolved}"
             )

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rungwise.core.configuration.overrides import value_at
+from rungwise.core.configuration.overrides import find_value
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.title import Title
@@ -71,9 +71,9 @@ def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str,
             for key, value in values.items():
                 block, _, rest = key.partition(".")
                 if block in config:
-                    built_with = value_at(config, key)
+                    built_with = find_value(config, key)
                 elif block == name:
-                    built_with = value_at(config, rest)
+                    built_with = find_value(config, rest)
                 else:
                     continue
                 if not holds(built_with, value):

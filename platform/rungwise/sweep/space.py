@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from rungwise.core.configuration.config import Config, ConfigT
-from rungwise.core.configuration.overrides import resolve, value_at
+from rungwise.core.configuration.overrides import find_value, resolve
 from rungwise.core.errors import ConfigError
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
@@ -145,7 +145,7 @@ def check_space(model: type[ConfigT], data: Mapping[str, Any], space: Mapping[st
         for value in allowed.probes():
             where = f"sweep.space.{key}: {value!r} does not fit"
             config = resolve(model, data, {key: value}, where)
-            resolved = value_at(config.model_dump(mode="json"), key)
+            resolved = find_value(config.model_dump(mode="json"), key)
             if not holds(resolved, value):
                 raise ConfigError(
                     f"sweep.space.{key}: {value!r} would become {resolved!r}; give values as the "

@@ -212,7 +212,7 @@ def _put(scratch: str, to: Folder, last: str = "") -> tuple[str, ...]:
     files = sorted(Folder.at(scratch).names(), key=last.__eq__)
     _check_empty(to, files)
     for name in files:
-        to.copy_in(Path(scratch) / name, name)
+        to.copy_file(Path(scratch) / name, name)
     return tuple(files)
 
 

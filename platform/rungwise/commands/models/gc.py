@@ -59,7 +59,7 @@ def gc(options: argparse.Namespace) -> None:
                 say(f"kept      {folder.uri}: {lease.holder} builds it")
                 continue
             try:
-                if holder := drivers.needing(fingerprint):
+                if holder := drivers.describe_user(fingerprint):
                     say(f"kept      {folder.uri}: {holder} needs it")
                     continue
                 size = sum(folder.sizes().values())

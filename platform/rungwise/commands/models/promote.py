@@ -36,7 +36,7 @@ def promote(options: argparse.Namespace) -> None:
             "or models:/NAME with --back"
         )
     alias = options.to
-    with store_client(loading.store_of(options.root)) as client:
+    with store_client(loading.registry_uri(options.root)) as client:
         if options.back:
             before = promotion.restore_alias(client, name, alias)
             say(f"{alias} is models:/{name}/{before} again")

@@ -30,7 +30,7 @@ def rebuild(options: argparse.Namespace) -> None:
     from rungwise.pipeline.workflow import root_folder, spool_folder
 
     artifacts = chain(find_artifact(options))
-    stages = rebuilding.stages_of(artifacts)
+    stages = rebuilding.restore_stages(artifacts)
     root, recipe = root_folder(options.into), artifacts[-1].record["recipe"]
     own = artifacts[-1].folder.uri.rsplit("/", 2)[0]
     # There, everything is built, and would be compared with itself.
@@ -49,7 +49,7 @@ def rebuild(options: argparse.Namespace) -> None:
     say()
     faults = []
     for before, stage in zip(artifacts, stages, strict=True):
-        compared = rebuilding.compare(before, outcome.artifacts[stage.shown])
+        compared = rebuilding.compare(before, outcome.artifacts[stage.display_name])
         omitted = len(before.record["files"]) - compared.compared
         state = ", ".join(compared.different) + " differ" if compared.different else "same bytes"
         state += f"; {omitted:,} with timestamps not compared" * (omitted > 0)

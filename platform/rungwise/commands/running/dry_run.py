@@ -54,7 +54,7 @@ def dry_run(options: argparse.Namespace) -> None:
         instances = None
         if name in stages:
             fingerprint = stages[name].fingerprint
-            instances = artifacts.load(artifacts.folder_of(root, name, recipe.name, fingerprint))
+            instances = artifacts.load(artifacts.find_folder(root, name, recipe.name, fingerprint))
         if instances is not None:
             measures.append(Measures.of(instances))
         elif config is not None:

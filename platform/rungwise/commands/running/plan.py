@@ -59,7 +59,7 @@ def plan(options: argparse.Namespace) -> None:
     table.add_column("because", overflow="fold")
     for row in rows:
         state = "[cyan]cached[/]" if row.artifact else "[bold cyan]build[/]"
-        table.add_row(row.stage.shown, row.stage.fingerprint, state, row.reason)
+        table.add_row(row.stage.display_name, row.stage.fingerprint, state, row.reason)
     console.print(table, soft_wrap=False)
     missing = sum(row.artifact is None for row in rows)
     console.print(f"{missing} of {len(rows)} stages to build below {root.uri}")
@@ -67,7 +67,7 @@ def plan(options: argparse.Namespace) -> None:
 
 def _describe(row: Planned) -> dict[str, Any]:
     return {
-        "stage": row.stage.shown,
+        "stage": row.stage.display_name,
         "fingerprint": row.stage.fingerprint,
         "state": "cached" if row.artifact else "build",
         "because": row.reason,

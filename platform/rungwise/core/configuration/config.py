@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from rungwise.core.configuration.schema import blocks_at, tag_of
+from rungwise.core.configuration.schema import block_kind, find_blocks
 from rungwise.core.errors import ConfigError
 
 # Redundant end of "Input should be a valid integer, unable to parse string as an integer".
@@ -34,7 +34,7 @@ class Config(BaseModel):
         if not isinstance(data, dict):
             return data
         kinds = {
-            key: tag_of(type(field.default))
+            key: block_kind(type(field.default))
             for key, field in cls.model_fields.items()
             if isinstance(field.default, Config) and isinstance(data.get(key), dict)
         }
@@ -78,20 +78,20 @@ def list_problems(model: type[Config], error: ValidationError) -> list[Problem]:
 
 
 def _problem(model: type[Config], item: Any) -> Problem:
-    path, blocks = blocks_at(model, item["loc"])
+    path, blocks = find_blocks(model, item["loc"])
     key = ".".join(str(part) for part in path)
     if item["type"] == "extra_forbidden":
-        _, blocks = blocks_at(model, item["loc"][:-1])
-        known = sorted({name for block in blocks for name in block.model_fields})
-        near = _nearest(str(path[-1]), known) or f"known here: {', '.join(known)}"
+        _, blocks = find_blocks(model, item["loc"][:-1])
+        names = sorted({name for block in blocks for name in block.model_fields})
+        near = _nearest(str(path[-1]), names) or f"known here: {', '.join(names)}"
         return Problem(key, f"unknown key; {near}")
     if item["type"] == "missing":
         return Problem(key, "this key is missing")
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
         tag = item.get("ctx", {}).get("tag")
-        kinds = [str(tag_of(block)) for block in blocks]
-        found = [f"found {tag!r}", _nearest(str(tag), kinds)] if tag else ["this key is missing"]
-        expected = f"expected one of {', '.join(kinds)}; " + "; ".join(filter(None, found))
+        kinds = [str(block_kind(block)) for block in blocks]
+        value = [f"found {tag!r}", _nearest(str(tag), kinds)] if tag else ["this key is missing"]
+        expected = f"expected one of {', '.join(kinds)}; " + "; ".join(filter(None, value))
         return Problem(f"{key}.kind", expected)
     message = _PARSED.sub("", item["msg"].removeprefix("Value error, "))
     value = "" if item["type"] == "value_error" else f", found {shorten(item.get('input'))}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rungwise.core.configuration.config import Config, ConfigT, shorten, validate
-from rungwise.core.configuration.schema import is_block, tags_of, types_at
+from rungwise.core.configuration.schema import block_kinds, find_types, is_block
 from rungwise.core.errors import ConfigError
 
 
@@ -36,22 +36,22 @@ def with_overrides(
         parts = dotted.split(".")
         node = result
         for depth in range(len(parts) - 1):
-            key = _key_in(node, parts, depth)
+            key = _node_key(node, parts, depth)
             inner = node[key] if isinstance(node, list) else node.get(key)
             node[key] = inner if isinstance(inner, dict | list) else {}
             node = node[key]
-        node[_key_in(node, parts, len(parts) - 1)] = value
+        node[_node_key(node, parts, len(parts) - 1)] = value
     if model is None:
         return result
     dropped: list[list[str]] = []
     for dotted in overrides:
         parts = dotted.split(".")
         # A later override may have made a block of a null.
-        if _value_at(result, parts) is None and not _may_be_null(types_at(model, parts)):
+        if _follow(result, parts) is None and not _may_be_null(find_types(model, parts)):
             dropped.append(parts)
         elif parts[-1] == "kind":
-            block, kind = _value_at(result, parts[:-1]), _value_at(result, parts)
-            names = _keys_of_other_kinds(block, types_at(model, parts[:-1]), kind)
+            block, kind = _follow(result, parts[:-1]), _follow(result, parts)
+            names = _keys_of_other_kinds(block, find_types(model, parts[:-1]), kind)
             prefix = dotted.removesuffix("kind")
             names = [name for name in names if not _sets(overrides, prefix + name)]
             dropped += [[*parts[:-1], name] for name in names]
@@ -59,15 +59,15 @@ def with_overrides(
                 dropped_keys[dotted] = names
     # Delete from the end of a list, so that earlier indices stay valid.
     for parts in sorted(dropped, key=lambda parts: [part.zfill(9) for part in parts], reverse=True):
-        node = _value_at(result, parts[:-1])
-        del node[_key_in(node, parts, len(parts) - 1)]
+        node = _follow(result, parts[:-1])
+        del node[_node_key(node, parts, len(parts) - 1)]
     return result
 
 
-def value_at(data: Any, key: str) -> Any:
+def find_value(data: Any, key: str) -> Any:
     """The value at a dotted key of plain data, None if there is none."""
     try:
-        return _value_at(data, key.split("."))
+        return _follow(data, key.split("."))
     except (KeyError, TypeError, ConfigError):
         return None
 
@@ -88,9 +88,9 @@ def _refuse_contradictions(overrides: Mapping[str, Any]) -> None:
                 )
 
 
-def _value_at(node: Any, parts: Sequence[str]) -> Any:
+def _follow(node: Any, parts: Sequence[str]) -> Any:
     for depth in range(len(parts)):
-        node = node[_key_in(node, parts, depth)]
+        node = node[_node_key(node, parts, depth)]
     return node
 
 
@@ -106,12 +106,12 @@ def _may_be_null(types_here: list[Any]) -> bool:
 def _keys_of_other_kinds(block: Any, types_here: list[Any], kind: Any) -> list[str]:
     """The keys of a block that only other kinds have. Validation reports keys that no kind has."""
     models = [each for each in types_here if is_block(each)]
-    own = {name for each in models if kind in tags_of(each) for name in each.model_fields}
+    own = {name for each in models if kind in block_kinds(each) for name in each.model_fields}
     known = {name for each in models for name in each.model_fields}
     return [name for name in block if name in known - own] if own else []
 
 
-def _key_in(node: Any, parts: Sequence[str], depth: int) -> Any:
+def _node_key(node: Any, parts: Sequence[str], depth: int) -> Any:
     """Interpret `parts[depth]` of a dotted key as a key of a block or an index into a list."""
     part = parts[depth]
     if isinstance(node, list):

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from pydantic import BaseModel
 
 
-def types_at(model: type[BaseModel], parts: Sequence[str]) -> list[Any]:
+def find_types(model: type[BaseModel], parts: Sequence[str]) -> list[Any]:
     """The types that the value at a dotted key may have, for any kind of the blocks above it."""
     types_here: list[Any] = [model]
     for part in parts:
@@ -18,7 +18,7 @@ def types_at(model: type[BaseModel], parts: Sequence[str]) -> list[Any]:
     return types_here
 
 
-def blocks_at(
+def find_blocks(
     model: type[BaseModel], location: tuple[int | str, ...]
 ) -> tuple[list[int | str], list[type[BaseModel]]]:
     """Follow pydantic's location of an error: its keys without the tags of unions, and the blocks
@@ -32,7 +32,7 @@ def blocks_at(
     return path, [each for each in types_here if is_block(each)]
 
 
-def models_in(annotation: Any) -> list[Any]:
+def list_blocks(annotation: Any) -> list[Any]:
     """List the configuration classes inside a type: in unions, lists, dicts and Annotated."""
     if is_block(annotation):
         return [annotation]
@@ -40,7 +40,7 @@ def models_in(annotation: Any) -> list[Any]:
         annotation, types.UnionType
     ):
         return []
-    return [model for part in typing.get_args(annotation) for model in models_in(part)]
+    return [model for part in typing.get_args(annotation) for model in list_blocks(part)]
 
 
 def union_members(annotation: Any) -> list[Any]:
@@ -57,13 +57,13 @@ def is_block(annotation: Any) -> TypeGuard[type[BaseModel]]:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def tag_of(block: type[BaseModel]) -> Any:
+def block_kind(block: type[BaseModel]) -> Any:
     """The `kind` of a block, None if it has none."""
     field = block.model_fields.get("kind")
     return field.default if field is not None else None
 
 
-def tags_of(block: type[BaseModel]) -> tuple[Any, ...]:
+def block_kinds(block: type[BaseModel]) -> tuple[Any, ...]:
     """Every `kind` that a class accepts: all values of a Literal."""
     field = block.model_fields.get("kind")
     return () if field is None else typing.get_args(field.annotation) or (field.default,)
@@ -81,7 +81,7 @@ def _types_below(types_here: list[Any], part: int | str) -> Iterator[Any]:
 def _follow(types_here: list[Any], part: int | str) -> tuple[list[Any], bool]:
     """The types at one more part of pydantic's location, and whether the part is a key of the file.
     It is none if it is the tag that pydantic inserts before the keys of a union member."""
-    tagged = [each for each in types_here if is_block(each) and tag_of(each) == part]
+    tagged = [each for each in types_here if is_block(each) and block_kind(each) == part]
     is_union = sum(is_block(each) for each in types_here) > 1
     if tagged and is_union:
         return tagged, False

@@ -78,7 +78,7 @@ class Artifact:
                 raise DataError(f"{self.folder.path(name)} is not in the record; remove it")
 
 
-def made_of(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
+def describe_inputs(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
     """Describe the inputs of a stage for its record."""
     return {
         name: {"stage": each.stage, "fingerprint": each.fingerprint, "digest": each.digest}
@@ -86,7 +86,7 @@ def made_of(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
     }
 
 
-def folder_of(root: Folder, stage: str, label: str, fingerprint: str) -> Folder:
+def find_folder(root: Folder, stage: str, label: str, fingerprint: str) -> Folder:
     """The existing folder with this fingerprint, else the path for a new one."""
     for name in (root / stage).subfolders():
         if name.endswith(f"-{fingerprint}"):
@@ -121,13 +121,13 @@ def _fault(folder: Folder, record: dict[str, Any]) -> str:
     if (facts := record.get("facts")) is None:
         return ""
     of_facts = fingerprint(facts)
-    told, shown = (record["stage"], record["fingerprint"]), (facts["stage"], of_facts)
-    if told != shown:
-        return f"its facts give {' '.join(shown)}, it says {' '.join(told)}"
+    stated, actual = (record["stage"], record["fingerprint"]), (facts["stage"], of_facts)
+    if stated != actual:
+        return f"its facts give {' '.join(actual)}, it says {' '.join(stated)}"
     if not folder.uri.endswith(f"-{of_facts}"):
         return f"it is of a folder whose name ends with -{of_facts}"
-    named = {name: made["fingerprint"] for name, made in record["inputs"].items()}
-    return "" if named == facts["inputs"] else "its inputs are not those of its facts"
+    inputs = {name: source["fingerprint"] for name, source in record["inputs"].items()}
+    return "" if inputs == facts["inputs"] else "its inputs are not those of its facts"
 
 
 def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> Artifact:
@@ -157,7 +157,7 @@ def delete(folder: Folder) -> None:
     folder.remove()
 
 
-def all_of(root: Folder, stage: str) -> list[Artifact]:
+def list_artifacts(root: Folder, stage: str) -> list[Artifact]:
     """Every finished artifact of a stage, newest first."""
     loaded = (load(root / stage / name) for name in (root / stage).subfolders())
     return sorted(
@@ -169,8 +169,8 @@ def all_of(root: Folder, stage: str) -> list[Artifact]:
 
 def below(root: Folder) -> list[Artifact]:
     """Every finished artifact of every stage, oldest first."""
-    found = (each for stage in root.subfolders() for each in all_of(root, stage))
-    return sorted(found, key=lambda artifact: artifact.record["finished"])
+    artifacts = (each for stage in root.subfolders() for each in list_artifacts(root, stage))
+    return sorted(artifacts, key=lambda artifact: artifact.record["finished"])
 
 
 def needed(kept: Collection[str], artifacts: Iterable[Artifact]) -> set[str]:
@@ -179,28 +179,28 @@ def needed(kept: Collection[str], artifacts: Iterable[Artifact]) -> set[str]:
         each.fingerprint: [of["fingerprint"] for of in each.record["inputs"].values()]
         for each in artifacts
     }
-    found: set[str] = set()
-    todo = list(kept)
-    while todo:
-        if (name := todo.pop()) not in found:
-            found.add(name)
-            todo += inputs.get(name, ())
-    return found
+    result: set[str] = set()
+    queue = list(kept)
+    while queue:
+        if (name := queue.pop()) not in result:
+            result.add(name)
+            queue += inputs.get(name, ())
+    return result
 
 
 def find_input(artifact: Artifact, stage: str) -> Artifact:
     """Load the artifact of `stage` that `artifact` was built from. Raises DataError if it is not
     under the same root or its files have changed since."""
-    wanted = artifact.record["inputs"][stage]
+    entry = artifact.record["inputs"][stage]
     root = Folder.at(artifact.folder.uri.rsplit("/", 2)[0])
-    folder = folder_of(root, wanted["stage"], "", wanted["fingerprint"])
+    folder = find_folder(root, entry["stage"], "", entry["fingerprint"])
     source = load(folder)
     if source is None:
         raise DataError(
             f"the {stage} that {artifact.folder.uri} was built from are not below the same root: "
-            f"expected a finished artifact {wanted['fingerprint']} in {root.uri}/{stage}"
+            f"expected a finished artifact {entry['fingerprint']} in {root.uri}/{stage}"
         )
-    if wanted.get("digest") not in (None, source.digest):
+    if entry.get("digest") not in (None, source.digest):
         raise DataError(
             f"{source.folder.uri} is not what {artifact.folder.uri} was built from: its files are "
             "others; delete both to have them built again"
@@ -211,13 +211,13 @@ def find_input(artifact: Artifact, stage: str) -> Artifact:
 def chain(artifact: Artifact) -> list[Artifact]:
     """List everything an artifact was built from, each once, inputs first and itself last. Raises
     DataError as `find_input` does."""
-    found: dict[str, Artifact] = {}
+    sources: dict[str, Artifact] = {}
     for name in artifact.record["inputs"]:
-        found |= {each.folder.uri: each for each in chain(find_input(artifact, name))}
-    return [*found.values(), artifact]
+        sources |= {each.folder.uri: each for each in chain(find_input(artifact, name))}
+    return [*sources.values(), artifact]
 
 
 def at_or_below(folder: Folder) -> Artifact | None:
     """The artifact in a folder, or the newest one directly below it; None if there is neither."""
     root, _, stage = folder.uri.rpartition("/")
-    return load(folder) or next(iter(all_of(Folder.at(root), stage)), None)
+    return load(folder) or next(iter(list_artifacts(Folder.at(root), stage)), None)

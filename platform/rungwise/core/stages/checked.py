@@ -35,10 +35,9 @@ def seal(record: dict[str, Any]) -> dict[str, Any]:
 def read_record(folder: Folder) -> dict[str, Any]:
     """Read the record of an artifact, without its seal. Raises ValueError if it was edited."""
     record = json.loads(folder.read_bytes(RECORD))
-    told = record.pop("sha256", None)
-    # Format 1 had no seal.
-    if record["format"] != 1 and told != (found := fingerprint(record, length=64)):
-        raise ValueError(f"it was edited: its sha256 is {found}, it says {told}")
+    stated, actual = record.pop("sha256", None), fingerprint(record, length=64)
+    if stated != actual:
+        raise ValueError(f"it was edited: its sha256 is {actual}, it says {stated}")
     return record
 
 
@@ -85,8 +84,8 @@ class CheckedFolder(Folder):
         if path.is_symlink():
             raise linked(path)
         state = path.stat()
-        seen = (str(path), state.st_size, state.st_mtime_ns)
-        if seen in _sound:
+        version = (str(path), state.st_size, state.st_mtime_ns)
+        if version in _sound:
             return
         name = f"{self.uri}/{name}".removeprefix(f"{self.root}/")
         if self.root not in _digests:  # loaded by another process
@@ -97,7 +96,7 @@ class CheckedFolder(Folder):
         digest = file_digest(path)
         if digest != expected:
             raise changed(f"{self.root}/{name}", expected, digest)
-        _sound.add(seen)
+        _sound.add(version)
 
 
 def linked(path: Path) -> DataError:

@@ -14,7 +14,7 @@ machine that has ended (Linux only).
 Guaranteed if `Folder.create` is atomic: of the live drivers that reach the root at least every
 EXPIRY_SECONDS, one at a time builds an artifact. Not guaranteed: that a driver which was cut off
 for longer has stopped writing before the next one starts. It stops when it notices the loss
-(`held`) and writes no record; until then its stage writes to the same folder, each file whole.
+(`is_valid`) and writes no record; until then its stage writes to the same folder, each file whole.
 
     {root}/.{number of the driver}.0.lease          a driver at work, and what it needs
 
@@ -64,11 +64,11 @@ class Lease:
         self._id = uuid.uuid4().hex
         self._number: int | None = None  # of our lease file
         self._beats = 0
-        self._seen: bytes | None = None
-        self._seen_since = 0.0
+        self._text_before: bytes | None = None
+        self._changed_at = 0.0
         self._lives = False  # the holder is a process of this machine
         self._ended = threading.Event()
-        self._beating = threading.Thread(target=self._beat, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     def take(self) -> bool:
         """Take the lease unless a live driver holds it; returns at once whether it was taken.
@@ -83,7 +83,7 @@ class Lease:
         self._number = number
         if last is not None:
             self._folder.remove(self._name(last))
-        self._beating.start()
+        self._thread.start()
         return True
 
     def claim(self) -> bool:
@@ -91,13 +91,13 @@ class Lease:
         EXPIRY_SECONDS to renew its lease."""
         first: bytes | None = None
         while not self.take():
-            if self._lives or first not in (None, self._seen):
+            if self._lives or first not in (None, self._text_before):
                 return False
-            first = self._seen
+            first = self._text_before
             time.sleep(_LOOK_SECONDS)
         return True
 
-    def held(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether a lease that `take` gave has not been taken over."""
         return self._last() == self._number
 
@@ -106,7 +106,7 @@ class Lease:
         if self._number is None:
             return
         self._ended.set()
-        self._beating.join(BEAT_SECONDS)
+        self._thread.join(BEAT_SECONDS)
         try:
             self._folder.remove(self._name(self._number))
         except Exception as error:
@@ -117,7 +117,7 @@ class Lease:
         assert self._number is not None
         while not self._ended.wait(BEAT_SECONDS):
             try:
-                if not self.held():
+                if not self.is_valid():
                     self.lost = True
                     return
                 self._beats += 1
@@ -141,8 +141,8 @@ class Lease:
             text = self._folder.read_bytes(self._name(number))
         except FileNotFoundError:
             return False  # released since it was listed; the next call takes it
-        if text != self._seen:
-            self._seen, self._seen_since = text, time.monotonic()
+        if text != self._text_before:
+            self._text_before, self._changed_at = text, time.monotonic()
         try:
             holder = json.loads(text)
         except ValueError:  # created but not written yet
@@ -155,7 +155,7 @@ class Lease:
             self._lives = _started(holder["pid"]) == holder["started"]
             if not self._lives:
                 return True
-        return time.monotonic() - self._seen_since > EXPIRY_SECONDS
+        return time.monotonic() - self._changed_at > EXPIRY_SECONDS
 
     def _name(self, number: int) -> str:
         return f"{self._prefix}{number}.lease"
@@ -175,12 +175,12 @@ class Lease:
 
 
 @contextlib.contextmanager
-def driving(root: Folder, needs: Iterable[str], job: str | None = None) -> Iterator[None]:
+def register_driver(root: Folder, needs: Iterable[str], job: str | None = None) -> Iterator[None]:
     """Say in `root`, inside the block, that this process is a driver with stages of these
     fingerprints. Removes what drivers left that were killed on this machine."""
-    for _, left in _of_drivers(root):
-        if left.take():
-            left.release()
+    for _, lease in _list_drivers(root):
+        if lease.take():
+            lease.release()
     lease = Lease(root, uuid.uuid4().hex, job, needs)
     lease.take()
     try:
@@ -196,9 +196,9 @@ class Drivers:
         self._root = root
         self._live: dict[str, Lease] = {}
 
-    def needing(self, fingerprint: str) -> str:
+    def describe_user(self, fingerprint: str) -> str:
         """Describe a driver that needs the artifact; "" if there is none."""
-        for name, lease in _of_drivers(self._root):
+        for name, lease in _list_drivers(self._root):
             if name not in self._live:
                 if lease.claim():  # of a driver that was killed
                     lease.release()
@@ -208,7 +208,7 @@ class Drivers:
         return next(holders, "")
 
 
-def _of_drivers(root: Folder) -> list[tuple[str, Lease]]:
+def _list_drivers(root: Folder) -> list[tuple[str, Lease]]:
     names = [name for name in root.files() if name.startswith(".") and name.endswith(".lease")]
     return [(name, Lease(root, name.split(".")[1])) for name in names]
 

@@ -47,8 +47,8 @@ def _command() -> str:
 def commit(folder: Path | None = None) -> str | None:
     """The commit of the source tree or of `folder`, with `-dirty` if it has changes; None outside a
     checkout."""
-    asked = ("describe", "--always", "--dirty", "--abbrev=12")
-    return _git(folder or Path(__file__).parent, *asked) or None
+    options = ("--always", "--dirty", "--abbrev=12")
+    return _git(folder or Path(__file__).parent, "describe", *options) or None
 
 
 def uncommitted() -> str | None:
@@ -65,7 +65,7 @@ def _git(folder: Path, *arguments: str) -> str:
     """The output of git; empty if it fails, for instance outside a checkout."""
     try:
         command = ["git", "-C", str(folder), *arguments]
-        done = subprocess.run(command, capture_output=True, check=True, timeout=10)
+        result = subprocess.run(command, capture_output=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.decode("utf-8", "replace").strip()  # a patch may hold any bytes
+    return result.stdout.decode("utf-8", "replace").strip()  # a patch may hold any bytes

@@ -26,7 +26,7 @@ from rungwise.core.stages.summary import Summary
 from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder
 
-_CHANGES_TOLD = 5
+_MOST_CHANGES = 5
 # The reason to build, for a stage that resumes a stopped attempt.
 GOES_ON = "goes on where it was stopped"
 
@@ -101,7 +101,7 @@ class Stage:
         return self.type.name
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return str(self.title)
 
     @cached_property
@@ -140,11 +140,11 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
     """Find which of `stages` are done under `root`, and why the others must be built."""
     rows: list[Planned] = []
     for stage in stages:
-        folder = artifacts.folder_of(root, stage.name, label, stage.fingerprint)
-        if done := artifacts.load(folder):
-            rows.append(Planned(stage, folder, done, "done"))
+        folder = artifacts.find_folder(root, stage.name, label, stage.fingerprint)
+        if artifact := artifacts.load(folder):
+            rows.append(Planned(stage, folder, artifact, "done"))
             continue
-        finished = artifacts.all_of(root, stage.name)
+        finished = artifacts.list_artifacts(root, stage.name)
         earlier = _earlier(stage, finished)
         if stage.type.resumes and folder.names():
             reason = GOES_ON
@@ -163,43 +163,43 @@ def _earlier(stage: Stage, finished: Sequence[Artifact]) -> Earlier | None:
 
 def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned]) -> str:
     """Say what changed since the closest build of this title, which other tasks do not have."""
-    facts = [each.record["facts"] for each in finished if each.record.get("title") == stage.shown]
+    facts = [
+        each.record["facts"] for each in finished if each.record.get("title") == stage.display_name
+    ]
     if not facts:
         return "first run"
     changes = min((_changes(before, stage.facts) for before in facts), key=len)
-    rebuilt = [row.stage.shown for row in rows if row.artifact is None]
+    rebuilt = [row.stage.display_name for row in rows if row.artifact is None]
     own = [change for change in changes if not change.startswith("inputs.")]
     if own:
-        return _some(own, "; ")
-    changed = [name for name, source in stage.inputs.items() if source.shown in rebuilt]
+        return _join_first(own, "; ")
+    changed = [name for name, source in stage.inputs.items() if source.display_name in rebuilt]
     if changed:
         one = len(changed) == 1
-        return (
-            f"its input{'' if one else 's'} {_some(changed, ', ')} {'is' if one else 'are'} rebuilt"
-        )
+        return f"its input{'' if one else 's'} {_join_first(changed, ', ')} {'is' if one else 'are'} rebuilt"
     return f"its inputs differ: {', '.join(stage.inputs)}"
 
 
-def _some(told: Sequence[str], separator: str) -> str:
-    rest = len(told) - _CHANGES_TOLD
-    return separator.join(told[:_CHANGES_TOLD]) + f"{separator}and {rest} more" * (rest > 0)
+def _join_first(changes: Sequence[str], separator: str) -> str:
+    rest = len(changes) - _MOST_CHANGES
+    return separator.join(changes[:_MOST_CHANGES]) + f"{separator}and {rest} more" * (rest > 0)
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], within: str = "") -> list[str]:
     """Name what differs, a block that is only on one side as a whole."""
-    told: list[str] = []
+    changes: list[str] = []
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
         name = f"{within}{key}"
         if before == after:
             continue
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            told += _changes(before, after, f"{name}.")
+            changes += _changes(before, after, f"{name}.")
         elif isinstance(before or after, Mapping) and (before is None or after is None):
-            told.append(f"{name} {'added' if before is None else 'removed'}")
+            changes.append(f"{name} {'added' if before is None else 'removed'}")
         else:
-            told.append(f"{name} {_show(before)} -> {_show(after)}")
-    return [change.removeprefix("config.") for change in told]
+            changes.append(f"{name} {_show(before)} -> {_show(after)}")
+    return [change.removeprefix("config.") for change in changes]
 
 
 def _show(value: Any) -> str:

@@ -50,7 +50,7 @@ class Summary(Part):
             artifact.parsed[cls] = summary
         return summary
 
-    def replacing_that_of(self, artifact: Artifact) -> Artifact:
+    def replace_summary(self, artifact: Artifact) -> Artifact:
         """Return `artifact` with this summary instead of its own; writes nothing."""
         record = {**artifact.record, "summary": self.model_dump(mode="json")}
         changed = Artifact(artifact.stage, artifact.fingerprint, artifact.folder, record)

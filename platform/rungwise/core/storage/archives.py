@@ -41,20 +41,20 @@ def find(pattern: str) -> list[SourceFile]:
     parts = _PATH.fullmatch(pattern)
     if parts is None:
         return find_files(pattern)
-    archive, wanted = parts[1], (parts[2] or "").strip("/")
-    found = []
+    archive, inside = parts[1], (parts[2] or "").strip("/")
+    members = []
     for file in find_files(archive):
         if _PATH.fullmatch(file.name) is None:
             return find_files(pattern)  # a folder with the name of an archive
         try:
             with file.open() as stream:
-                found += sorted(_members(file, stream, wanted), key=lambda member: member.name)
+                members += sorted(_members(file, stream, inside), key=lambda member: member.name)
         except _DAMAGED as error:
             if isinstance(error, OSError) and (error.errno or error.__cause__):
                 raise  # of the disk or the store
             why = " ".join(str(error).split())  # that of tarfile has several lines
             raise DataError(f"{file.uri}: cannot be unpacked ({why}); fetch it again") from error
-    return found
+    return members
 
 
 def on_disk(pattern: str) -> list[SourceFile]:
@@ -63,17 +63,17 @@ def on_disk(pattern: str) -> list[SourceFile]:
     return find_files(pattern) or (find_files(parts[1]) if parts else [])
 
 
-def _members(file: SourceFile, stream: BinaryIO, wanted: str) -> Iterator[Member]:
+def _members(file: SourceFile, stream: BinaryIO, inside: str) -> Iterator[Member]:
     if file.name.lower().endswith(".zip"):
         with zipfile.ZipFile(stream) as archive:
             for entry in archive.infolist():
-                if not entry.is_dir() and _asked(entry.filename, wanted):
+                if not entry.is_dir() and _matches(entry.filename, inside):
                     yield _member(file, entry.filename, archive.read(entry))
         return
     with tarfile.open(fileobj=stream) as archive:
         for entry in archive:
             name = entry.name.removeprefix("./")
-            if entry.isfile() and _asked(name, wanted):
+            if entry.isfile() and _matches(name, inside):
                 opened = archive.extractfile(entry)
                 assert opened is not None, "a file has content"
                 yield _member(file, name, opened.read())
@@ -87,10 +87,10 @@ def _member(file: SourceFile, name: str, content: bytes) -> Member:
     return Member(f"{file.uri}/{name}", f"{file.name}/{name}", len(content), content=content)
 
 
-def _asked(name: str, wanted: str) -> bool:
-    """Whether `wanted` is the member's path, a folder above it, or a glob that matches it."""
+def _matches(name: str, inside: str) -> bool:
+    """Whether `inside` is the member's path, a folder above it, or a glob that matches it."""
     # Hidden files, and the extra folder that macOS puts into archives.
     if any(part.startswith((".", "__MACOSX")) for part in name.split("/")):
         return False
-    below = not wanted or name == wanted or name.startswith(f"{wanted}/")
-    return below or fnmatch.fnmatchcase(name, wanted)
+    below = not inside or name == inside or name.startswith(f"{inside}/")
+    return below or fnmatch.fnmatchcase(name, inside)

@@ -222,7 +222,7 @@ class Folder:
                 download(fs, f"{root}/{name}", before, path)
         return target
 
-    def copy_in(self, source: Path, name: str) -> None:
+    def copy_file(self, source: Path, name: str) -> None:
         with self.staged(name) as path:
             shutil.copyfile(source, path)
 

@@ -84,7 +84,7 @@ def open_stream(uri: str, tag: str = "") -> io.BufferedReader:
     fs, path = filesystem(uri)
     # s3fs sends the current tag with every range, so that no two versions are mixed.
     opened = fs.open(path, "rb", cache_type="none")
-    current_tag = tag_of(opened.details)
+    current_tag = object_tag(opened.details)
     if tag and current_tag != tag:
         raise DataError(f"{uri} has changed since it was listed; run again")
     return io.BufferedReader(_Ranges(opened, uri), _RANGE_BYTES)
@@ -105,7 +105,7 @@ def download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
             list(pool.map(fetch, range(0, size, _RANGE_BYTES)))
     finally:
         os.close(descriptor)
-    if tag_of(fs.info(path)) != tag_of(before):
+    if object_tag(fs.info(path)) != object_tag(before):
         raise DataError(f"{path} was replaced while it was read; run again")
 
 
@@ -122,7 +122,7 @@ def _whole(read: Callable[[], bytes], wanted: int, uri: str) -> bytes:
     )
 
 
-def tag_of(info: dict[str, Any]) -> str:
+def object_tag(info: dict[str, Any]) -> str:
     """The ETag in an object's `info`; empty for a file."""
     return str(info.get("ETag") or "").strip('"')
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from fsspec.utils import glob_translate
 
-from rungwise.core.storage.object_store import filesystem, is_remote, open_stream, tag_of
+from rungwise.core.storage.object_store import filesystem, is_remote, object_tag, open_stream
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class SourceFile:
         with self.open() as stream:
             stream.seek(number * self.BLOCK_BYTES)
             digest = hashlib.sha256()
-            left = self.BLOCK_BYTES
-            while left and (chunk := stream.read(min(left, 1 << 20))):
+            remaining = self.BLOCK_BYTES
+            while remaining and (chunk := stream.read(min(remaining, 1 << 20))):
                 digest.update(chunk)
-                left -= len(chunk)
+                remaining -= len(chunk)
         return digest.digest()
 
 
@@ -85,7 +85,7 @@ def find_files(pattern: str) -> list[SourceFile]:
         hidden = any(part.startswith(".") for part in relative.split("/"))
         if info["type"] == "file" and not hidden and matching.match(relative):
             uri = fs.unstrip_protocol(name) if is_remote(pattern) else str(name)
-            files.append(SourceFile(uri, relative, int(info["size"]), tag_of(info)))
+            files.append(SourceFile(uri, relative, int(info["size"]), object_tag(info)))
     return files
 
 

@@ -71,8 +71,10 @@ class Sender:
 
                 ids = {RUN_ID: run_id, EXPERIMENT_ID: self._experiment_id}
                 tags = event["tags"]
-                for each, found in ids.items():
-                    tags = {name: str(text).replace(each, found) for name, text in tags.items()}
+                for placeholder, run in ids.items():
+                    tags = {
+                        name: str(text).replace(placeholder, run) for name, text in tags.items()
+                    }
                 texts = [RunTag(name, text) for name, text in _tag_texts(tags).items()]
                 self._client.log_batch(run_id, tags=texts)
             case "params":
@@ -133,11 +135,11 @@ class Sender:
 
         # MLflow refuses to change a parameter, and a resumed run may have another value for a key
         # outside its identity, such as the logging interval.
-        known = self._client.get_run(run_id).data.params if values else {}
+        present = self._client.get_run(run_id).data.params if values else {}
         params = [
             Param(name, _shortened(str(value)))
             for name, value in sorted(values.items())
-            if name not in known
+            if name not in present
         ]
         for first in range(0, len(params), _BATCH_PARAMS):
             self._client.log_batch(run_id, params=params[first : first + _BATCH_PARAMS])

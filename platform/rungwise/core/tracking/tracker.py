@@ -36,7 +36,7 @@ class Tracker:
 
     def __init__(self, uri: str, experiment: str, spool: Path) -> None:
         self.uri = uri
-        self.shown_uri = without_password(uri)
+        self.public_uri = without_password(uri)
         self._sender = Sender(uri, experiment)
         self._spool = spool
         spool.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ class Tracker:
         file = locked(self._path, "w")
         assert file is not None, "its name is new, so no other process holds it"
         self._file = file
-        self._to = {"uri": self.shown_uri, "experiment": experiment}
+        self._to = {"uri": self.public_uri, "experiment": experiment}
         self._spooled({"op": "to", **self._to})
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._sent = threading.Event()
@@ -102,13 +102,13 @@ class Tracker:
         """Send the rest within the timeout; return the number of events left in the spool."""
         self._closing.set()
         self._events.put(None)
-        self._sent.wait(timeout_seconds)
-        left = self._events.qsize()
-        if self._sent.is_set():
+        self._thread.join(timeout_seconds)
+        if not self._thread.is_alive():
             self._file.close()
+        if self._sent.is_set():
             self._path.unlink(missing_ok=True)
             return 0
-        return max(left, 1)
+        return max(self._events.qsize(), 1)
 
     def _put(self, **event: Any) -> None:
         event = without_passwords(event) | {"time": int(time.time() * 1000)}
@@ -176,29 +176,28 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
     """Send every spooled event to the server named in its file. `uri` supplies the password for one
     server, or the new address of the server `instead_of`. Raises ConnectionError if a server is
     unreachable or fails; unsent events stay in the spool."""
-    here = {without_password(each) for each in (uri, instead_of) if each}
+    own_uris = {without_password(each) for each in (uri, instead_of) if each}
     sent: dict[str, int] = {}
     senders: dict[tuple[str, str], Sender] = {}
     faults: list[str] = []
     for spooled in unsent(spool):
-        shown = spooled.to["uri"]
-        meant = uri if shown in here else shown
-        place = meant, spooled.to["experiment"]
+        target = uri if spooled.to["uri"] in own_uris else spooled.to["uri"]
+        place = target, spooled.to["experiment"]
         sender = senders.setdefault(place, Sender(*place))
         try:
             for event in spooled.events:
                 sender.send(event)
         except Exception as error:
-            name, num_events = without_password(meant), len(spooled.events)
+            name, num_events = without_password(target), len(spooled.events)
             faults.append(f"{name} does not take {num_events} events: {first_line(error)}")
             continue
         spooled.path.unlink(missing_ok=True)
-        took = without_password(meant)
-        sent[took] = sent.get(took, 0) + len(spooled.events)
+        server = without_password(target)
+        sent[server] = sent.get(server, 0) + len(spooled.events)
     if faults:
         raise ConnectionError("; ".join(faults))
-    left = 0
+    live = 0
     for path in spool.glob("*.jsonl"):
         with contextlib.suppress(FileNotFoundError):  # its run has just ended
-            left += max(0, path.read_text("utf-8").count("\n") - 1)
-    return Synced(sent, left)
+            live += max(0, path.read_text("utf-8").count("\n") - 1)
+    return Synced(sent, live)

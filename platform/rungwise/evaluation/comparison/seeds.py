@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rungwise.core.errors import UserError, user_error_in
+from rungwise.core.errors import UserError, find_user_error
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, Reporter
 from rungwise.core.storage.folder import Folder
@@ -81,7 +81,7 @@ def score_seeds(
         try:
             results += ray.get(ready)
         except Exception as error:
-            mendable = user_error_in(error)
+            mendable = find_user_error(error)
             if mendable is not None:
                 raise UserError(f"{pending[ready[0]]}: {mendable}") from error
             raise
