@@ -120,7 +120,7 @@ def ours(setup: Setup) -> dict[str, Any]:
                 summary = instances_summary(rows, task.vocab_size, task.special)
                 record = {"config": task.config.model_dump(mode="json")}
                 artifact = Artifact("instances", "", task.output, record)
-                reader = InstanceReader(summary.replacing_that_of(artifact), rows[0]["split"])
+                reader = InstanceReader(summary.replace_summary(artifact), rows[0]["split"])
                 for begin in range(0, len(reader), READ_ROWS):
                     numbers = np.arange(begin, min(begin + READ_ROWS, len(reader)))
                     reader.batch(numbers, np.zeros_like(numbers), seed=0)
@@ -200,7 +200,7 @@ def stage(setup: Setup) -> dict[str, Any]:
         encode, build = stages.tokens, stages.instances
         vocabulary = tokenizer_summary(build.vocab_size, build.special)
         words = Artifact("tokenizer", "", encode.tokenizer, {})
-        inputs = {"corpus": text, "tokenizer": vocabulary.replacing_that_of(words)}
+        inputs = {"corpus": text, "tokenizer": vocabulary.replace_summary(words)}
         ray.init(
             address="local",
             num_cpus=setup.arguments["cpus"],
@@ -215,7 +215,7 @@ def stage(setup: Setup) -> dict[str, Any]:
             with measured(result):
                 context = Context(compute=ComputeConfig())
                 encoded = TOKENS.run(encode.config, inputs, encode.output, context)
-                tokens = encoded.replacing_that_of(Artifact("tokens", "", encode.output, {}))
+                tokens = encoded.replace_summary(Artifact("tokens", "", encode.output, {}))
                 summary = INSTANCES.run(build.config, {"tokens": tokens}, build.output, context)
         finally:
             ray.shutdown()
@@ -249,7 +249,7 @@ def _with_held_out(setup: Setup, folder: str) -> Artifact:
     for source, row in ((english, held_out), *((repeated, row) for row in files)):
         (target / row.file).symlink_to(source.folder.local(row.file))
     summary = text.model_copy(update={"files": (*files, held_out)})
-    return summary.replacing_that_of(Artifact("corpus", "", Folder(str(target)), {}))
+    return summary.replace_summary(Artifact("corpus", "", Folder(str(target)), {}))
 
 
 _WORKERS = (

@@ -175,8 +175,8 @@ def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned])
         return _join_first(own, "; ")
     changed = [name for name, source in stage.inputs.items() if source.display_name in rebuilt]
     if changed:
-        one = len(changed) == 1
-        return f"its input{'' if one else 's'} {_join_first(changed, ', ')} {'is' if one else 'are'} rebuilt"
+        noun, verb = ("input", "is") if len(changed) == 1 else ("inputs", "are")
+        return f"its {noun} {_join_first(changed, ', ')} {verb} rebuilt"
     return f"its inputs differ: {', '.join(stage.inputs)}"
 
 
