@@ -18,6 +18,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage, StageType
 from rungwise.core.storage.folder import Folder
+from rungwise.instances.order import Share
 from rungwise.instances.reader import InstanceReader
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe
@@ -91,7 +92,9 @@ def mlm_loss(pretrain: Artifact, instances: Artifact, split: str) -> float:
     """Nats a masked token of the instances of a split, at most 2000 of them."""
     model = load_module(pretrain)
     objective = trained_config(pretrain).objective
-    batches = held_out_batches(Source(InstanceReader(instances, split, 1 << 30)), 2000, 0, 1, 64, 0)
+    batches = held_out_batches(
+        Source(InstanceReader(instances, split, 1 << 30)), 2000, Share(1, 0, 1), 64, 0
+    )
     total = sum(objective(model, batch).packed()[:2, 0] for batch in batches)
     assert isinstance(total, torch.Tensor)
     return float(total[0] / total[1])

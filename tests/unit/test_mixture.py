@@ -17,7 +17,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.mixture import MixedOrder, quotas_of
-from rungwise.instances.order import Order, OrderConfig, ReadOrder, evenly
+from rungwise.instances.order import Order, OrderConfig, ReadOrder, Share, evenly
 from rungwise.instances.streams import StreamOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.gradient import check_fit
@@ -119,11 +119,11 @@ def test_workers_share_a_step_and_know_its_shards(
     step: int,
 ) -> None:
     order = mixture[0]
-    parts = [order.positions_of(step, size, rank, world) for rank in range(world)]
+    parts = [order.positions(step, Share(size, rank, world)) for rank in range(world)]
     assert np.sort(np.concatenate(parts)).tolist() == list(range(step * size, (step + 1) * size))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     for rank, part in enumerate(parts):
-        ahead = order.upcoming_shards(step, 3, size, rank, world).tolist()
+        ahead = order.upcoming_shards(step, 3, Share(size, rank, world)).tolist()
         assert set(order.locate(part).shards.tolist()) <= set(ahead)
         assert len(set(ahead)) == len(ahead)
 
@@ -139,7 +139,7 @@ def test_a_rank_keeps_its_lanes_but_for_a_few() -> None:
         OrderConfig(window_instances=50, lanes=64),
     )
     for rank in range(8):
-        shards = order.upcoming_shards(0, 30, 256, rank, 8)
+        shards = order.upcoming_shards(0, 30, Share(256, rank, 8))
         assert all(8 <= count <= 10 for count in np.bincount(shards // 64))
 
 

@@ -14,7 +14,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.core.randomness import bits
 from rungwise.instances import order
-from rungwise.instances.order import OrderConfig, ReadOrder
+from rungwise.instances.order import OrderConfig, ReadOrder, Share
 
 ROWS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda rows: sum(rows) > 0)
 CONFIGS = st.builds(OrderConfig, window_instances=st.integers(1, 80), lanes=st.integers(1, 9))
@@ -133,7 +133,7 @@ def test_workers_share_a_step_without_gap_or_overlap(
     rows: list[int], config: OrderConfig, size: int, world: int, step: int
 ) -> None:
     reading = ReadOrder(np.array(rows), 0, config)
-    parts = [reading.positions_of(step, size, rank, world) for rank in range(world)]
+    parts = [reading.positions(step, Share(size, rank, world)) for rank in range(world)]
     together = np.concatenate(parts)
     assert np.sort(together).tolist() == list(range(step * size, (step + 1) * size))
     lengths = [len(part) for part in parts]
@@ -157,7 +157,7 @@ def test_one_lane_gives_each_worker_the_slice_it_always_had(
     reading = ReadOrder(np.array(rows), 0, OrderConfig())
     for rank in range(world):
         first, last = (step * size + np.array([rank, rank + 1]) * size // world).tolist()
-        found = reading.positions_of(step, size, rank, world)
+        found = reading.positions(step, Share(size, rank, world))
         assert found.tolist() == list(range(first, last))
 
 
@@ -176,10 +176,10 @@ def test_a_worker_touches_a_bounded_number_of_shards(world: int, ahead: int) -> 
     for rank in range(world):
         for first in range(0, steps, ahead):
             positions = np.concatenate(
-                [reading.positions_of(first + n, batch, rank, world) for n in range(ahead)]
+                [reading.positions(first + n, Share(batch, rank, world)) for n in range(ahead)]
             )
             touched = np.unique(reading.locate(positions).shards)
-            upcoming = reading.upcoming_shards(first, ahead, batch, rank, world)
+            upcoming = reading.upcoming_shards(first, ahead, Share(batch, rank, world))
             assert set(touched) <= set(upcoming)
             assert len(upcoming) <= bound
 
@@ -193,14 +193,14 @@ def test_upcoming_shards_hold_what_is_read_in_order_of_windows(
 ) -> None:
     reading = ReadOrder(np.array(rows), 1, config)
     for rank in range(world):
-        upcoming = reading.upcoming_shards(step, ahead, size, rank, world)
+        upcoming = reading.upcoming_shards(step, ahead, Share(size, rank, world))
         assert len(set(upcoming.tolist())) == len(upcoming)
         together: list[int] = []
         for n in range(ahead):
-            positions = reading.positions_of(step + n, size, rank, world)
+            positions = reading.positions(step + n, Share(size, rank, world))
             read = np.unique(reading.locate(positions).shards)
             # What a step needs comes before what only later steps need.
-            so_far = reading.upcoming_shards(step, n + 1, size, rank, world)
+            so_far = reading.upcoming_shards(step, n + 1, Share(size, rank, world))
             assert set(read) <= set(so_far)
             assert upcoming[: len(so_far)].tolist() == so_far.tolist()
             together.extend(positions.tolist())
@@ -210,8 +210,8 @@ def test_upcoming_shards_hold_what_is_read_in_order_of_windows(
 
 def test_a_rank_without_rows_needs_no_shards() -> None:
     reading = ReadOrder(np.array([10]), 0, OrderConfig())
-    assert len(reading.positions_of(3, 1, 0, 2)) == 0
-    assert len(reading.upcoming_shards(3, 5, 1, 0, 2)) == 0
+    assert len(reading.positions(3, Share(1, 0, 2))) == 0
+    assert len(reading.upcoming_shards(3, 5, Share(1, 0, 2))) == 0
 
 
 def test_epochs_are_reshuffled_and_neighbours_are_unrelated() -> None:
@@ -232,7 +232,7 @@ def test_epochs_are_reshuffled_and_neighbours_are_unrelated() -> None:
 
 def test_a_batch_draws_from_as_many_places_of_the_epoch_as_there_are_lanes() -> None:
     reading = ReadOrder(np.full(64, 100), 0, OrderConfig(window_instances=50, lanes=32))
-    shards = reading.locate(reading.positions_of(0, 64, 0, 1)).shards
+    shards = reading.locate(reading.positions(0, Share(64, 0, 1))).shards
     assert len(np.unique(shards)) >= 31
 
 

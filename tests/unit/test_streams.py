@@ -7,7 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.randomness import bits
-from rungwise.instances.streams import StreamOrder, held_out_streams, streams_of
+from rungwise.instances.order import Share
+from rungwise.instances.streams import StreamOrder, held_out_streams
 
 ROWS = st.lists(st.integers(0, 40), min_size=1, max_size=10)
 
@@ -35,11 +36,11 @@ def test_streams_are_contiguous_text_and_every_block_is_read_once_an_epoch(
         for block in range(order.steps_per_epoch):
             step = epoch * order.steps_per_epoch + block
             parts = [
-                order.locate(order.positions_of(step, streams, rank, world))
+                order.locate(order.positions(step, Share(streams, rank, world)))
                 for rank in range(world)
             ]
             for rank, part in enumerate(parts):
-                assert len(part.instances) == len(streams_of(streams, rank, world))
+                assert len(part.instances) == len(Share(streams, rank, world).rows)
                 assert (part.epochs == epoch).all()
                 begins = np.cumsum(rows) - rows
                 assert (begins[part.shards] + part.rows == part.instances).all()
@@ -69,9 +70,11 @@ def test_upcoming_shards_are_those_read_in_order_of_first_use(
     for rank in range(world):
         read: dict[int, None] = {}
         for number in range(step, step + ahead):
-            positions = order.positions_of(number, streams, rank, world)
+            positions = order.positions(number, Share(streams, rank, world))
             read |= dict.fromkeys(order.locate(positions).shards.tolist())
-        assert order.upcoming_shards(step, ahead, streams, rank, world).tolist() == list(read)
+        assert order.upcoming_shards(step, ahead, Share(streams, rank, world)).tolist() == list(
+            read
+        )
 
 
 @given(ROWS, st.integers(1, 12), st.integers(0, 100), st.integers(1, 5))
@@ -84,9 +87,9 @@ def test_held_out_streams_begin_evenly_and_are_the_same_for_any_number_of_worker
     opens = set((np.cumsum(rows) - rows).tolist())
     texts: dict[int, list[int]] = {}
     for rank in range(world):
-        mine = streams_of(streams, rank, world)
+        mine = Share(streams, rank, world).rows
         for step, (stream, instances, continues) in enumerate(
-            held_out_streams(array, count, streams, rank, world)
+            held_out_streams(array, count, Share(streams, rank, world))
         ):
             for number, row, goes_on in zip(stream, instances, continues, strict=True):
                 assert number < len(mine)

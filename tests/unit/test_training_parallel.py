@@ -13,11 +13,12 @@ import torch
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
+from rungwise.instances.order import Share
 from rungwise.instances.reader import InstanceReader
 from rungwise.training import parallel
 from rungwise.training.config import GradientFit
 from rungwise.training.curriculum import Turn
-from rungwise.training.feed import Source, bins_of, data_hash, step_batch
+from rungwise.training.feed import Source, count_bins, data_hash, step_batch
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from tests.small_models import small_model
@@ -242,7 +243,7 @@ def test_micro_batches_of_logical_workers_do_not_depend_on_who_computes_them(
                 [each for each in vars(batch).values() if isinstance(each, torch.Tensor)]
                 for rank in range(world)
                 for batch in step_batch(
-                    source, order, step, size, rank, world, micro, 0, parts
+                    source, order, step, Share(size, rank, world), micro, 0, parts
                 ).micro_batches
             ]
 
@@ -312,7 +313,7 @@ def test_compiled_parts_have_the_losses_of_one_worker(
 @pytest.mark.parametrize("micro", [1, 2, 3, 100])
 def test_every_worker_cuts_its_part_into_as_many_micro_batches(world: int, micro: int) -> None:
     for rows in range(world, 40):
-        bins = bins_of(rows, world, micro)
+        bins = count_bins(rows, world, micro)
         for rank in range(world):
             mine = (rank + 1) * rows // world - rank * rows // world
             sizes = [len(part) for part in np.array_split(np.arange(mine), bins)]

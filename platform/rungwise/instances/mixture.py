@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.errors import UserError
 from rungwise.core.randomness import bits
-from rungwise.instances.order import Located, OrderConfig, ReadOrder, shards_read
+from rungwise.instances.order import Located, Order, OrderConfig, ReadOrder, Share
 
 _SOURCE = 0x50CE  # separates the seeds of the sources from other random numbers
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
@@ -47,7 +47,7 @@ class _Node:
     share: int  # of 2^62, rounded up so that whole epochs are exact
 
 
-class MixedOrder:
+class MixedOrder(Order):
     """The order of one run over a mixture: a function of seed, rows per shard, and quotas."""
 
     def __init__(
@@ -81,31 +81,23 @@ class MixedOrder:
             rows[here], epochs[here] = located.rows, located.epochs
         return Located(self._begins[shards] + rows, shards, rows, epochs)
 
-    def positions_of(
-        self, step: int, global_batch_size: int, rank: int, world_size: int
-    ) -> NDArray[np.int64]:
-        """The positions that one rank reads at one step, lane by lane, in order within a lane."""
-        size = global_batch_size
+    def positions(self, step: int, share: Share) -> NDArray[np.int64]:
+        """Lane by lane, in order within a lane."""
+        size, mine = share.batch_size, share.rows
         positions = np.arange(step * size, (step + 1) * size, dtype=np.int64)
         if self._lanes > 1:
             source, draw = self._draws(positions)
             lane = np.empty_like(draw)
             for number, order in enumerate(self._orders):
                 here = source == number
-                lane[here] = order.lane_of(draw[here])
+                lane[here] = order.lanes_at(draw[here])
             # A step begins anywhere in the cycle of a source's lanes. Multiples of the golden ratio
             # spread consecutive lanes evenly, so a rank keeps its lanes except for a few.
             positions = positions[np.argsort(lane.astype(np.uint64) * _GOLDEN, kind="stable")]
-        return positions[rank * size // world_size : (rank + 1) * size // world_size]
-
-    def upcoming_shards(
-        self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
-    ) -> NDArray[np.int64]:
-        return shards_read(self, step, steps_ahead, global_batch_size, rank, world_size)
+        return positions[mine.start : mine.stop]
 
     def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of the first `position` positions fall into each group of shards. `groups` gives
-        the group of each shard; all shards of a source share one group."""
+        # All shards of a source share one group.
         counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
         pending: list[tuple[_Node | int, int]] = [(self._tree, position)]
         while pending:
@@ -145,28 +137,28 @@ def quotas_of(order: OrderConfig, instances: Mapping[str, int]) -> dict[str, int
     a quota is the exact number rounded up or down. Raises UserError for an unknown source, a source
     without a weight, a share that rounds to 0, or a mixture that leaves out every source.
     """
-    asked = order.weights or order.epochs
-    if not asked:
+    shares = order.weights or order.epochs
+    if not shares:
         return {}
     key = f"pretrain.order.{'weights' if order.weights else 'epochs'}"
     counts = {name: count for name, count in sorted(instances.items()) if count}
-    if unknown := sorted(asked.keys() - counts.keys()):
+    if unknown := sorted(shares.keys() - counts.keys()):
         raise UserError(
             f"{key} names {', '.join(unknown)}, but the training instances are of "
             f"{', '.join(counts)}; use these names, which are those of corpus.sources"
         )
-    if not any(asked.get(name, 0.0 if order.weights else 1.0) for name in counts):
+    if not any(shares.get(name, 0.0 if order.weights else 1.0) for name in counts):
         raise UserError(f"{key} leaves out every source; give one more than 0")
     if order.weights:
-        if missing := sorted(counts.keys() - asked.keys()):
+        if missing := sorted(counts.keys() - shares.keys()):
             raise UserError(
                 f"{key} has no {', '.join(missing)}; give each source a weight, 0 to leave it out"
             )
-        weights = {name: Fraction(str(asked[name])) for name in counts}
+        weights = {name: Fraction(str(shares[name])) for name in counts}
         scale = sum(counts.values()) / sum(weights.values())
         exact = {name: weight * scale for name, weight in weights.items()}
     else:
-        exact = {name: Fraction(str(asked.get(name, 1.0))) * n for name, n in counts.items()}
+        exact = {name: Fraction(str(shares.get(name, 1.0))) * n for name, n in counts.items()}
     quotas = {name: int(number) for name, number in exact.items()}
     left_over = round(sum(exact.values())) - sum(quotas.values())
     for name in sorted(exact, key=lambda name: quotas[name] - exact[name])[:left_over]:
@@ -174,8 +166,8 @@ def quotas_of(order: OrderConfig, instances: Mapping[str, int]) -> dict[str, int
     for name, number in exact.items():
         if number and not quotas[name]:
             raise UserError(
-                f"{key}.{name} is {asked[name]}, less than one instance an epoch; raise it, or set "
-                "it to 0"
+                f"{key}.{name} is {shares[name]}, less than one instance an epoch; raise it, or "
+                "set it to 0"
             )
     return {name: quota for name, quota in quotas.items() if quota}
 

@@ -18,9 +18,10 @@ number of workers, so the data position of a run is one integer. B global batch 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,23 +94,49 @@ class Line:
         return self.shards[first:last], np.diff(edges)
 
 
-class Order(Protocol):
+@dataclass(frozen=True)
+class Share:
+    """A worker's share of every global batch."""
+
+    batch_size: int
+    rank: int
+    world_size: int
+
+    def part(self, rows: int) -> range:
+        """This worker's of so many rows, which the workers share evenly."""
+        return range(self.rank * rows // self.world_size, (self.rank + 1) * rows // self.world_size)
+
+    @property
+    def rows(self) -> range:
+        """This worker's rows of a batch."""
+        return self.part(self.batch_size)
+
+
+class Order(ABC):
     """Maps the positions of a run to instances."""
 
-    def locate(self, positions: NDArray[np.int64]) -> Located: ...
+    @abstractmethod
+    def locate(self, positions: NDArray[np.int64]) -> Located:
+        """The instances at these positions of the run, in the shape of `positions`."""
 
-    def positions_of(
-        self, step: int, global_batch_size: int, rank: int, world_size: int
-    ) -> NDArray[np.int64]: ...
+    @abstractmethod
+    def positions(self, step: int, share: Share) -> NDArray[np.int64]:
+        """The positions that a worker reads at one step, in its order."""
 
-    def upcoming_shards(
-        self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
-    ) -> NDArray[np.int64]: ...
+    @abstractmethod
+    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many of the first `position` positions fall into each group of shards; `groups` gives
+        the group of each shard."""
 
-    def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def upcoming_shards(self, step: int, steps_ahead: int, share: Share) -> NDArray[np.int64]:
+        """The shards that a worker reads in steps [step, step + steps_ahead), by first use, each
+        once."""
+        positions = [self.positions(number, share) for number in range(step, step + steps_ahead)]
+        shards = self.locate(np.concatenate([np.empty(0, dtype=np.int64), *positions])).shards
+        return _by_first_use(shards)
 
 
-class ReadOrder:
+class ReadOrder(Order):
     """The order of one run: a function of seed, rows per shard, and config."""
 
     def __init__(
@@ -129,7 +156,6 @@ class ReadOrder:
         self._lines: dict[int, Line] = {}
 
     def locate(self, positions: NDArray[np.int64]) -> Located:
-        """The instances at these positions of the run, in the shape of `positions`."""
         assert self.count, "no instances to read"
         epochs, place = np.divmod(np.asarray(positions, dtype=np.int64), self.count)
         shards, rows = np.empty_like(place), np.empty_like(place)
@@ -139,20 +165,16 @@ class ReadOrder:
             shards[here], rows[here] = self._line(int(epoch)).locate(point[here])
         return Located(self._begins[shards] + rows, shards, rows, epochs)
 
-    def positions_of(
-        self, step: int, global_batch_size: int, rank: int, world_size: int
-    ) -> NDArray[np.int64]:
-        """The positions that one rank reads at one step, sorted by lane, then by position. Ranks
-        share a step evenly, and each has as many whole lanes as that allows."""
+    def positions(self, step: int, share: Share) -> NDArray[np.int64]:
+        """Sorted by lane, then by position; a worker has as many whole lanes as possible."""
         assert self.count, "no instances to read"
-        size, lanes = global_batch_size, self._lanes
+        size, lanes, mine = share.batch_size, self._lanes, share.rows
         begin, end = step * size, (step + 1) * size
-        wanted = rank * size // world_size, (rank + 1) * size // world_size
-        if wanted[0] == wanted[1]:
+        if not mine:
             return np.empty(0, dtype=np.int64)
         low, high = (
             bisect_right(range(lanes), nth, key=lambda lane: self._before(step, lane, size)) - 1
-            for nth in (wanted[0], wanted[1] - 1)
+            for nth in (mine[0], mine[-1])
         )
         lane = np.arange(low, high + 1, dtype=np.int64)[:, None]
         epoch = np.arange(begin // self.count, (end - 1) // self.count + 1, dtype=np.int64)[None, :]
@@ -167,24 +189,18 @@ class ReadOrder:
         within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
         positions = np.repeat(starts, counts) + within * lanes
         skipped = self._before(step, low, size)
-        return positions[wanted[0] - skipped : wanted[1] - skipped]
+        return positions[mine.start - skipped : mine.stop - skipped]
 
-    def upcoming_shards(
-        self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
-    ) -> NDArray[np.int64]:
-        """The shards of the windows that a rank enters in steps [step, step + steps_ahead).
-
-        In order of first use, each once. A window is needed as a whole from its first place on, so
-        these are all shards read in these steps, and the others of their windows.
-        """
+    def upcoming_shards(self, step: int, steps_ahead: int, share: Share) -> NDArray[np.int64]:
+        """The shards of the windows that a worker enters in these steps. A window is needed as a
+        whole from its first place on, so these are all shards read, and the others of windows."""
         assert self.count, "no instances to read"
-        size = global_batch_size
-        wanted = rank * size // world_size, (rank + 1) * size // world_size
-        if wanted[0] == wanted[1] or steps_ahead < 1:
+        size, mine = share.batch_size, share.rows
+        if not mine or steps_ahead < 1:
             return np.empty(0, dtype=np.int64)
         steps = np.arange(step, step + steps_ahead, dtype=np.int64)
-        low = self._lane_of(steps, np.full_like(steps, wanted[0]), size)
-        high = self._lane_of(steps, np.full_like(steps, wanted[1] - 1), size)
+        low = self._nth_lane(steps, np.full_like(steps, mine[0]), size)
+        high = self._nth_lane(steps, np.full_like(steps, mine[-1]), size)
         # A step that crosses the end of an epoch is split into one piece per epoch.
         first_epoch, last_epoch = steps * size // self.count, ((steps + 1) * size - 1) // self.count
         at, nth = _ranges(last_epoch - first_epoch + 1)
@@ -202,24 +218,18 @@ class ReadOrder:
         # Most steps find the windows of the step before; only the first use counts.
         per_lane = -(-(self.count // self._lanes + 1) // self._window)
         name = ((epoch[at] - epoch[0]) * self._lanes + lane[at]) * per_lane + window
-        _, kept = np.unique(name, return_index=True)
+        _, first_use = np.unique(name, return_index=True)
         per_window = [
-            self._shards_of(int(epoch[at][index]), int(lane[at][index]), int(window[index]))
-            for index in np.sort(kept)
+            self._window_shards(int(epoch[at][index]), int(lane[at][index]), int(window[index]))
+            for index in np.sort(first_use)
         ]
-        shards = np.concatenate(per_window)
-        _, kept = np.unique(shards, return_index=True)
-        return shards[np.sort(kept)]
+        return _by_first_use(np.concatenate(per_window))
 
-    def lane_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def lanes_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return positions % self.count % self._lanes
 
     def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of the first `position` positions fall into each group of shards.
-
-        `groups` gives the group of each shard. Only windows that are partly read and hold several
-        groups are located row by row.
-        """
+        # Only windows that are partly read and hold several groups are located row by row.
         epoch, place = divmod(position, self.count)
         counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
         np.add.at(counts, groups, epoch * self._rows)
@@ -232,7 +242,7 @@ class ReadOrder:
                 np.add.at(counts, groups[shards], rows)
             if whole == turns:
                 continue
-            inside = np.unique(groups[self._shards_of(epoch, lane, whole // self._window)])
+            inside = np.unique(groups[self._window_shards(epoch, lane, whole // self._window)])
             if len(inside) == 1:
                 counts[inside] += turns - whole
                 continue
@@ -263,11 +273,11 @@ class ReadOrder:
                 else shuffled_line(self._rows, self._seed, epoch)
             )
             # One assignment, because threads share this object; at most two epochs are in use.
-            held = sorted(self._lines.items(), key=lambda item: abs(item[0] - epoch))
-            self._lines = {**dict(held[:1]), epoch: line}
+            nearest = sorted(self._lines.items(), key=lambda item: abs(item[0] - epoch))[:1]
+            self._lines = {**dict(nearest), epoch: line}
         return line
 
-    def _shards_of(self, epoch: int, lane: int, window: int) -> NDArray[np.int64]:
+    def _window_shards(self, epoch: int, lane: int, window: int) -> NDArray[np.int64]:
         """The shards of a window: neighbours on the line."""
         if self._whole:
             return self._line(epoch).shards
@@ -295,7 +305,7 @@ class ReadOrder:
 
         return up_to((step + 1) * size) - up_to(step * size)
 
-    def _lane_of(
+    def _nth_lane(
         self, steps: NDArray[np.int64], nth: NDArray[np.int64], size: int
     ) -> NDArray[np.int64]:
         """The lane of the nth position of each step, sorted by lane: bisection over the lanes."""
@@ -308,15 +318,7 @@ class ReadOrder:
         return low
 
 
-def shards_read(
-    order: Order, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
-) -> NDArray[np.int64]:
-    """The shards that a rank reads in steps [step, step + steps_ahead), by first use, each once."""
-    positions = [
-        order.positions_of(number, global_batch_size, rank, world_size)
-        for number in range(step, step + steps_ahead)
-    ]
-    shards = order.locate(np.concatenate([np.empty(0, dtype=np.int64), *positions])).shards
+def _by_first_use(shards: NDArray[np.int64]) -> NDArray[np.int64]:
     _, first = np.unique(shards, return_index=True)
     return shards[np.sort(first)]
 

@@ -19,10 +19,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.instances.order import Line, Located, shards_read, shuffled_line
+from rungwise.instances.order import Line, Located, Order, Share, shuffled_line
 
 
-class StreamOrder:
+class StreamOrder(Order):
     """The streams of one run: a function of seed, rows per shard and number of streams."""
 
     def __init__(self, rows_per_shard: NDArray[np.int64], seed: int, streams: int) -> None:
@@ -43,59 +43,47 @@ class StreamOrder:
         for epoch in np.unique(epochs):
             here = epochs == epoch
             point = stream[here] * self.steps_per_epoch + block[here]
-            shards[here], rows[here] = self._line_of(int(epoch)).locate(point)
+            shards[here], rows[here] = self._line_in(int(epoch)).locate(point)
         continues = (block > 0) & (rows > 0)
         return Located(self._begins[shards] + rows, shards, rows, epochs, continues)
 
-    def positions_of(
-        self, step: int, global_batch_size: int, rank: int, world_size: int
-    ) -> NDArray[np.int64]:
-        """The positions that one rank reads at one step: those of its streams, in order."""
-        assert global_batch_size == self.streams, "a row of a batch is a stream"
-        mine = streams_of(self.streams, rank, world_size)
-        return step * self.streams + np.arange(mine.start, mine.stop, dtype=np.int64)
-
-    def upcoming_shards(
-        self, step: int, steps_ahead: int, global_batch_size: int, rank: int, world_size: int
-    ) -> NDArray[np.int64]:
-        return shards_read(self, step, steps_ahead, global_batch_size, rank, world_size)
+    def positions(self, step: int, share: Share) -> NDArray[np.int64]:
+        """Those of the worker's streams, in order."""
+        assert share.batch_size == self.streams, "a row of a batch is a stream"
+        return step * self.streams + np.array(share.rows, dtype=np.int64)
 
     def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of the first `position` positions, whole steps, fall into each group of shards.
-        `groups` gives the group of each shard."""
+        # These positions are whole steps.
         counts = np.zeros(int(groups.max()) + 1, dtype=np.int64)
         epochs, block = divmod(position // self.streams, self.steps_per_epoch)
         for epoch in range(epochs + (block > 0)):
             blocks = self.steps_per_epoch if epoch < epochs else block
             for stream in range(self.streams):
                 begin = stream * self.steps_per_epoch
-                shards, rows = self._line_of(epoch).between(begin, begin + blocks)
+                shards, rows = self._line_in(epoch).between(begin, begin + blocks)
                 np.add.at(counts, groups[shards], rows)
         return counts
 
-    def _line_of(self, epoch: int) -> Line:
+    def _line_in(self, epoch: int) -> Line:
         if self._line is None or self._line[0] != epoch:
             self._line = epoch, shuffled_line(self._rows, self._seed, epoch)
         return self._line[1]
 
 
-def streams_of(streams: int, rank: int, world_size: int) -> range:
-    return range(streams * rank // world_size, streams * (rank + 1) // world_size)
-
-
 def held_out_streams(
-    rows_per_shard: NDArray[np.int64], count: int, streams: int, rank: int, world_size: int
+    rows_per_shard: NDArray[np.int64], count: int, share: Share
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
-    """`count` instances of a split as a rank reads them once; streams begin evenly over the split.
+    """`count` instances of a split as a worker reads them once, in as many streams as a batch has
+    rows, which begin evenly over the split.
 
     Streams differ by at most one block; if they outnumber the instances, some are empty. Each step
-    is the numbers of its streams (from 0, the first of the rank), their instances, and which of
+    is the numbers of its streams (from 0, the worker's first), their instances, and which of
     them continue the text.
     """
+    streams, mine = share.batch_size, share.rows
     number = np.arange(streams + 1, dtype=np.int64)
     bounds = count * number // streams
     skipped = (int(rows_per_shard.sum()) - count) * number[:-1] // streams
-    mine = streams_of(streams, rank, world_size)
     begin = (bounds[:-1] + skipped)[mine.start : mine.stop]
     end = (bounds[1:] + skipped)[mine.start : mine.stop]
     opens = np.cumsum(rows_per_shard) - rows_per_shard

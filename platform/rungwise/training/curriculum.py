@@ -8,7 +8,6 @@ step follows from its number alone, so a resumed run knows it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +18,9 @@ from torch import Tensor
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import Batch
 from rungwise.instances.mixture import MixedOrder, quotas_of
-from rungwise.instances.order import Order, ReadOrder
+from rungwise.instances.order import Order, ReadOrder, Share
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.streams import StreamOrder, streams_of
+from rungwise.instances.streams import StreamOrder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import Family, StatefulFamily
 from rungwise.training.config import GradientConfig, GradientFit
@@ -139,35 +138,31 @@ def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Work
         Source(InstanceReader(turn.instances, split, cache_bytes), compute.compile)
         for split in ("train", "validation")
     )
-    share = {
-        "rank": group.rank,
-        "world_size": group.world_size,
-        "micro_batch_size": scale_micro_batch(compute.micro_batch_size, first_length, turn.length),
-        "seed": settings.seed,
-    }
+    share = Share(settings.global_batch_size, group.rank, group.world_size)
+    micro_batch_size = scale_micro_batch(compute.micro_batch_size, first_length, turn.length)
 
     def step(number: int) -> StepBatch:
         return step_batch(
             train_source,
             order,
             number - turn.first_step,
-            settings.global_batch_size,
-            logical_workers=worker.parts_of_a_batch,
-            **share,
+            share,
+            micro_batch_size,
+            settings.seed,
+            worker.parts_of_a_batch,
         )
 
-    held_out = (
-        functools.partial(held_out_in_streams, streams=settings.global_batch_size)
-        if carries_state
-        else held_out_batches
-    )
-    size = settings.global_batch_size
+    def validation() -> list[Batch[Tensor]]:
+        read = held_out_in_streams if carries_state else held_out_batches
+        count = settings.validation_instances
+        return read(validation_source, count, share, micro_batch_size, settings.seed)
+
     return Phase(
         turn.first_step,
         turn.length,
-        size,
+        settings.global_batch_size,
         step,
-        functools.partial(held_out, validation_source, settings.validation_instances, **share),
+        validation,
         tokens_per_byte(turn.summary) if config.objective.is_code_length else None,
         config.model.flops_per_token(
             turn.summary.vocab_size,
@@ -175,7 +170,7 @@ def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Work
             config.objective,
             train_source.reader.config.masked_per_row,
         ),
-        streams_of(size, group.rank, group.world_size) if carries_state else None,
+        share.rows if carries_state else None,
     )
 
 

@@ -30,7 +30,7 @@ from torch import Tensor
 from rungwise.core.randomness import bits
 from rungwise.instances.batch import Batch
 from rungwise.instances.causal_batch import in_streams
-from rungwise.instances.order import Order, evenly
+from rungwise.instances.order import Order, Share, evenly
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.streams import held_out_streams
 
@@ -69,9 +69,7 @@ def step_batch(
     source: Source,
     order: Order,
     step: int,
-    global_batch_size: int,
-    rank: int,
-    world_size: int,
+    share: Share,
     micro_batch_size: int,
     seed: int,
     logical_workers: int | None = None,
@@ -79,17 +77,14 @@ def step_batch(
     """The rows of one worker at one step, as micro-batches; `logical_workers` are one for each
     worker unless given."""
     if step % _PREFETCH_STEPS == 0:
-        ahead = order.upcoming_shards(
-            step, 2 * _PREFETCH_STEPS, global_batch_size, rank, world_size
-        )
+        ahead = order.upcoming_shards(step, 2 * _PREFETCH_STEPS, share)
         source.reader.store.prefetch(ahead.tolist())
-    located = order.locate(order.positions_of(step, global_batch_size, rank, world_size))
-    workers = logical_workers or world_size
-    bins = bins_of(global_batch_size, workers, micro_batch_size)
-    bounds = [
-        worker * global_batch_size // workers for worker in logical_ranks(rank, world_size, workers)
-    ]
-    cuts = np.array(bounds[1:], dtype=np.int64) - rank * global_batch_size // world_size
+    located = order.locate(order.positions(step, share))
+    workers = logical_workers or share.world_size
+    bins = count_bins(share.batch_size, workers, micro_batch_size)
+    mine = logical_ranks(share.rank, share.world_size, workers)
+    cuts = [replace(share, rank=rank, world_size=workers).rows.start for rank in mine[1:]]
+    cuts = np.array(cuts, dtype=np.int64) - share.rows.start
     parts: list[Any] = []  # of NumPy arrays
     tokens = 0
     for instances, epochs in zip(
@@ -109,32 +104,27 @@ def step_batch(
 
 
 def held_out_batches(
-    source: Source, count: int, rank: int, world_size: int, micro_batch_size: int, seed: int
+    source: Source, count: int, share: Share, micro_batch_size: int, seed: int
 ) -> list[Batch[Tensor]]:
     """This worker's part of `count` evenly spread held-out instances, masked as in epoch 0."""
     sample = evenly(len(source.reader), count)
-    mine = sample[len(sample) * rank // world_size : len(sample) * (rank + 1) // world_size]
+    part = share.part(len(sample))
+    mine = sample[part.start : part.stop]
     if not len(mine):
         return []
-    bins = bins_of(len(sample), world_size, micro_batch_size)
+    bins = count_bins(len(sample), share.world_size, micro_batch_size)
     parts, _ = source.read(mine, np.zeros_like(mine), seed, bins)
     return [part.tensors() for part in parts]
 
 
 def held_out_in_streams(
-    source: Source,
-    count: int,
-    streams: int,
-    rank: int,
-    world_size: int,
-    micro_batch_size: int,
-    seed: int,
+    source: Source, count: int, share: Share, micro_batch_size: int, seed: int
 ) -> list[Batch[Tensor]]:
-    """As many instances as `held_out_batches`, but as contiguous text in `streams` streams; this
-    worker's part, step after step."""
+    """As many instances as `held_out_batches`, but as contiguous text in as many streams as a batch
+    has rows; this worker's part, step after step."""
     batches: list[Batch[Tensor]] = []
     rows, count = source.reader.rows_per_shard, min(count, len(source.reader))
-    for stream, instances, continues in held_out_streams(rows, count, streams, rank, world_size):
+    for stream, instances, continues in held_out_streams(rows, count, share):
         bins = -(-len(stream) // micro_batch_size)
         parts, _ = source.read(instances, np.zeros_like(instances), seed, bins)
         parts = in_streams(parts, stream, continues)
@@ -148,7 +138,7 @@ def logical_ranks(rank: int, world_size: int, logical_workers: int) -> range:
     return range(rank * each, (rank + 1) * each)
 
 
-def bins_of(rows: int, world_size: int, micro_batch_size: int) -> int:
+def count_bins(rows: int, world_size: int, micro_batch_size: int) -> int:
     """The number of micro-batches into which every worker cuts its part of `rows` rows.
 
     Parts differ by a row, and the smaller one must fill all bins too; so a bin may hold one row
