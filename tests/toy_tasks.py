@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, models
 
 from rungwise.core.configuration.config import validate
-from rungwise.finetune import FinetuneConfig, Split, TaskData
+from rungwise.finetune import FinetuneConfig, Pretrained, Split, TaskData
 from rungwise.tasks import interface
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind, TaskInfo
@@ -66,7 +66,9 @@ def toy_data(
     config = small_config(objective, **changes)
     trained_on = objective_of(objective)
     words = Tokenizer(models.WordLevel())
-    return TaskData(INFO[kind], splits, config, trained_on, VOCAB_SIZE, dict(weights), words)
+    return TaskData(
+        INFO[kind], splits, Pretrained(config, trained_on, VOCAB_SIZE), dict(weights), words
+    )
 
 
 def toy_item(kind: Kind, number: int, rng: np.random.Generator, pairs: Pairs = "joined") -> Item:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models
 
 from rungwise.__main__ import main
 from rungwise.core.errors import ConfigError
-from rungwise.finetune import FinetuneConfig, TaskModel
+from rungwise.finetune import FinetuneConfig, Pretrained, TaskModel
 from rungwise.finetune.batches import collate
 from rungwise.finetune.scoring import outputs
 from rungwise.models.families.recurrent import LstmConfig
@@ -133,7 +133,9 @@ def test_an_artifact_is_written_with_its_frame_and_what_cannot_be_is_refused(
     assert "already holds tokenizer.json, model.onnx" in capsys.readouterr().err
     settings = FinetuneConfig.model_validate({"top": {"kind": "bilstm"}})
     config = small_config("mlm")
-    model = TaskModel(settings, INFO["tagging"], config, objective_of("mlm"), VOCAB_SIZE)
+    model = TaskModel(
+        settings, INFO["tagging"], Pretrained(config, objective_of("mlm"), VOCAB_SIZE)
+    )
     with pytest.raises(ConfigError, match=r"finetune\.top is a bilstm"):
         onnx.export_onnx(model, WORDS, None, tmp_path)
     lstm = LstmConfig(hidden_size=8, num_layers=1)

@@ -13,7 +13,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune import FinetuneConfig, TaskModel
+from rungwise.finetune import FinetuneConfig, Pretrained, TaskModel
 from rungwise.pretraining.gradient import check_fit, plan_run
 from rungwise.pretraining.initial import build_model, compare_tensors
 from rungwise.pretraining.pretrained import load_module
@@ -203,7 +203,9 @@ def test_parts_that_the_objective_does_not_train_are_carried_along(
     # The model is read as one of its objective, without them, and fine-tuning finds the pooler.
     assert set(load_module(words).state_dict()) == before.keys() - HEADS
     task = TaskInfo("classification", ("no", "yes"), False, "accuracy")
-    model = TaskModel(FinetuneConfig(), task, config().model, objective_of("mlm"), VOCAB)
+    model = TaskModel(
+        FinetuneConfig(), task, Pretrained(config().model, objective_of("mlm"), VOCAB)
+    )
     model.load_pretrained(after)
     pooler = dict(model.head.named_parameters())["pool.dense.weight"]
     assert torch.equal(pooler, before["bert.pooler.weight"])

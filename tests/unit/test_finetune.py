@@ -22,6 +22,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import (
     FinetuneConfig,
+    Pretrained,
     Split,
     TaskData,
     TaskModel,
@@ -123,13 +124,13 @@ def test_pretrained_starts_from_the_pretrained_weights_and_random_does_not(
 ) -> None:
     data = toy_data("classification", objective)
     pooling = "mean" if objective in CAUSAL else "cls"
-    name = next(name for name in data.pretrained if "attention.output.weight" in name)
+    name = next(name for name in data.weights if "attention.output.weight" in name)
     for initialisation in ("pretrained", "random"):
         start = build(config_of(initialisation=initialisation, pooling=pooling), data).state_dict()
-        same = torch.equal(start[f"encoder.{name}"], data.pretrained[name])
+        same = torch.equal(start[f"encoder.{name}"], data.weights[name])
         assert same == (initialisation == "pretrained")
         if (drawn := start.get("head.pool.dense.weight")) is not None:
-            trained = data.pretrained.get("bert.pooler.weight")
+            trained = data.weights.get("bert.pooler.weight")
             assert (trained is not None) == (objective in ("mlm_nsp", "sentence_order"))
             assert (trained is not None and torch.equal(drawn, trained)) == (
                 same and trained is not None
@@ -158,7 +159,7 @@ def test_of_some_layers_the_rest_and_the_pooler_keep_their_random_start() -> Non
     torch.manual_seed(5)
     some = build(config_of(loaded_layers=1), data).state_dict()
     for name, tensor in some.items():
-        pretrained = data.pretrained.get(name.removeprefix("encoder."))
+        pretrained = data.weights.get(name.removeprefix("encoder."))
         if name.startswith(("head.", "encoder.bert.transformer.blocks.1.")) or pretrained is None:
             assert torch.equal(tensor, start[name]), name
         else:
@@ -167,7 +168,7 @@ def test_of_some_layers_the_rest_and_the_pooler_keep_their_random_start() -> Non
 
 def test_a_loss_that_is_not_finite_names_the_learning_rate() -> None:
     data = toy_data("classification")
-    data.pretrained["bert.embedding_norm.weight"].fill_(float("nan"))
+    data.weights["bert.embedding_norm.weight"].fill_(float("nan"))
     message = r"loss of step 1 of 3 is nan; lower finetune\.learning_rate, now 0\.01"
     with pytest.raises(UserError, match=message):
         finetune(config_of(), data, 0, nothing)
@@ -406,7 +407,11 @@ def test_a_model_comes_back_from_its_description_and_tensors(kind: Kind, objecti
     described = json.loads(json.dumps(describe(model)))
     again = restore(described, model.state_dict())
     assert again.calibration == model.calibration
-    assert (again.config, again.info, again.model_config) == (model.config, data.info, data.model)
+    assert (again.config, again.info, again.pretrained) == (
+        model.config,
+        data.info,
+        data.pretrained,
+    )
     items = data.splits["test"].items[:5]
     for one, other in zip(outputs(model, items), outputs(again, items), strict=True):
         assert np.array_equal(one, other)
@@ -531,9 +536,8 @@ def tokenizer() -> Tokenizer:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_marks_are_those_of_pretraining_or_new_ones(objective: str, tokenizer: Tokenizer) -> None:
-    frame = build_frame(
-        config_of(), small_config(objective), objective_of(objective), 50, tokenizer
-    )
+    pretrained = Pretrained(small_config(objective), objective_of(objective), 50)
+    frame = build_frame(config_of(), pretrained, tokenizer)
     marks = (frame.start, frame.between, frame.end)
     masks = objective_of(objective).masks
     assert marks == ((2, 3, 3) if masks else (50, 51, 52))
@@ -542,12 +546,9 @@ def test_marks_are_those_of_pretraining_or_new_ones(objective: str, tokenizer: T
     bare = Tokenizer(models.WordLevel({"[UNK]": 0}, "[UNK]"))
     if masks:
         with pytest.raises(DataError, match="no special token for 'cls'"):
-            build_frame(config_of(), small_config(objective), objective_of(objective), 50, bare)
+            build_frame(config_of(), pretrained, bare)
     else:
-        assert (
-            build_frame(config_of(), small_config(objective), objective_of(objective), 50, bare)
-            == frame
-        )
+        assert build_frame(config_of(), pretrained, bare) == frame
 
 
 def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -566,8 +567,8 @@ def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) ->
     )
     save_tensors(pretrain.folder, "model.safetensors", dict(model.state_dict()))
     data = load_data(task, words, pretrain, config_of(pooling="last"))
-    assert (data.info, data.objective, data.vocab_size) == (info, objective_of("causal"), 50)
-    assert data.model == small_config("causal")
+    expected = Pretrained(small_config("causal"), objective_of("causal"), 50)
+    assert (data.info, data.pretrained) == (info, expected)
     assert {name: len(split.items) for name, split in data.splits.items()} == {
         "train": 3,
         "validation": 2,
@@ -576,9 +577,7 @@ def test_data_are_loaded_from_artifacts(tmp_path: Path, tokenizer: Tokenizer) ->
     assert data.splits["test"].examples == [Text("test:0", "w1", target="a")]
     row = data.splits["test"].items[0].rows[0]
     assert (row.ids[0], row.ids[-1]) == (50, 52)
-    assert torch.equal(
-        data.pretrained["gpt.token_embedding.weight"], model.gpt.token_embedding.weight
-    )
+    assert torch.equal(data.weights["gpt.token_embedding.weight"], model.gpt.token_embedding.weight)
     with pytest.raises(ConfigError, match=r"finetune\.pooling is cls"):
         load_data(task, words, pretrain, config_of())
     smaller = PretrainSummary.of(pretrain).model_copy(update={"vocab_size": 49})

@@ -17,7 +17,15 @@ from torch.nn import functional
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.finetune import FinetuneConfig, Split, TaskData, TaskModel, evaluate, finetune
+from rungwise.finetune import (
+    FinetuneConfig,
+    Pretrained,
+    Split,
+    TaskData,
+    TaskModel,
+    evaluate,
+    finetune,
+)
 from rungwise.finetune.data import build_frame, check
 from rungwise.finetune.heads import Rows
 from rungwise.finetune.loop import build
@@ -70,13 +78,14 @@ def data_of(kind: str, tokenizer: Tokenizer, config: FinetuneConfig, **sizes: An
     family, objective = small_config(kind, **sizes), objective_of(kind)
     torch.manual_seed(0)
     weights = dict(shaken(family.build(V, objective), 0.0).state_dict())
-    frame, examples = build_frame(config, family, objective, V, tokenizer), backwards()
+    pretrained = Pretrained(family, objective, V)
+    frame, examples = build_frame(config, pretrained, tokenizer), backwards()
     parts = {"train": examples[80:], "validation": examples[:10], "test": examples[40:80]}
     splits = {
         name: Split(part, task_kind(INFO, config.reading).encode(part, tokenizer, frame))
         for name, part in parts.items()
     }
-    return TaskData(INFO, splits, family, objective, V, weights, tokenizer)
+    return TaskData(INFO, splits, pretrained, weights, tokenizer)
 
 
 @pytest.mark.parametrize("kind", ["causal", "mlm"])
@@ -166,7 +175,7 @@ def test_at_the_start_it_writes_as_it_was_pretrained_to(kind: str, letters: Toke
     expected = trained.logits(ids).flatten(0, 1)
 
     def logits(**keys: Any) -> torch.Tensor:
-        own = TaskData(INFO, data.splits, family, objective, V, weights, letters)
+        own = TaskData(INFO, data.splits, Pretrained(family, objective, V), weights, letters)
         return build(config_of(**keys), own).eval()(ids, torch.zeros_like(ids), rows)
 
     torch.testing.assert_close(logits()[:, known], expected, atol=1e-5, rtol=1e-5)
@@ -258,9 +267,9 @@ def test_what_cannot_be_asked_is_refused(kind: str, keys: dict[str, Any], messag
 def test_other_formats_are_refused_with_a_reason(letters: Tokenizer, tmp_path: Path) -> None:
     config = config_of()
     model = build(config, data_of("mlm", letters, config))
-    frame = build_frame(config, model.model_config, model.objective, V, letters)
+    frame = build_frame(config, model.pretrained, letters)
     letters.save(str(tmp_path / "words"))
     with pytest.raises(ConfigError, match="token by token"):
         export_onnx(model, letters, frame, tmp_path)
     with pytest.raises(ConfigError, match="transformers has no model that reads one text"):
-        hugging_face.export_model(model, model.model_config, tmp_path / "words", tmp_path)
+        hugging_face.export_model(model, model.pretrained.family, tmp_path / "words", tmp_path)

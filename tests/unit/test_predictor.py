@@ -20,7 +20,7 @@ from rungwise.commands.models.predict import predict_lines
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune import FinetuneConfig, TaskModel, describe
+from rungwise.finetune import FinetuneConfig, Pretrained, TaskModel, describe
 from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
 from rungwise.tasks.data.unlabelled import parse_example
 from rungwise.tasks.kinds.examples import OF_TEXT, Kind, TaskInfo
@@ -74,7 +74,9 @@ def make_model(
         usual | ({"pairs": "both_orders"} if kind == "regression" else {}) | keys,
     )
     config = small_config(objective, **({"norm": norm} if norm else {}))
-    model = TaskModel(settings, INFO[kind], config, config.objective(objective), VOCAB_SIZE).eval()
+    model = TaskModel(
+        settings, INFO[kind], Pretrained(config, config.objective(objective), VOCAB_SIZE)
+    ).eval()
     (folder / DESCRIPTION).write_text(json.dumps(describe(model)))
     save_file(model.state_dict(), folder / "model.safetensors")
     return Predictor.load(Folder.at(folder))

@@ -12,13 +12,14 @@ the evaluation call the same functions.
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.finetune.data import Split, TaskData, build_frame, check, check_task, load_data
 from rungwise.finetune.loop import OnEpoch, finetune
-from rungwise.finetune.model import DESCRIPTION, TaskModel, describe, restore
+from rungwise.finetune.model import DESCRIPTION, Pretrained, TaskModel, describe, restore
 from rungwise.finetune.scoring import Scores, evaluate, outputs
 
 __all__ = [
     "DESCRIPTION",
     "FinetuneConfig",
     "OnEpoch",
+    "Pretrained",
     "Scores",
     "Split",
     "TaskData",

@@ -13,6 +13,7 @@ from torch import Tensor
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
+from rungwise.finetune.model import Pretrained
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.encoders import LayeredEncoder, count_marks
@@ -45,10 +46,8 @@ class TaskData:
 
     info: TaskInfo
     splits: dict[str, Split]
-    model: Family
-    objective: Objective
-    vocab_size: int
-    pretrained: dict[str, Tensor]  # the model's weights, with the names of pretraining
+    pretrained: Pretrained
+    weights: dict[str, Tensor]  # with the names of pretraining
     tokenizer: Tokenizer
 
 
@@ -66,16 +65,16 @@ def load_data(
     not of the size of the model's vocabulary.
     """
     info, trained = TaskSummary.of(task).info, PretrainSummary.of(pretrain)
-    model, objective = trained.model, trained.model.objective(trained.objective)
-    vocab_size = trained.vocab_size
-    check(config, info, model, objective)
+    objective = trained.model.objective(trained.objective)
+    pretrained = Pretrained(trained.model, objective, trained.vocab_size)
+    check(config, info, trained.model, objective)
     splitter = load_tokenizer(tokenizer.folder)
-    if (size := splitter.get_vocab_size(with_added_tokens=True)) != vocab_size:
+    if (size := splitter.get_vocab_size(with_added_tokens=True)) != trained.vocab_size:
         raise DataError(
-            f"{tokenizer.folder.uri}: expected the {vocab_size} tokens of the pretrained model, "
-            f"found {size}; give the tokenizer that the model was trained with"
+            f"{tokenizer.folder.uri}: expected the {trained.vocab_size} tokens of the pretrained "
+            f"model, found {size}; give the tokenizer that the model was trained with"
         )
-    frame = build_frame(config, model, objective, vocab_size, splitter)
+    frame = build_frame(config, pretrained, splitter)
     examples = {name: read_examples(task, name) for name in SPLITS}
     examples |= {
         noise_split(rate): add_errors(examples["test"], rate, _NOISE_SEED) for rate in noise
@@ -85,21 +84,16 @@ def load_data(
         name: Split(each, kind.encode(each, splitter, frame)) for name, each in examples.items()
     }
     weights = load_tensors(pretrain.folder, MODEL)
-    return TaskData(info, splits, model, objective, vocab_size, weights, splitter)
+    return TaskData(info, splits, pretrained, weights, splitter)
 
 
-def build_frame(
-    config: FinetuneConfig,
-    model: Family,
-    objective: Objective,
-    vocab_size: int,
-    tokenizer: Tokenizer,
-) -> Frame:
-    """Return how rows are framed for a model pretrained on `objective`.
+def build_frame(config: FinetuneConfig, pretrained: Pretrained, tokenizer: Tokenizer) -> Frame:
+    """Return how rows are framed for a pretrained model.
 
     Raises DataError if the model needs [CLS] and [SEP] and the tokenizer lacks them.
     """
-    ahead = not _outline(model, objective).causal
+    objective, vocab_size = pretrained.objective, pretrained.vocab_size
+    ahead = not _outline(pretrained.family, objective).causal
     if count_marks(objective):
         marks = (vocab_size, vocab_size + 1, vocab_size + 2)
     else:

@@ -92,7 +92,7 @@ def finetune(
     `start` is a state to resume from, with the same result as without the interruption. Raises
     ConfigError for impossible settings, UserError for a loss that is not finite.
     """
-    check(config, data.info, data.model, data.objective)
+    check(config, data.info, data.pretrained.family, data.pretrained.objective)
     keep_freed_memory()
     torch.manual_seed(seed)
     # Draw the weights on the CPU, so that they depend on the seed and not on the device.
@@ -224,11 +224,11 @@ def make_batches(
 
 def build(config: FinetuneConfig, data: TaskData) -> TaskModel:
     """Build the model before training; its random parts use PyTorch's generator."""
-    model = TaskModel(config, data.info, data.model, data.objective, data.vocab_size)
+    model = TaskModel(config, data.info, data.pretrained)
     if config.initialisation == "pretrained":
-        model.load_pretrained(data.pretrained)
+        model.load_pretrained(data.weights)
     else:
-        model.encoder.load_spelling(data.pretrained)
+        model.encoder.load_spelling(data.weights)
     if isinstance(config.adaptation, LoraAdaptation):
         adapt(model.encoder, config.adaptation)
     return model

@@ -7,6 +7,7 @@ model = restore(description, tensors)
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,22 +35,25 @@ from rungwise.tasks.kinds.examples import TaskInfo
 DESCRIPTION = "model.json"  # file name of `describe`, beside the weights
 
 
+@dataclass(frozen=True)
+class Pretrained:
+    """What a model was pretrained as; its weights are apart."""
+
+    family: Family
+    objective: Objective
+    vocab_size: int
+
+
 class TaskModel(HeadedEncoder):
     """A model for one task, with everything its predictions depend on.
 
     `calibration` is fitted on the validation split, such as the threshold of no answer.
     """
 
-    def __init__(
-        self,
-        config: FinetuneConfig,
-        info: TaskInfo,
-        model: Family,
-        objective: Objective,
-        vocab_size: int,
-    ) -> None:
+    def __init__(self, config: FinetuneConfig, info: TaskInfo, pretrained: Pretrained) -> None:
+        family, objective = pretrained.family, pretrained.objective
         added = count_marks(objective)
-        encoder = model.encoder(objective, vocab_size, config.dropout, added)
+        encoder = family.encoder(objective, pretrained.vocab_size, config.dropout, added)
         if info.kind == "generation":
             encoder.write()
         mixed: list[int] = []
@@ -67,7 +71,7 @@ class TaskModel(HeadedEncoder):
         pooler = bool(encoder.pooler) and config.pooling == "cls" and top is None and not mixed
         super().__init__(
             encoder,
-            _head(config, info, width, pooler, vocab_size + added),
+            _head(config, info, width, pooler, pretrained.vocab_size + added),
             top=top,
             mix=mix,
             mixed=mixed,
@@ -75,9 +79,7 @@ class TaskModel(HeadedEncoder):
         )
         self.config = config
         self.info = info
-        self.model_config = model
-        self.objective = objective
-        self.vocab_size = vocab_size
+        self.pretrained = pretrained
         self.calibration: dict[str, float] = {}
 
     @property
@@ -85,24 +87,24 @@ class TaskModel(HeadedEncoder):
         return self.head.linear.weight.device
 
     @torch.no_grad()
-    def load_pretrained(self, pretrained: Mapping[str, Tensor]) -> None:
+    def load_pretrained(self, weights: Mapping[str, Tensor]) -> None:
         """Load pretrained weights, or only as many layers as the config says.
 
         The head also starts from what pretraining put on the states, if all layers are loaded and
         shapes fit: a pooler, and in generation the output layer. What pretraining did not train
         stays random. Raises DataError for weights that do not fit the encoder.
         """
-        self.encoder.load(pretrained, self.config.loaded_layers)
+        self.encoder.load(weights, self.config.loaded_layers)
         whole = self.config.loaded_layers in (None, self.encoder.num_layers)
         if isinstance(self.head, SequenceHead | ChoiceHead) and self.head.pool.dense and whole:
             for name, parameter in self.head.pool.dense.named_parameters():
-                if (trained := pretrained.get(f"{self.encoder.pooler}{name}")) is not None:
+                if (trained := weights.get(f"{self.encoder.pooler}{name}")) is not None:
                     parameter.copy_(trained)
         if self.info.kind == "generation" and whole:
-            family = self.model_config
+            family, vocab_size = self.pretrained.family, self.pretrained.vocab_size
             assert isinstance(family, LayeredFamily)
-            table_VD, bias_V = family.output_weights(self.objective, self.vocab_size, pretrained)
-            linear, words = self.head.linear, slice(self.vocab_size)
+            table_VD, bias_V = family.output_weights(self.pretrained.objective, vocab_size, weights)
+            linear, words = self.head.linear, slice(vocab_size)
             if table_VD.shape[1] == linear.in_features:
                 linear.weight[words] = table_VD
                 linear.bias[words] = 0.0 if bias_V is None else bias_V
@@ -128,9 +130,9 @@ def _head(
 def describe(model: TaskModel) -> dict[str, Any]:
     """Return the model without its tensors as JSON data; `restore` reads it."""
     return {
-        "model": model.model_config.model_dump(mode="json"),
-        "objective": model.objective.name,
-        "vocab_size": model.vocab_size,
+        "model": model.pretrained.family.model_dump(mode="json"),
+        "objective": model.pretrained.objective.name,
+        "vocab_size": model.pretrained.vocab_size,
         "task": model.info.as_data(),
         "finetune": model.config.model_dump(mode="json"),
         "calibration": model.calibration,
@@ -146,9 +148,7 @@ def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ta
     model = TaskModel(
         validate(FinetuneConfig, description["finetune"], source="finetune"),
         TaskInfo.from_data(description["task"]),
-        family,
-        family.objective(description["objective"]),
-        description["vocab_size"],
+        Pretrained(family, family.objective(description["objective"]), description["vocab_size"]),
     )
     expected = model.state_dict()
     for name in sorted(expected.keys() | tensors.keys()):

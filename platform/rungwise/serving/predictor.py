@@ -47,13 +47,7 @@ class Predictor:
         self.info = self.model.info
         self._has_warned = quiet
         self.tokenizer = tokenizer
-        self.frame = build_frame(
-            self.model.config,
-            self.model.model_config,
-            self.model.objective,
-            self.model.vocab_size,
-            tokenizer,
-        )
+        self.frame = build_frame(self.model.config, self.model.pretrained, tokenizer)
 
     @classmethod
     def load(cls, folder: Folder, quiet: bool = False) -> Predictor:

@@ -117,7 +117,7 @@ def write_task_model(predictor: Predictor, to: Folder) -> Export:
         file = Path(scratch) / "tokenizer.json"
         predictor.tokenizer.save(str(file))
         longest, labels = predictor.frame.sequence_length, predictor.info.labels
-        return _write_for_transformers(model, model.model_config, file, to, labels, longest)
+        return _write_for_transformers(model, model.pretrained.family, file, to, labels, longest)
 
 
 def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
