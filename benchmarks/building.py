@@ -47,7 +47,7 @@ from rungwise.corpus.building.staging import NO_POSITIONS, PositionFiles
 from rungwise.corpus.deduplication import documents as duplicates
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.instances.stage import orders_of
+from rungwise.instances.stage import list_orders
 from rungwise.tokens.summary import TokensRow
 
 CPUS = 1_000
@@ -153,7 +153,7 @@ def ordering(summary: CorpusSummary) -> dict[str, Any]:
         _measured(result, "orders"),
         mock.patch.object(tasks.ray, "cluster_resources", return_value={"CPU": CPUS}),
     ):
-        orders = orders_of(MaskedPairsConfig(), rows)
+        orders = list_orders(MaskedPairsConfig(), rows)
         packs = tasks.pack_items(orders, [order.text_bytes for order in orders])
     result |= {"shards": len(orders), "tasks": len(packs)}
     return result

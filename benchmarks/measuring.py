@@ -153,9 +153,9 @@ class Stages:
 
     def build(self, tokens: TokensSummary) -> list[dict[str, Any]]:
         """Build the shards of encoded files; their rows of the manifest."""
-        from rungwise.instances.stage import orders_of
+        from rungwise.instances.stage import list_orders
 
-        return [self.instances(row) for row in orders_of(self.instances.config, tokens.files)]
+        return [self.instances(row) for row in list_orders(self.instances.config, tokens.files)]
 
 
 def tokenizer_summary(vocab_size: int, special: SpecialIds) -> TokenizerSummary:

@@ -16,13 +16,13 @@ from rungwise.core.stages import artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import stage
-from rungwise.instances.kinds import config_of
+from rungwise.instances.kinds import read_kind
 
 if __name__ == "__main__":
     wanted = json.loads(Path(sys.argv[1]).read_text())
     set_environment()
     inputs = {name: artifact.load(Folder.at(uri)) for name, uri in wanted["inputs"].items()}
-    config = config_of(artifact.Artifact("instances", "", Folder.at("."), wanted))
+    config = read_kind(artifact.Artifact("instances", "", Folder.at("."), wanted))
     compute = ComputeConfig(object_store_megabytes=100)
     with session(compute, num_cpus=wanted["cpus"]):
         output = Folder.at(wanted["output"])

@@ -77,7 +77,7 @@ def one_process(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFa
     """The digests of all shards, built one after the other in this process, without Ray."""
     output = Folder.at(tmp_path_factory.mktemp("one"))
     task = ShardTask(CONFIG, inputs["tokens"].folder, output, 300, SPECIAL_IDS)
-    orders = stage.orders_of(CONFIG, TokensSummary.of(inputs["tokens"]).files)
+    orders = stage.list_orders(CONFIG, TokensSummary.of(inputs["tokens"]).files)
     assert len(orders) == 2 * 2 * SHARDS
     return {order.file: task(order)["sha256"] for order in orders}
 
@@ -196,7 +196,7 @@ def test_a_builder_that_breaks_the_contract_stops_the_stage_and_says_where(
     monkeypatch.setattr(MaskedPairsConfig, "build", always_next)
     task = ShardTask(CONFIG, inputs["tokens"].folder, Folder.at(tmp_path), 300, SPECIAL_IDS)
     with pytest.raises(DataError, match=r"^train-.*IsNext pairs with B from another document must"):
-        task(stage.orders_of(CONFIG, TokensSummary.of(inputs["tokens"]).files)[0])
+        task(stage.list_orders(CONFIG, TokensSummary.of(inputs["tokens"]).files)[0])
     assert Folder.at(tmp_path).names() == []
 
 

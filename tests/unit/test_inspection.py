@@ -25,6 +25,7 @@ from rungwise.instances.inspection import find, inspect
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
+from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer, train
@@ -38,6 +39,7 @@ CONFIGS = {
     "masked_pairs": MaskedPairsConfig(sequence_length=32),
     "sentence_order": SentenceOrderConfig(sequence_length=32),
     "causal": CausalConfig(sequence_length=24),
+    "sentence_runs": SentenceRunsConfig(sentences=6, sentence_length=12),
 }
 
 
@@ -67,7 +69,7 @@ def build(root: Path, kind: str) -> Artifact:
     tokens = tokens_of(root / "tokens" / "small-tttttttttttt", corpus_artifact, tokenizer_artifact)
     output, read = Folder.at(root / "instances" / f"small-{kind}"), TokensSummary.of(tokens)
     task = ShardTask(config, tokens.folder, output, read.vocab_size, read.special)
-    rows = [task(order) for order in stage.orders_of(config, read.files)]
+    rows = [task(order) for order in stage.list_orders(config, read.files)]
     summary = stage._summary(task, read, rows)
     record = record_of("instances", kind, summary, {"tokens": tokens})
     return artifact.finish(output, record | {"config": config.model_dump(mode="json")}, {})
@@ -103,6 +105,7 @@ def test_an_instance_of_every_kind_is_printed(tmp_path: Path, kind: str) -> None
     expected = {
         "masked_pairs": r"B (follows|is from) .* document; \d+ tokens; \d+ to predict",
         "sentence_order": r"A and B are (in order|swapped); \d+ tokens",
+        "sentence_runs": r"6 sentences of 1 document; \d+ tokens",
         "causal": r"24 tokens to predict, the last is .*; parts of \d documents",
     }
     assert re.search(expected[kind], text)

@@ -16,7 +16,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.mixture import MixedOrder, quotas_of
+from rungwise.instances.mixture import MixedOrder, compute_quotas
 from rungwise.instances.order import Order, OrderConfig, ReadOrder, Share, evenly
 from rungwise.instances.streams import StreamOrder
 from rungwise.instances.summary import InstancesSummary
@@ -188,7 +188,7 @@ def test_rows_read_are_counted_as_if_each_position_were_looked_at(
     ],
 )
 def test_quotas_by_hand(asked: dict[str, Any], quotas: dict[str, int]) -> None:
-    assert quotas_of(OrderConfig(**asked), {"wiki": 10, "books": 100, "empty": 0}) == quotas
+    assert compute_quotas(OrderConfig(**asked), {"wiki": 10, "books": 100, "empty": 0}) == quotas
 
 
 @given(
@@ -210,7 +210,7 @@ def test_a_quota_is_the_exact_number_rounded_up_or_down(
     }
     if min(exact.values()) < 1:
         return
-    quotas = quotas_of(OrderConfig.model_validate({key: scaled}), counts)
+    quotas = compute_quotas(OrderConfig.model_validate({key: scaled}), counts)
     assert all(abs(quotas[name] - exact[name]) < 1 for name in counts)
     assert sum(quotas.values()) == round(sum(exact.values()))
 
@@ -228,7 +228,7 @@ def test_a_quota_is_the_exact_number_rounded_up_or_down(
 )
 def test_what_no_mixture_can_be_is_refused(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        quotas_of(OrderConfig(**asked), {"wiki": 10, "books": 100})
+        compute_quotas(OrderConfig(**asked), {"wiki": 10, "books": 100})
 
 
 def test_one_of_weights_and_epochs_is_set() -> None:

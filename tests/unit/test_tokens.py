@@ -18,7 +18,7 @@ from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shard_task import ShardTask
-from rungwise.instances.stage import orders_of
+from rungwise.instances.stage import list_orders
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
@@ -166,7 +166,7 @@ def test_a_file_of_one_document_borrows_the_other_sides_of_its_pairs(tmp_path: P
     tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
     summary = TokensSummary.of(tokens)
     config = MaskedPairsConfig(sequence_length=32)
-    orders = {order.read: order for order in orders_of(config, summary.files)}
+    orders = {order.read: order for order in list_orders(config, summary.files)}
     [row, *_] = [row for row in summary.files if row.split == "train" and row.documents == 1]
     order = orders[row.file]
     assert order.lenders

@@ -11,7 +11,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.kinds import config_of
+from rungwise.instances.kinds import read_kind
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
@@ -49,7 +49,7 @@ def test_the_papers_last_tenth_by_hand() -> None:
 
 
 def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[Artifact]) -> None:
-    settings = config(config_of(both[0]).kind, **{"pretrain.longer_share": 0.25})
+    settings = config(read_kind(both[0]).kind, **{"pretrain.longer_share": 0.25})
     inputs = {"instances": both[0], "longer_instances": both[1]}
     worker = Worker(Group.current(CPU), ComputeConfig(micro_batch_size=6))
     turns = list_turns(inputs, settings.pretrain)
@@ -70,7 +70,7 @@ def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[
 def test_a_run_killed_before_or_after_the_change_ends_with_the_same_bits(
     both: list[Artifact], tmp_path: Path, killed_at: int
 ) -> None:
-    settings = config(config_of(both[0]).kind, **{"pretrain.longer_share": 0.5})
+    settings = config(read_kind(both[0]).kind, **{"pretrain.longer_share": 0.5})
     whole = run(settings, both[0], tmp_path / "whole", longer=both[1])
     with pytest.raises(Killed):
         run(settings, both[0], tmp_path / "cut", report=KilledAt(killed_at), longer=both[1])
@@ -82,7 +82,7 @@ def test_a_run_killed_before_or_after_the_change_ends_with_the_same_bits(
 def test_curves_name_the_length_and_operations_are_counted_by_it(
     both: list[Artifact], tmp_path: Path
 ) -> None:
-    kind = config_of(both[0]).kind
+    kind = read_kind(both[0]).kind
     settings = config(kind, **{"pretrain.longer_share": 0.5})
     notes = Notes()
     progress = run(settings, both[0], tmp_path, report=notes, longer=both[1])

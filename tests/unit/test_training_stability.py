@@ -315,7 +315,7 @@ def test_a_causal_model_is_judged_by_bits_per_byte(tmp_path: Path) -> None:
     """By hand: nats a token, over ln 2, times the tokens of a byte."""
     instances = make_instances(tmp_path / "instances", "causal")
     summary = InstancesSummary.of(instances)
-    predicted = sum(row.tokens - row.instances for row in summary.files_of("validation"))
+    predicted = sum(row.tokens - row.instances for row in summary.split_files("validation"))
     text_bytes = PerSplit(train=1, validation=4 * predicted)
     instances = summary.model_copy(update={"text_bytes": text_bytes}).replace_summary(instances)
     progress = run(config("causal"), instances, tmp_path / "run")

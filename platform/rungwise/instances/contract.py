@@ -65,8 +65,8 @@ def check_rows(
     for token in special.tolist():
         if token == facts.special.unk:
             continue
-        count, wanted = int(counts[token]), expected.get(token, 0)
-        must(name, f"tokens {_name_of(token, facts)}", count, "exactly", wanted, count == wanted)
+        count, exact = int(counts[token]), expected.get(token, 0)
+        must(name, f"tokens {_token_name(token, facts)}", count, "exactly", exact, count == exact)
     top = histogram_up_to or longest
     histogram = np.histogram(np.minimum(lengths, top), bins=HISTOGRAM_BINS, range=(0, top))[0]
     return {
@@ -137,7 +137,7 @@ def must(shard: str, figure: str, value: float, relation: str, bound: object, ho
         raise DataError(f"{shard}: {figure} must be {relation} {bound}, found {value}")
 
 
-def _name_of(token: int, facts: Facts) -> str:
+def _token_name(token: int, facts: Facts) -> str:
     for role in ("pad", "cls", "sep", "mask", "end"):
         if getattr(facts.special, role) == token:
             return f"[{role.upper()}]"

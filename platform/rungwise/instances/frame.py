@@ -31,11 +31,11 @@ def rows(
     # taken from one array: the text, followed by the two special tokens.
     count, size = len(segments[0]), len(text.ids)
     one = np.ones(count, dtype=np.int64)
-    begins, taken = [np.full(count, size)], [one]
+    begins, sizes = [np.full(count, size)], [one]
     for segment, length in zip(segments, lengths, strict=True):
         begins += [segment[:, 0], np.full(count, size + 1)]
-        taken += [length, one]
-    begin, stretch = np.stack(begins, axis=1), np.stack(taken, axis=1)
+        sizes += [length, one]
+    begin, stretch = np.stack(begins, axis=1), np.stack(sizes, axis=1)
     offsets = np.concatenate([[0], np.cumsum(stretch.sum(axis=1))]).astype(np.int64)
     sources: list[NDArray[Any]] = [np.append(text.ids, np.array([cls_id, sep_id], text.ids.dtype))]
     if text.unit_starts is not None:

@@ -44,13 +44,13 @@ def find(path: str) -> Artifact:
     instances = artifacts.load(folder)
     if instances is None:
         below = (artifacts.load(folder / name) for name in folder.subfolders())
-        done = [artifact for artifact in below if artifact is not None]
-        if not done:
+        finished = [artifact for artifact in below if artifact is not None]
+        if not finished:
             raise UserError(
                 f"{path}: no artifact here; expected the folder of finished instances, such as "
                 "artifacts/instances/NAME-FINGERPRINT, or artifacts/instances for the newest"
             )
-        instances = max(done, key=lambda artifact: artifact.record["finished"])
+        instances = max(finished, key=lambda artifact: artifact.record["finished"])
     if instances.stage != "instances":
         raise UserError(
             f"{instances.folder.uri} holds a {instances.stage} artifact, expected instances"
@@ -71,8 +71,8 @@ def inspect(
         raise UserError(f"--split {split}: no instances; there are instances of {splits}")
     if index is not None and not 0 <= index < len(reader):
         raise UserError(f"--index {index}: expected 0 to {len(reader) - 1} in {split}")
-    tokenizer = _tokenizer_of(instances)
-    chosen = (
+    tokenizer = _load_tokenizer(instances)
+    sample = (
         np.array([index])
         if index is not None
         else (bits(seed, _DRAW, np.arange(_SHOWN)) % np.uint64(len(reader))).astype(np.int64)
@@ -84,16 +84,16 @@ def inspect(
         highlight=False,
     )
     spell = functools.partial(_spell, tokenizer)
-    batch = reader.batch(chosen, np.full_like(chosen, epoch), seed)
-    for row, instance in enumerate(chosen.tolist()):
+    batch = reader.batch(sample, np.full_like(sample, epoch), seed)
+    for row, instance in enumerate(sample.tolist()):
         console.print()
         console.print(f"instance {instance}", style="bold", highlight=False)
-        shown = reader.config.show(batch, row, reader.vocabulary, spell)
-        console.print(_coloured(shown.pieces, spell), soft_wrap=False)
-        console.print(Text(shown.note, style="dim"), soft_wrap=False)
+        row_shown = reader.config.show(batch, row, reader.vocabulary, spell)
+        console.print(_coloured(row_shown.pieces, spell), soft_wrap=False)
+        console.print(Text(row_shown.note, style="dim"), soft_wrap=False)
 
 
-def _tokenizer_of(instances: Artifact) -> Tokenizer:
+def _load_tokenizer(instances: Artifact) -> Tokenizer:
     tokens = artifacts.find_input(instances, "tokens")
     folder = artifacts.find_input(tokens, "tokenizer").folder
     if not folder.exists(tokenizers.FILE):

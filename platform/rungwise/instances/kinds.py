@@ -25,6 +25,6 @@ InstancesConfig = Annotated[
 _ADAPTER: TypeAdapter[Kind] = TypeAdapter(InstancesConfig)
 
 
-def config_of(instances: Artifact) -> Kind:
+def read_kind(instances: Artifact) -> Kind:
     """The config that an instances artifact was built with."""
     return _ADAPTER.validate_python(instances.record["config"])

@@ -115,7 +115,7 @@ def select_units(
             first_of, room = _take_spans(units, ranked, wanted, draws, span_shares)
         if not ((room > 0) & (available > ranks)).any():
             break
-    return _tokens_of(units, first_of)
+    return _selected_tokens(units, first_of)
 
 
 def _in_random_order(
@@ -141,7 +141,7 @@ def _take_units(
     sizes = np.where(ranked < 0, units.first.size, units.sizes[ranked])  # (B, K)
     total = np.cumsum(sizes, axis=1)
     fits = total <= wanted[:, None]
-    taken = [ranked[fits]]
+    parts = [ranked[fits]]
     rank = fits.sum(axis=1)  # of the first unit that is too large
     room = wanted - np.where(fits, sizes, 0).sum(axis=1)
     row = np.flatnonzero(room)
@@ -151,13 +151,13 @@ def _take_units(
         fits = (sizes[row] <= room[row, None]) & (ranks > rank[row, None])
         has_fit = fits.any(axis=1)
         row, at = row[has_fit], fits[has_fit].argmax(axis=1)
-        taken.append(ranked[row, at])
+        parts.append(ranked[row, at])
         room[row] -= sizes[row, at]
         rank[row] = at
         row = row[room[row] > 0]
     first_of = np.full(len(units.begin), -1, dtype=np.int32)
-    chosen = np.concatenate(taken)
-    first_of[chosen] = chosen
+    selection = np.concatenate(parts)
+    first_of[selection] = selection
     return first_of, room
 
 
@@ -184,23 +184,23 @@ def _take_spans(
     first_of = np.full(len(begin), -1, dtype=np.int32)
     room = wanted.copy()
     row = np.flatnonzero(room)
-    drawn = np.empty((0, 0))
+    span_sizes = np.empty((0, 0))
     for rank in range(ranked.shape[1]):
         row = row[(room[row] > 0) & (ranked[row, rank] >= 0)]
         if not len(row):
             break
         if rank % _RANKS_AT_ONCE == 0:
             position = begin[ranked[:, rank : rank + _RANKS_AT_ONCE]] % length
-            drawn = span_lengths(extend(draws.length[:, None], position), span_shares)
+            span_sizes = span_lengths(extend(draws.length[:, None], position), span_shares)
         first = ranked[row, rank]
         window = first[:, None] + words  # (rows, words)
-        inside = free[window] & (words < drawn[row, rank % _RANKS_AT_ONCE, None])
+        inside = free[window] & (words < span_sizes[row, rank % _RANKS_AT_ONCE, None])
         inside &= begin[window] < (row[:, None] + 1) * length
         inside &= np.cumsum(sizes[window], axis=1) <= room[row, None]
         inside = np.logical_and.accumulate(inside, axis=1)
-        taken = window[inside]
-        first_of[taken] = np.repeat(first, inside.sum(axis=1))
-        free[taken] = False
+        members = window[inside]
+        first_of[members] = np.repeat(first, inside.sum(axis=1))
+        free[members] = False
         room[row] -= np.where(inside, sizes[window], 0).sum(axis=1)
     return first_of[: len(units.begin)], room
 
@@ -210,13 +210,13 @@ def span_lengths(draw: NDArray[np.uint64], span_shares: NDArray[np.float64]) -> 
     return 1 + np.searchsorted(span_shares[:-1] * 2.0**RANDOM_BITS, fraction(draw), side="right")
 
 
-def _tokens_of(
+def _selected_tokens(
     units: _Units, first_of: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Flat positions (P,) of the tokens of selected units, and where each one's group begins."""
-    chosen = np.flatnonzero(first_of >= 0)
-    sizes = units.sizes[chosen]
+    selection = np.flatnonzero(first_of >= 0)
+    sizes = units.sizes[selection]
     ends = np.cumsum(sizes)
     within = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes)
-    flat = np.repeat(units.begin[chosen], sizes) + within
-    return flat, np.repeat(units.begin[first_of[chosen]], sizes)
+    flat = np.repeat(units.begin[selection], sizes) + within
+    return flat, np.repeat(units.begin[first_of[selection]], sizes)

@@ -137,9 +137,9 @@ def _masking_counts(
     vocabulary = Vocabulary(facts.vocab_size, facts.special)
     ordinary = np.ones(facts.vocab_size, dtype=bool)
     ordinary[list(facts.special.ids)] = False
-    drawn = np.arange(0, len(shard), max(1, len(shard.ids) // _TOKENS_MASKED))
-    for begin in range(0, len(drawn), _ROWS_AT_ONCE):
-        local = drawn[begin : begin + _ROWS_AT_ONCE]
+    sample = np.arange(0, len(shard), max(1, len(shard.ids) // _TOKENS_MASKED))
+    for begin in range(0, len(sample), _ROWS_AT_ONCE):
+        local = sample[begin : begin + _ROWS_AT_ONCE]
         rows = padded(shard, local, local, length, vocabulary.pad)
         masked = mask(
             rows.ids.astype(np.int64),

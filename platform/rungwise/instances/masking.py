@@ -124,9 +124,9 @@ def mask(
     draws = Draws.of(seed, epochs if config.dynamic else np.zeros_like(epochs), instances)
     maskable = _ordinary(ids, vocab)
     maskable &= np.arange(ids.shape[1], dtype=np.int32) < lengths.astype(np.int32)[:, None]
-    wanted = _wanted(maskable.sum(axis=1), draws, config)
+    count = _count_predictions(maskable.sum(axis=1), draws, config)
     if config.unit == "token":
-        flat = together = select_tokens(maskable, wanted, config.max_predictions, draws)
+        flat = together = select_tokens(maskable, count, config.max_predictions, draws)
     elif unit_starts is None:
         raise DataError(
             f"masking.unit={config.unit} needs instances that say where units begin, found none; "
@@ -135,7 +135,7 @@ def mask(
     else:
         shares = _span_shares(config) if config.unit == "span" else None
         flat, together = select_units(
-            maskable, unit_starts, wanted, config.max_predictions, draws, shares
+            maskable, unit_starts, count, config.max_predictions, draws, shares
         )
     # The papers do not say if the tokens of a phrase share one draw; here they do, as in spans.
     decided_at = together if config.unit in ("phrase", "span") else flat
@@ -154,13 +154,13 @@ def _ordinary(ids: NDArray[np.integer], vocab: Vocabulary) -> NDArray[np.bool_]:
     return ordinary
 
 
-def _wanted(
+def _count_predictions(
     candidates: NDArray[np.int64], draws: Draws, config: MaskingConfig
 ) -> NDArray[np.int64]:
     """Tokens to select per row; random rounding keeps the mean share exact at every length."""
     coin = fraction(draws.round) * 2.0**-RANDOM_BITS
-    wanted = np.floor(config.rate * candidates + coin).astype(np.int64)
-    return np.minimum(np.clip(wanted, 1, config.max_predictions), candidates)
+    count = np.floor(config.rate * candidates + coin).astype(np.int64)
+    return np.minimum(np.clip(count, 1, config.max_predictions), candidates)
 
 
 def expected_predictions(

@@ -58,8 +58,8 @@ class MixedOrder(Order):
         seed: int,
         config: OrderConfig,
     ) -> None:
-        """`rows_per_shard` and `sources` are in manifest order, `quotas` from `quotas_of`. A source
-        without a quota is not read."""
+        """`rows_per_shard` and `sources` are in manifest order, `quotas` from `compute_quotas`. A
+        source without a quota is not read."""
         rows, names = np.asarray(rows_per_shard, dtype=np.int64), sorted(quotas)
         self._begins = np.cumsum(rows) - rows
         self._shards = [np.flatnonzero(np.array(sources) == name) for name in names]
@@ -129,7 +129,7 @@ class MixedOrder(Order):
         return source, draw
 
 
-def quotas_of(order: OrderConfig, instances: Mapping[str, int]) -> dict[str, int]:
+def compute_quotas(order: OrderConfig, instances: Mapping[str, int]) -> dict[str, int]:
     """The instances of each source that one epoch reads; empty if the recipe has no mixture.
 
     `instances` counts the training instances of each source. Weights divide as many positions as

@@ -98,11 +98,11 @@ class MaskedPairsConfig(MaskedKind):
         document = pieces.document[first]
         other = document.copy()
         free = room - (cut - begin)
-        wanted = np.maximum(target[first] - (cut - begin), end - cut)
+        target_b = np.maximum(target[first] - (cut - begin), end - cut)
         elsewhere = np.flatnonzero(~is_next)
-        limit = np.where(lone, free, wanted)[elsewhere]
+        limit = np.where(lone, free, target_b)[elsewhere]
         other[elsewhere], at = _other_places(pieces, document[elsewhere], limit, rng)
-        to = pieces.gathered(at, pieces.first[other[elsewhere] + 1], wanted[elsewhere])
+        to = pieces.gathered(at, pieces.first[other[elsewhere] + 1], target_b[elsewhere])
         spans = pieces.span(at, to)
         too_long = spans[:, 1] - spans[:, 0] > free[elsewhere]
         spans[:, 1] = np.minimum(spans[:, 1], spans[:, 0] + free[elsewhere])
@@ -178,11 +178,11 @@ def _other_places(
     documents = len(pieces.first) - 1
     for _ in range(_TIMES_DRAWN):
         if pieces.planned < documents:
-            drawn = rng.integers(pieces.planned, documents, len(todo))
+            choice = rng.integers(pieces.planned, documents, len(todo))
         else:
-            drawn = rng.integers(0, documents - 1, len(todo))
-            drawn += drawn >= document[todo]
-        other[todo] = drawn
-        at[todo] = rng.integers(pieces.first[drawn], pieces.first[drawn + 1])
+            choice = rng.integers(0, documents - 1, len(todo))
+            choice += choice >= document[todo]
+        other[todo] = choice
+        at[todo] = rng.integers(pieces.first[choice], pieces.first[choice + 1])
         todo = todo[pieces.starts[at[todo] + 1] - pieces.starts[at[todo]] > limit[todo]]
     return other, at

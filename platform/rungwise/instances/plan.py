@@ -90,9 +90,9 @@ def _cut(
     least = (most + 1) // 2
     tries = lengths[long] // least
     owner = np.repeat(np.arange(len(long)), tries)
-    drawn = least[owner] + (rng.random(len(owner)) * (most - least + 1)[owner]).astype(np.int64)
-    drawn = np.where(rng.random(len(owner)) < varied, drawn, most[owner])
-    ends = np.cumsum(drawn)
+    sizes = least[owner] + (rng.random(len(owner)) * (most - least + 1)[owner]).astype(np.int64)
+    sizes = np.where(rng.random(len(owner)) < varied, sizes, most[owner])
+    ends = np.cumsum(sizes)
     before = np.concatenate([[0], ends])[np.cumsum(tries) - tries]
     inside = ends - before[owner]
     cuts = (text.starts[long][owner] + inside)[inside < lengths[long][owner]]

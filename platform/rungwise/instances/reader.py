@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import Batch
 from rungwise.instances.cache import ShardStore
-from rungwise.instances.kinds import config_of
+from rungwise.instances.kinds import read_kind
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.rows import PaddedRows, joined, padded
 from rungwise.instances.summary import InstancesSummary
@@ -37,8 +37,8 @@ class InstanceReader:
         cache_folder: Path | None = None,
     ) -> None:
         summary = InstancesSummary.of(artifact)
-        files = summary.files_of(split)
-        self.config = config_of(artifact)
+        files = summary.split_files(split)
+        self.config = read_kind(artifact)
         self.vocabulary = Vocabulary(summary.vocab_size, summary.special)
         self.rows_per_shard = np.array([row.instances for row in files], dtype=np.int64)
         self._begin = np.concatenate([[0], np.cumsum(self.rows_per_shard)])

@@ -57,14 +57,14 @@ class SentenceOrderConfig(MaskedKind):
             pieces.starts[begin + rng.integers(1, np.maximum(count, 2))],
             (first + end) // 2,
         )
-        held = middle > first
-        spans = np.stack([first, middle, middle, end], axis=1)[held]
+        divisible = middle > first
+        spans = np.stack([first, middle, middle, end], axis=1)[divisible]
         counts = plan.tokens_unused(pieces, [spans[:, :2], spans[:, 2:]], allowed=pieces.planned)
         in_order = rng.random(len(spans)) < 0.5
         turned = np.where(in_order[:, None], spans, spans[:, [2, 3, 0, 1]])
         columns = {
             "in_order": in_order.astype(np.uint8),
-            "document": text.documents[pieces.document[begin[held]]],
+            "document": text.documents[pieces.document[begin[divisible]]],
         }
         return Built(frame.rows(text, [turned[:, :2], turned[:, 2:]], special, columns), counts)
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.core.plural import counted
 from rungwise.instances.batch import ArrayT, Batch
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.frame import gather
@@ -105,17 +106,17 @@ class SentenceRunsConfig(Kind):
         closes_other = ~opens_run & (np.diff(document, prepend=-1) != 0)
         symbol, one = np.full(len(sentence), len(text.ids)), np.ones(len(sentence), dtype=np.int64)
         begin = np.stack([symbol, text.starts[sentence], symbol], axis=1)
-        taken = np.stack([closes_other, cut[sentence], one], axis=1)
+        sizes_of_row = np.stack([closes_other, cut[sentence], one], axis=1)
         source = np.append(text.ids, np.array([end_id], text.ids.dtype))
         rows = np.flatnonzero(opens_run)
-        ends = np.append(0, np.cumsum(taken.sum(axis=1)))
+        ends = np.append(0, np.cumsum(sizes_of_row.sum(axis=1)))
         bounds = np.append(rows, len(sentence))
         columns = {
             "sentences": np.diff(bounds).astype(np.uint16),
             "documents": np.add.reduceat(closes_other, rows).astype(np.uint16) + np.uint16(1),
             "document": text.documents[document[rows]],
         }
-        (ids,) = gather([source], begin, taken)
+        (ids,) = gather([source], begin, sizes_of_row)
         text_tokens = int(lengths.sum())
         counts = {
             "text_tokens": text_tokens,

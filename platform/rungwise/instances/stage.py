@@ -64,17 +64,17 @@ def _build_all(
     config.check_documents(tokens.documents)
     task = ShardTask(config, artifact.folder, output, tokens.vocab_size, tokens.special)
 
-    def tell(row: FileRow, done: int) -> None:
+    def report_row(row: FileRow, done: int) -> None:
         shares = config.statistics(row)
         context.report.metrics(
             {f"contract/{name}": float(value) for name, value in shares.items()}, step=done
         )
 
-    orders = orders_of(config, tokens.files)
-    return _summary(task, tokens, build_files(orders, task, output, context.report, tell))
+    orders = list_orders(config, tokens.files)
+    return _summary(task, tokens, build_files(orders, task, output, context.report, report_row))
 
 
-def orders_of(config: Kind, files: Sequence[TokensRow]) -> list[ShardOrder]:
+def list_orders(config: Kind, files: Sequence[TokensRow]) -> list[ShardOrder]:
     """An order for each file with text and each pass over it."""
     rows = [row for row in files if row.documents]
     orders = [
@@ -95,8 +95,8 @@ def _lenders(order: ShardOrder, files: Sequence[str], seed: int) -> tuple[str, .
     """Other files of the split, drawn for this shard: a random B should be from anywhere in the
     corpus, and one file holds neighbouring documents of a source."""
     draws = bits(seed, _LENDERS, order.stream, np.arange(_MOST_LENDERS)) % np.uint64(len(files))
-    drawn = {files[int(draw)] for draw in draws} - {order.read}
-    return tuple(sorted(drawn or set(files[:2]) - {order.read}))
+    names = {files[int(draw)] for draw in draws} - {order.read}
+    return tuple(sorted(names or set(files[:2]) - {order.read}))
 
 
 def _summary(task: ShardTask, tokens: TokensSummary, rows: list[FileRow]) -> InstancesSummary:

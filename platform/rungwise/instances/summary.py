@@ -41,11 +41,11 @@ class InstancesSummary(Summary):
     length_histogram: tuple[int, ...]
     unigram_entropy: float
 
-    def files_of(self, split: str) -> list[ShardFile]:
+    def split_files(self, split: str) -> list[ShardFile]:
         return [row for row in self.files if row.split == split]
 
     def instances_by_source(self, split: str) -> dict[str, int]:
         counts: Counter[str] = Counter()
-        for row in self.files_of(split):
+        for row in self.split_files(split):
             counts[row.source] += row.instances
         return dict(counts)

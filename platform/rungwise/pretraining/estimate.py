@@ -27,7 +27,7 @@ import torch
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kind import Kind
-from rungwise.instances.kinds import config_of
+from rungwise.instances.kinds import read_kind
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
@@ -67,7 +67,7 @@ class Measures:
     @classmethod
     def of(cls, artifact: Artifact) -> Measures:
         """The measures of instances that are built."""
-        kind, summary = config_of(artifact), InstancesSummary.of(artifact)
+        kind, summary = read_kind(artifact), InstancesSummary.of(artifact)
         tokens = sum(row.tokens for row in summary.files) / summary.instances.total
         return cls(kind, summary.vocab_size, min(tokens, kind.length), summary.instances.train)
 

@@ -25,7 +25,7 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.kinds import config_of
+from rungwise.instances.kinds import read_kind
 from rungwise.pretraining.config import check_rows
 from rungwise.pretraining.initial import INITIAL, check_initial, start_model
 from rungwise.pretraining.prolonging import find_earlier, finished_beside
@@ -75,7 +75,7 @@ def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: Comp
     for turn in list_turns(inputs, settings):
         block, summary = turn.name, turn.summary
         check_rows(config, summary.kind, summary.sequence_length, block)
-        if objective.sentences and config_of(turn.instances).holds_several_texts:
+        if objective.sentences and read_kind(turn.instances).holds_several_texts:
             raise ConfigError(
                 f"{block}.packed is true, but pretrain.objective {objective.name} takes a "
                 "row for one text; set it to false"

@@ -123,7 +123,7 @@ def count_sources(
     lengths: Counter[str] = Counter()
     epochs: dict[str, float] = {}
     for turn, count in count_steps(turns, steps):
-        files = turn.summary.files_of("train")
+        files = turn.summary.split_files("train")
         sizes = turn.summary.instances_by_source("train")
         names = sorted(sizes)
         groups = np.array([names.index(row.source) for row in files])

@@ -28,7 +28,7 @@ from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.page import fill_in, generation, spelling, surprise
 from rungwise.instances.kind import Figure
-from rungwise.instances.kinds import config_of
+from rungwise.instances.kinds import read_kind
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.objectives import Objective
 from rungwise.pretraining.initial import INITIAL
@@ -185,7 +185,7 @@ def render_page(
 
 
 def _figures(instances: Artifact) -> list[Figure]:
-    return config_of(instances).figures(InstancesSummary.of(instances).statistics)
+    return read_kind(instances).figures(InstancesSummary.of(instances).statistics)
 
 
 def _registered_models(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import Batch
-from rungwise.instances.mixture import MixedOrder, quotas_of
+from rungwise.instances.mixture import MixedOrder, compute_quotas
 from rungwise.instances.order import Order, ReadOrder, Share
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.streams import StreamOrder
@@ -58,11 +58,11 @@ class Turn:
     def order(self, config: GradientFit) -> Order:
         """The order in which a run reads these instances. Raises UserError if the mixture does not
         fit the sources."""
-        files, settings = self.summary.files_of("train"), config.pretrain
+        files, settings = self.summary.split_files("train"), config.pretrain
         rows = np.array([row.instances for row in files], dtype=np.int64)
         if isinstance(config.model, StatefulFamily):
             return StreamOrder(rows, settings.seed, settings.global_batch_size)
-        if quotas := quotas_of(settings.order, self.summary.instances_by_source("train")):
+        if quotas := compute_quotas(settings.order, self.summary.instances_by_source("train")):
             sources = [row.source for row in files]
             return MixedOrder(rows, sources, quotas, settings.seed, settings.order)
         return ReadOrder(rows, settings.seed, settings.order)
@@ -177,5 +177,5 @@ def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Work
 def tokens_per_byte(summary: InstancesSummary) -> float:
     """Predicted tokens of the held-out blocks over the bytes of their text in UTF-8."""
     # A block has one more token than it predicts.
-    predicted = sum(row.tokens - row.instances for row in summary.files_of("validation"))
+    predicted = sum(row.tokens - row.instances for row in summary.split_files("validation"))
     return predicted / max(1, summary.text_bytes.validation)

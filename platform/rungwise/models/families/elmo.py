@@ -12,10 +12,10 @@ Fine-tuning reads both directions concatenated: the paper's 2·L + 1 vectors as 
 layer 0 is the token's vector twice. A task weights them (finetune/tops.py).
 
 The left-to-right state is carried from block to block (training/streams.py). The release also
-carries the right-to-left state, but that state comes from the text on the left, which a right-to-left model
-must not know: where blocks overlap by a token, it has read that token as the first input of one
-block and predicts it as the last target of the next. Here the right-to-left state starts from zero
-in each block, as in fine-tuning, so each direction gives a true probability.
+carries the right-to-left state, but that state comes from the text on the left, which a
+right-to-left model must not know: where blocks overlap by a token, it has read that token as the
+first input of one block and predicts it as the last target of the next. Here the right-to-left
+state starts from zero in each block, as in fine-tuning, so each direction gives a true probability.
 
 The release samples 8,192 words per batch for the softmax; here it covers the whole vocabulary.
 
