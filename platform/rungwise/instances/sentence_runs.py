@@ -228,4 +228,5 @@ class SentenceRunsConfig(Kind):
             for place, token in enumerate(ids[:length])
         ]
         count, documents = int((batch.lengths[row] > 0).sum()), int(batch.document[row].max())
-        return ShownRow(pieces, f"{count} sentences of {documents} documents; {len(pieces)} tokens")
+        note = f"{counted(count, 'sentence')} of {counted(documents, 'document')}"
+        return ShownRow(pieces, f"{note}; {counted(len(pieces), 'token')}")
