@@ -27,7 +27,6 @@ matrix transposed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from rungwise.models.families.bert import NUM_SEGMENTS, BertConfig
@@ -71,115 +70,89 @@ AUTO_CLASSES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A key of their config.json that is fixed here; `missing` is its value if absent."""
-
-    key: str
-    allowed: tuple[Any, ...]
-    missing: Any
-
-
-NO_ROTARY = tuple(Setting(key, (None,), None) for key in ("rope_parameters", "rope_scaling"))
-SETTINGS: Mapping[ModelType, tuple[Setting, ...]] = {
-    "bert": (
-        Setting("position_embedding_type", ("absolute", None), None),
-        Setting("hidden_act", ("gelu",), "gelu"),
-        Setting("layer_norm_eps", (BertConfig.layer_norm_epsilon,), BertConfig.layer_norm_epsilon),
-        Setting("type_vocab_size", (NUM_SEGMENTS,), 2),
-        Setting("is_decoder", (False,), False),
-        Setting("add_cross_attention", (False,), False),
-        Setting("tie_word_embeddings", (True,), True),
-        *NO_ROTARY,
-    ),
-    "gpt2": (
-        Setting("activation_function", ("gelu_new", "gelu_pytorch_tanh"), "gelu_new"),
-        Setting(
-            "layer_norm_epsilon", (GptConfig.layer_norm_epsilon,), GptConfig.layer_norm_epsilon
-        ),
-        Setting("scale_attn_weights", (True,), True),
-        Setting("scale_attn_by_inverse_layer_idx", (False,), False),
-        Setting("add_cross_attention", (False,), False),
-        Setting("tie_word_embeddings", (True,), True),
-        *NO_ROTARY,
-    ),
-    "openai-gpt": (
-        Setting("afn", ("gelu", "gelu_new"), "gelu"),  # this family's "gelu" is the tanh form too
-        Setting(
-            "layer_norm_epsilon", (GptConfig.layer_norm_epsilon,), GptConfig.layer_norm_epsilon
-        ),
-        Setting("tie_word_embeddings", (True,), True),
-        *NO_ROTARY,
-    ),
-    "modernbert": (
-        Setting("hidden_activation", ("gelu",), "gelu"),
-        Setting("classifier_activation", ("gelu",), "gelu"),
-        Setting(
-            "norm_eps", (ModernBertConfig.layer_norm_epsilon,), ModernBertConfig.layer_norm_epsilon
-        ),
-        Setting("decoder_bias", (True,), True),
-        *(
-            Setting(f"{part}_bias", (False,), False)
-            for part in ("norm", "attention", "mlp", "classifier")
-        ),
-        Setting("tie_word_embeddings", (True,), True),
-    ),
-    "llama": (
-        Setting("hidden_act", ("silu",), "silu"),
-        Setting("attention_bias", (False,), False),
-        Setting("mlp_bias", (False,), False),
-    ),
+# Keys of their config.json that are fixed here, with the values that are allowed. If a key is
+# missing, the first value holds.
+_NO_ROTARY = {"rope_parameters": (None,), "rope_scaling": (None,)}
+_TIED, _NO_CROSS = {"tie_word_embeddings": (True,)}, {"add_cross_attention": (False,)}
+_GPT_NORM = {"layer_norm_epsilon": (GptConfig.layer_norm_epsilon,)}
+_BERT_SETTINGS = {
+    "position_embedding_type": (None, "absolute"),
+    "hidden_act": ("gelu",),
+    "layer_norm_eps": (BertConfig.layer_norm_epsilon,),
+    "type_vocab_size": (NUM_SEGMENTS,),
+    "is_decoder": (False,),
+    **_NO_CROSS,
+    **_TIED,
+    **_NO_ROTARY,
 }
-SETTINGS = {
-    **SETTINGS,
-    "roberta-prelayernorm": SETTINGS["bert"],
-    "qwen3": (*SETTINGS["llama"], Setting("use_sliding_window", (False,), False)),
+_LLAMA_SETTINGS = {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,)}
+SETTINGS: Mapping[ModelType, Mapping[str, tuple[Any, ...]]] = {
+    "bert": _BERT_SETTINGS,
+    "roberta-prelayernorm": _BERT_SETTINGS,
+    "gpt2": {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        **_GPT_NORM,
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        **_NO_CROSS,
+        **_TIED,
+        **_NO_ROTARY,
+    },
+    # The "gelu" of this family is the tanh form too.
+    "openai-gpt": {"afn": ("gelu", "gelu_new"), **_GPT_NORM, **_TIED, **_NO_ROTARY},
+    "modernbert": {
+        "hidden_activation": ("gelu",),
+        "classifier_activation": ("gelu",),
+        "norm_eps": (ModernBertConfig.layer_norm_epsilon,),
+        "decoder_bias": (True,),
+        **{f"{part}_bias": (False,) for part in ("norm", "attention", "mlp", "classifier")},
+        **_TIED,
+    },
+    "llama": _LLAMA_SETTINGS,
+    "qwen3": {**_LLAMA_SETTINGS, "use_sliding_window": (False,)},
 }
 
 # Keys of their config.json by those of rungwise.
+_BERT_SIZES = {
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "max_position_embeddings": "max_position_embeddings",
+}
+_GPT_SIZES = {
+    "num_layers": "n_layer",
+    "num_heads": "n_head",
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+}
 SIZES: Mapping[ModelType, Mapping[str, str]] = {
-    "bert": {
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "hidden_size": "hidden_size",
-        "intermediate_size": "intermediate_size",
-        "max_position_embeddings": "max_position_embeddings",
-    },
-    "gpt2": {
-        "num_layers": "n_layer",
-        "num_heads": "n_head",
-        "hidden_size": "n_embd",
-        "max_position_embeddings": "n_positions",
-    },
+    "bert": _BERT_SIZES,
+    "roberta-prelayernorm": _BERT_SIZES,
+    "gpt2": _GPT_SIZES,
+    "openai-gpt": _GPT_SIZES,
+    "modernbert": {**_BERT_SIZES, "local_window": "local_attention"},
+    "llama": _BERT_SIZES,
+    "qwen3": _BERT_SIZES,
 }
-SIZES = {
-    **SIZES,
-    "roberta-prelayernorm": SIZES["bert"],
-    "openai-gpt": SIZES["gpt2"],
-    "modernbert": {**SIZES["bert"], "local_window": "local_attention"},
-    "llama": SIZES["bert"],
-    "qwen3": SIZES["bert"],
-}
+_BERT_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+_GPT_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 DROPOUTS: Mapping[ModelType, tuple[str, ...]] = {
-    "bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
-    "roberta-prelayernorm": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
-    "gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
-    "openai-gpt": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    "bert": _BERT_DROPOUTS,
+    "roberta-prelayernorm": _BERT_DROPOUTS,
+    "gpt2": _GPT_DROPOUTS,
+    "openai-gpt": _GPT_DROPOUTS,
     "modernbert": ("attention_dropout", "embedding_dropout", "mlp_dropout"),
     "llama": ("attention_dropout",),
     "qwen3": ("attention_dropout",),
 }
 NO_DROPOUT = ("modernbert", "llama", "qwen3")  # if the keys are missing; 0.1 elsewhere
 # Prefix of every encoder tensor, unless only the encoder was saved.
-PREFIX: Mapping[ModelType, str]
-PREFIX = {
+PREFIX: Mapping[ModelType, str] = {
     "bert": "bert.",
     "roberta-prelayernorm": "roberta_prelayernorm.",
-    "gpt2": "transformer.",
-    "openai-gpt": "transformer.",
-    "modernbert": "model.",
-    "llama": "model.",
-    "qwen3": "model.",
+    **dict.fromkeys(("gpt2", "openai-gpt"), "transformer."),
+    **dict.fromkeys(("modernbert", "llama", "qwen3"), "model."),
 }
 # Heads, which have no prefix.
 HEADS = ("cls.", "classifier.", "qa_outputs.", "lm_head.", "head.", "decoder.")

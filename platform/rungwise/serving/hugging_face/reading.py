@@ -101,18 +101,18 @@ def _read_config(path: Path) -> tuple[dict[str, Any], ModelType, Known]:
 
 
 def _check_type(data: dict[str, Any], path: Path) -> ModelType:
-    kind = next((each for each in SETTINGS if each == data.get("model_type")), None)
+    kind: ModelType | None = next((x for x in SETTINGS if x == data.get("model_type")), None)
     if kind is None:
         raise DataError(
             f"{path}: model_type must be one of {', '.join(SETTINGS)}, found "
             f"{json.dumps(data.get('model_type'))}"
         )
-    for setting in SETTINGS[kind]:
-        value = data.get(setting.key, setting.missing)
-        if value not in setting.allowed:
-            expected = " or ".join(json.dumps(each) for each in setting.allowed)
+    for key, allowed in SETTINGS[kind].items():
+        value = data.get(key, allowed[0])
+        if value not in allowed:
+            expected = " or ".join(json.dumps(each) for each in allowed)
             raise DataError(
-                f"{path}: {setting.key} must be {expected}, found {json.dumps(value)}; rungwise "
+                f"{path}: {key} must be {expected}, found {json.dumps(value)}; rungwise "
                 f"has no such {kind}"
             )
     return kind

@@ -82,7 +82,7 @@ def export_model(
         **{key: getattr(config, name) for name, key in SIZES[kind].items()},
         **dict.fromkeys(DROPOUTS[kind], config.dropout),
         "initializer_range": config.initializer_range,
-        **{setting.key: setting.missing for setting in SETTINGS[kind] if setting.missing},
+        **{key: allowed[0] for key, allowed in SETTINGS[kind].items() if allowed[0]},
         **{
             f"{role}_id": tokenizer.token_to_id(roles[role]) if role in roles else None
             for role in ("pad_token", "bos_token", "eos_token")

@@ -18,11 +18,7 @@ mock_provider "aws" {
 }
 
 variables {
-  name           = "research"
-  region         = "us-east-1"
-  package_path   = "./tests/package.tar.gz"
-  package_sha256 = "cf24fdb62a4c2bfc0653e918762965caa74386e0f8cb212d8e74f97f7a38339e"
-  tags           = { cluster = "research" }
+  tags = { cluster = "research" }
 }
 
 run "nothing_is_public" {
