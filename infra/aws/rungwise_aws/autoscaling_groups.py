@@ -7,30 +7,21 @@ the machines; docs/explanations/scaling.md says why, and which rights the head n
 
 Ray requests machines, whereas AWS takes a capacity. Each request adds an order. Each machine that
 appears in a group is subtracted from the group's oldest order, because Ray matches machines to
-requests only by type. A group's target is its live machines plus its orders. So:
+requests only by type. A group's target is its live machines plus its orders, at most the smaller of
+our maximum and the group's current MaxSize. So:
 
-- A machine that appears moves from the orders to the live machines; the target stays.
 - Batches of one request and concurrent launches add up: a lock is held from reading a group to
   setting its capacity.
-- A request that AWS does not fill stays with the group. After its timeout
-  (RAY_AUTOSCALER_RECONCILE_REQUEST_STATUS_TIMEOUT_S, 600 s), Ray repeats it under the same id.
-  After four attempts it silently gives up, and uses a new id if the demand persists. So a launch
-  replaces the group's orders that are older than nine tenths of the timeout, and repetitions add
-  nothing. If the launch served another demand, the old order is missing until Ray repeats it, at
-  most a tenth later.
-- An order that nothing replaced ends a tenth after its timeout. Capacity above the target for
-  another tenth is lowered, so that no machine starts for nothing. The same applies to a spot
-  machine that AWS took and cannot replace, and to a capacity set by hand. The tenth gives AWS time
-  to replace and Ray time to ask, and is longer than AWS's readings lag.
-- The capacity is raised only for orders, and never lowered below the number of live machines,
-  because AWS would choose which one to end.
-- After a restart the head has no orders, and neither has its autoscaler.
-
-The capacity never exceeds the maximum: the smaller of ours and the group's current MaxSize (zero in
-off hours). What does not fit waits as an order until the maximum allows it. If it still does not
-fit when Ray asks again, the launch is refused. Refused at once, Ray 2.60 would ask for the same
-type again in every round, all night, and keep a record of each failed launch for the head's
-lifetime (nothing calls InstanceStorage.batch_delete_instances).
+- Ray repeats a request that AWS did not fill after its timeout
+  (RAY_AUTOSCALER_RECONCILE_REQUEST_STATUS_TIMEOUT_S, 600 s). A launch replaces the group's orders
+  that are older than nine tenths of it, so repetitions add nothing. An order that nothing replaced
+  ends a tenth after the timeout.
+- Capacity above the target for a tenth is lowered, so that no machine starts for nothing; the tenth
+  is longer than AWS's readings lag. It is never lowered below the number of live machines, because
+  AWS would choose which one to end.
+- What does not fit waits as an order, and is refused only when Ray asks again. Refused at once, Ray
+  2.60 would ask for the same type again in every round, all night, and keep a record of each failed
+  launch for the head's lifetime (nothing calls InstanceStorage.batch_delete_instances).
 
 An error of AWS is raised after botocore's own retries. In a listing it makes the autoscaler skip
 the round (Autoscaler.update_autoscaling_state logs it and returns None). In a launch or an end the

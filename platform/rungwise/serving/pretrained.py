@@ -88,11 +88,11 @@ def _sentence_vectors(model: SentenceVectors, texts: list[list[int]]) -> Any:
 
 
 def _describe_word(near: Neighbourhood, word: str) -> dict[str, Any]:
-    found = near.nearest(word, _NEAREST).nearest
+    neighbours = near.nearest(word, _NEAREST).nearest
     return {
         "vector": near.vector(word).tolist(),
-        "nearest": [each.word for each in found],
-        "cosines": [each.cosine for each in found],
+        "nearest": [each.word for each in neighbours],
+        "cosines": [each.cosine for each in neighbours],
     }
 
 

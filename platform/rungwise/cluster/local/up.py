@@ -86,8 +86,8 @@ def start_cluster(settings: Settings, console: Console) -> RegisteredCluster:
         ports = Ports()
 
         def choose_uri(port: int | None, usual: int, option: str) -> str:
-            chosen = ports.near(usual) if port is None else ports.claim(port, option)
-            return f"http://127.0.0.1:{chosen}"
+            number = ports.near(usual) if port is None else ports.claim(port, option)
+            return f"http://127.0.0.1:{number}"
 
         job_address = choose_uri(settings.port, ray_start.DASHBOARD_PORT, "--port")
         tracking_uri = choose_uri(settings.mlflow_port, _MLFLOW_PORT, "--mlflow-port")

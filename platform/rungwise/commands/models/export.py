@@ -93,19 +93,19 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     """
     from rungwise import tokenizer as tokenizers
     from rungwise.models.families.kneser_ney import NgramLanguageModel
-    from rungwise.models.fitting import CountedFamily
+    from rungwise.models.families.ngram import NgramConfig
     from rungwise.pretraining.initial import trained_config
     from rungwise.pretraining.pretrained import load_model, load_module, tokenizer_of
 
     tokenizer = tokenizer_of(pretrain)
-    objective = trained_config(pretrain).objective
+    config, objective = trained_config(pretrain).model, trained_config(pretrain).objective
     if vectors or not (objective.predicts_text or objective.sentences):
         return _write_vectors(pretrain, tokenizer, to)
-    if isinstance(trained_config(pretrain).model, CountedFamily):
+    if isinstance(config, NgramConfig):
         model = load_model(pretrain)
-        if isinstance(model, NgramLanguageModel):
-            return _write_arpa(model, tokenizer, to)
-    config, file = trained_config(pretrain).model, tokenizer.folder.local(tokenizers.FILE)
+        assert isinstance(model, NgramLanguageModel), "an n-gram model has its own class"
+        return _write_arpa(model, tokenizer, to)
+    file = tokenizer.folder.local(tokenizers.FILE)
     return _write_for_transformers(load_module(pretrain), config, file, to)
 
 

@@ -32,7 +32,7 @@ def gc(options: argparse.Namespace) -> None:
     recipe = workflow.load_recipe(options.config, options.overrides)
     root = workflow.root_folder(recipe.root)
     rows = workflow.plan(options.workflow, recipe)
-    planned = {row.stage.fingerprint for row in rows}
+    current = {row.stage.fingerprint for row in rows}
     continued = {row.earlier.fingerprint for row in rows if row.earlier}
     existing = artifacts.below(root)
     others = {
@@ -40,7 +40,7 @@ def gc(options: argparse.Namespace) -> None:
         for each in existing
         if each.label != recipe.name or each.stage == REGISTER.name
     }
-    needed = artifacts.needed(planned | continued | others, existing)
+    needed = artifacts.needed(current | continued | others, existing)
     drivers = Drivers(root)
     total = 0
     for stage in root.subfolders():

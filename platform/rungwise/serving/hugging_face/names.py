@@ -88,7 +88,6 @@ _BERT_SETTINGS = {
 _LLAMA_SETTINGS = {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,)}
 SETTINGS: Mapping[ModelType, Mapping[str, tuple[Any, ...]]] = {
     "bert": _BERT_SETTINGS,
-    "roberta-prelayernorm": _BERT_SETTINGS,
     "gpt2": {
         "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
         **_GPT_NORM,
@@ -109,6 +108,7 @@ SETTINGS: Mapping[ModelType, Mapping[str, tuple[Any, ...]]] = {
         **_TIED,
     },
     "llama": _LLAMA_SETTINGS,
+    "roberta-prelayernorm": _BERT_SETTINGS,
     "qwen3": {**_LLAMA_SETTINGS, "use_sliding_window": (False,)},
 }
 

@@ -110,7 +110,8 @@ def _check_type(data: dict[str, Any], path: Path) -> ModelType:
     for key, allowed in SETTINGS[kind].items():
         value = data.get(key, allowed[0])
         if value not in allowed:
-            expected = " or ".join(json.dumps(each) for each in allowed)
+            values = sorted(allowed, key=lambda value: value is None)
+            expected = " or ".join(json.dumps(each) for each in values)
             raise DataError(
                 f"{path}: {key} must be {expected}, found {json.dumps(value)}; rungwise "
                 f"has no such {kind}"
