@@ -227,6 +227,28 @@ def test_four_stages_begin_each_with_the_weights_before(plain: dict[str, Any]) -
     assert ends[0].fingerprint != ends[1].fingerprint
 
 
+def test_a_model_is_registered_with_its_task_and_not_with_that_of_a_step(
+    plain: dict[str, Any],
+) -> None:
+    step = {
+        "task": plain["tasks"]["files"]["data"] | {"test_fraction": 0.3},
+        "task_text": {"held_out_fraction": 0.2},
+        "instances": WORDS,
+        "pretrain": {"objective": "mlm", "steps": 10, "global_batch_size": 8},
+    }
+    steps = {"continued_pretraining": {"more": step}, "continue_with": ["more"]}
+    stages = built(plain, **steps, registry={})
+    inputs = stages["register/files"].inputs
+    assert inputs["task"] is stages["task/files"]
+    assert inputs["pretrain"].display_name == "pretrain/more/pretrained"
+
+
+def test_an_objective_that_the_recipe_gives_is_that_of_every_variant(plain: dict[str, Any]) -> None:
+    variants = {"gpt": {"model.kind": "gpt", "instances": CAUSAL}}
+    with pytest.raises(ConfigError, match=r"objective is mlm_nsp, but model\.kind is gpt"):
+        built(plain, variants=variants, tasks={}, **{"pretrain.objective": "mlm_nsp"})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -37,13 +37,13 @@ class _Line:
     state: str = "waiting"
     started: float = 0.0
     seconds: float = 0.0
-    done: float = 0.0
+    position: float = 0.0  # in units of `total`
     total: float = 0.0
-    shown: dict[str, float | str] = field(default_factory=dict)
-    losses: list[tuple[float, float]] = field(default_factory=list)  # (units done, loss)
+    values: dict[str, float | str] = field(default_factory=dict)  # beside the position: loss, ...
+    losses: list[tuple[float, float]] = field(default_factory=list)  # (position, loss)
     text: str = ""
     # Where this attempt began, so that a resumed stage estimates its remaining time correctly.
-    first_done: float | None = None
+    first_position: float | None = None
     first_time: float = 0.0
     last_plain: float = 0.0
 
@@ -89,14 +89,17 @@ class Display:
         self._lines[name].started = time.monotonic()
         self.show(name, "running", reason)
 
-    def progress(self, name: str, done: float, total: float, shown: dict[str, float | str]) -> None:
+    def progress(
+        self, name: str, position: float, total: float, values: dict[str, float | str]
+    ) -> None:
         line = self._lines[name]
         now = time.monotonic()
-        if line.first_done is None or (shown and shown.keys() != line.shown.keys()):
-            line.first_done, line.first_time = done, now  # earlier time was start-up
-        line.done, line.total, line.shown, line.text = done, total, shown or line.shown, ""
-        if isinstance(loss := shown.get("loss"), float) and math.isfinite(loss):
-            line.losses.append((done, loss))
+        if line.first_position is None or (values and values.keys() != line.values.keys()):
+            line.first_position, line.first_time = position, now  # earlier time was start-up
+        line.position, line.total, line.text = position, total, ""
+        line.values = values or line.values
+        if isinstance(loss := values.get("loss"), float) and math.isfinite(loss):
+            line.losses.append((position, loss))
             if len(line.losses) > _MOST_POINTS:
                 del line.losses[1::2]
         if self._live is None and now - line.last_plain >= _PLAIN_EVERY_SECONDS:
@@ -131,7 +134,7 @@ class Display:
         width = 8 if self._console.width < _NARROW else 16
         for line in self._lines.values():
             bar = (
-                ProgressBar(total=line.total, completed=line.done, width=width)
+                ProgressBar(total=line.total, completed=line.position, width=width)
                 if line.state == "running" and line.total
                 else ""
             )
@@ -154,16 +157,14 @@ def _detail(line: _Line, curves: bool = False) -> str:
     """Progress of a running stage, with the remaining time before anything that may be cut off."""
     if line.state != "running" or not line.total:
         return line.text
-    parts = [f"{line.done:,.0f}/{line.total:,.0f}"]
-    shown = [f"{key} {_number(value)}" for key, value in line.shown.items()]
-    if shown and curves and len(line.losses) > 1:
-        shown[0] += f" {sparkline(line.losses)}"
-    moved = line.done - (line.first_done or 0.0)
-    left: list[str] = []
-    if moved > 0:
-        seconds = (time.monotonic() - line.first_time) / moved * (line.total - line.done)
-        left = [f"{_clock(seconds)} left"]
-    return "  ".join([*parts, *shown[:1], *left, *shown[1:]])
+    parts = [f"{key} {_number(value)}" for key, value in line.values.items()]
+    if parts and curves and len(line.losses) > 1:
+        parts[0] += f" {sparkline(line.losses)}"
+    progress = line.position - (line.first_position or 0.0)
+    if progress > 0:
+        seconds = (time.monotonic() - line.first_time) / progress * (line.total - line.position)
+        parts.insert(1, f"{_clock(seconds)} left")
+    return "  ".join([f"{line.position:,.0f}/{line.total:,.0f}", *parts])
 
 
 def sparkline(points: Sequence[tuple[float, float]], width: int = 8) -> str:

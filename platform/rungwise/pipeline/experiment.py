@@ -18,7 +18,7 @@ from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.evaluation.comparison.compare import EVALUATE
-from rungwise.evaluation.comparison.config import CompareConfig, EvaluateConfig
+from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.evaluation.comparison.inputs import input_name
 from rungwise.evaluation.comparison.table import TABLE, TableConfig
 from rungwise.pipeline.continued import continued_stages
@@ -83,6 +83,16 @@ class Candidate:
 Budgets = dict[int | None, Stage]  # the examples of a task by label budget; None: all of them
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """The candidates of one task and the stages that compare them, one for each label budget."""
+
+    task: str
+    budgets: Budgets
+    candidates: list[Candidate]
+    evaluated: list[Stage]
+
+
 def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
     """Every stage from the corpus to the registered models and the table, by title. Raises
     ConfigError if a block is missing or a variant does not fit."""
@@ -116,38 +126,15 @@ def plan_experiment(recipe: Recipe) -> Experiment:
             measured[variant.name] = graph.add(measure_stage(recipe, stages), title)
     corpus = pretrainings[variants[0].name][0].stages["corpus"]
     evaluated: list[Stage] = []
-    for task, entry in recipe.tasks.items():
-        assert recipe.evaluate
+    for task in recipe.tasks:
         examples = budgets.get(task) or read_task(graph, recipe, task, corpus)
-        by_name = {each.name: each for each in variants if task in each.finetune}
-        continued = {
-            name: continue_pretraining(
-                graph, by_name[name], pretrainings[name], task, examples[None]
-            )
-            for name in entry.variants or by_name
-        }
-        candidates = [
-            tune_variant(graph, by_name[name], task, each, examples[None])
-            for name, each in continued.items()
-        ]
-        on_task = evaluate_candidates(graph, recipe.evaluate, task, candidates, examples)
-        evaluated += on_task
+        candidates = tune_variants(graph, recipe, variants, task, pretrainings, examples[None])
+        comparison = compare_candidates(graph, recipe, task, candidates, examples)
         if recipe.registry is not None:
-            keep = recipe.evaluate.keep or candidates[0].variant.name
-            (kept,) = (each for each in candidates if each.variant.name == keep)
-            # A step of continued pretraining may have read another task.
-            inputs = kept.pretrainings[0].stages
-            inputs = inputs | {"task": examples[None], "evaluate": on_task[0]}
-            if keep in measured:
-                inputs["measure"] = measured[keep]
-            title = Title("register", task=task)
-            graph.add(register_stage(recipe.registry, task, inputs), title)
-    if recipe.evaluate is not None and recipe.tasks:
-        columns = {task: entry.published for task, entry in recipe.tasks.items()}
-        config = TableConfig(published=recipe.evaluate.published, columns=columns)
-        graph.add(
-            TABLE.stage(config, {each.display_name: each for each in evaluated}), Title("table")
-        )
+            register_candidate(graph, recipe, comparison, measured)
+        evaluated += comparison.evaluated
+    if recipe.tasks:
+        tabulate(graph, recipe, evaluated)
     return Experiment(graph.stages, measured, evaluated)
 
 
@@ -208,30 +195,42 @@ def continue_pretraining(
     return continued
 
 
-def tune_variant(
-    graph: Graph, variant: Variant, task: str, pretrainings: list[Pretraining], examples: Stage
-) -> Candidate:
-    """Sweep the settings of a variant on a task, if the variant has a sweep."""
-    if variant.recipe.sweep is None:
-        return Candidate(variant, pretrainings, None)
-    inputs = {"task": examples} | {
-        str(Title(name, number=each.number)): each.stages[name]
-        for each in pretrainings
-        for name in _FINETUNE_INPUTS
-    }
-    config = SweepStageConfig(finetune=variant.finetune[task], sweep=variant.recipe.sweep)
-    title = Title("sweep", task=task, variant=variant.name)
-    return Candidate(variant, pretrainings, graph.add(SWEEP.stage(config, inputs), title))
-
-
-def evaluate_candidates(
+def tune_variants(
     graph: Graph,
-    evaluate: EvaluateConfig,
+    recipe: Recipe,
+    variants: Sequence[Variant],
     task: str,
-    candidates: Sequence[Candidate],
-    budgets: Mapping[int | None, Stage],
-) -> list[Stage]:
+    pretrainings: Mapping[str, Sequence[Pretraining]],
+    examples: Stage,
+) -> list[Candidate]:
+    """Continue the pretrainings of the variants of a task, then sweep the settings of each variant
+    that has a sweep."""
+    by_name = {each.name: each for each in variants if task in each.finetune}
+    continued = {
+        name: continue_pretraining(graph, by_name[name], pretrainings[name], task, examples)
+        for name in recipe.tasks[task].variants or by_name
+    }
+    candidates = []
+    for name, steps in continued.items():
+        variant, sweep = by_name[name], None
+        if variant.recipe.sweep is not None:
+            inputs = {"task": examples} | {
+                str(Title(of, number=each.number)): each.stages[of]
+                for each in steps
+                for of in _FINETUNE_INPUTS
+            }
+            config = SweepStageConfig(finetune=variant.finetune[task], sweep=variant.recipe.sweep)
+            title = Title("sweep", task=task, variant=name)
+            sweep = graph.add(SWEEP.stage(config, inputs), title)
+        candidates.append(Candidate(variant, steps, sweep))
+    return candidates
+
+
+def compare_candidates(
+    graph: Graph, recipe: Recipe, task: str, candidates: list[Candidate], budgets: Budgets
+) -> Comparison:
     """Compare candidates on a task, at each label budget."""
+    assert recipe.evaluate
     inputs: dict[str, Stage] = {}
     for each in candidates:
         for pretraining in each.pretrainings:
@@ -243,10 +242,37 @@ def evaluate_candidates(
     settings = {each.variant.name: each.variant.finetune[task] for each in candidates}
     stages = []
     for budget, examples in budgets.items():
-        config = CompareConfig(task=task, budget=budget, variants=settings, evaluate=evaluate)
+        config = CompareConfig(
+            task=task, budget=budget, variants=settings, evaluate=recipe.evaluate
+        )
         stage = EVALUATE.stage(config, {"task": examples, **inputs})
         stages.append(graph.add(stage, Title("evaluate", task=task, budget=budget)))
-    return stages
+    return Comparison(task, budgets, candidates, stages)
+
+
+def register_candidate(
+    graph: Graph, recipe: Recipe, comparison: Comparison, measured: Mapping[str, Stage]
+) -> None:
+    """Register the candidate that `evaluate.keep` names, else the first."""
+    assert recipe.registry
+    assert recipe.evaluate
+    keep = recipe.evaluate.keep or comparison.candidates[0].variant.name
+    (candidate,) = (each for each in comparison.candidates if each.variant.name == keep)
+    inputs = {**candidate.pretrainings[0].stages, "evaluate": comparison.evaluated[0]}
+    inputs["task"] = comparison.budgets[None]  # a continued step may have read another one
+    if keep in measured:
+        inputs["measure"] = measured[keep]
+    stage = register_stage(recipe.registry, comparison.task, inputs)
+    graph.add(stage, Title("register", task=comparison.task))
+
+
+def tabulate(graph: Graph, recipe: Recipe, evaluated: Sequence[Stage]) -> None:
+    """Add the table of all comparisons beside published numbers."""
+    assert recipe.evaluate
+    columns = {task: entry.published for task, entry in recipe.tasks.items()}
+    config = TableConfig(published=recipe.evaluate.published, columns=columns)
+    inputs = {stage.display_name: stage for stage in evaluated}
+    graph.add(TABLE.stage(config, inputs), Title("table"))
 
 
 def _limit_examples(config: TaskConfig, budget: int, task: str) -> TaskConfig:
