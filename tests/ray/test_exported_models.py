@@ -16,7 +16,7 @@ import transformers
 from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.bert import BertForPretraining
 from rungwise.pipeline.loading import find_pretrain
-from rungwise.pretraining.pretrained import load_module, tokenizer_of
+from rungwise.pretraining.pretrained import find_tokenizer, load_module
 from rungwise.tokenizer import cached_encoder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
@@ -76,7 +76,7 @@ def test_a_trained_model_reads_text_the_same_in_transformers(
 
     pretrain = find_pretrain(str(path))
     model: Any = load_module(pretrain)
-    tokens = tokenizer_of(pretrain)
+    tokens = find_tokenizer(pretrain)
     ids = cached_encoder(tokens.folder).encode(pa.array([TEXT.partition("[")[0]])).ids.tolist()
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     assert tokenizer.encode(TEXT.partition("[")[0], add_special_tokens=False) == ids

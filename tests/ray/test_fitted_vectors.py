@@ -21,7 +21,7 @@ from rungwise.finetune.config import FinetuneConfig
 from rungwise.pipeline.loading import find_pretrain
 from rungwise.pretraining import rounds
 from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.pretrained import word_vectors
+from rungwise.pretraining.pretrained import load_word_vectors
 from rungwise.pretraining.rounds import DOCUMENTS
 from rungwise.pretraining.stage import pretrain_model
 from rungwise.pretraining.summary import PretrainSummary
@@ -82,7 +82,7 @@ def test_from_text_to_vectors_and_a_page(
 ) -> None:
     recipe = str(folder / f"{name}.yaml")
     pretrain = find_pretrain(recipe)
-    summary, model = PretrainSummary.of(pretrain), word_vectors(pretrain)
+    summary, model = PretrainSummary.of(pretrain), load_word_vectors(pretrain)
     assert (summary.fitting, summary.epochs) == (RUNGS[name]["pretrain"]["kind"], 3.0)
     assert summary.final["loss"] > 0
 
@@ -163,7 +163,7 @@ def test_documents_without_words_have_a_file_of_vectors_and_new_texts_get_theirs
     page = Page(next((folder / "root" / "report").glob("dbow-*/report.html")).read_text())
     assert page.ids == {"result", "use", "time", "origin"}
     with pytest.raises(ConfigError, match="does not offer WordVectors"):
-        word_vectors(pretrain)
+        load_word_vectors(pretrain)
     tokens = TokensSummary.of(find_input(pretrain, "tokens"))
     vectors = safetensors.numpy.load(pretrain.folder.read_bytes(DOCUMENTS))["documents"]
     assert vectors.shape == (tokens.documents.train, 20)
@@ -222,5 +222,5 @@ def test_vectors_are_fine_tuned_and_frozen_like_any_rung(name: str, folder: Path
         table = model.encoder.word_table()
         assert np.array_equal(
             table[: summary.vocab_size].detach().numpy(),
-            word_vectors(pretrain).vectors(range(summary.vocab_size)),
+            load_word_vectors(pretrain).vectors(range(summary.vocab_size)),
         )

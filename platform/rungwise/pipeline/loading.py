@@ -22,7 +22,7 @@ from rungwise.finetune import DESCRIPTION
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import chained_stages
 from rungwise.pipeline.workflow import load_recipe, root_folder
-from rungwise.pretraining.pretrained import load_model, tokenizer_of
+from rungwise.pretraining.pretrained import find_tokenizer, load_model
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import load_predictor
 
@@ -179,7 +179,7 @@ def _built(recipe: Recipe, how: str) -> Artifact:
 
 
 def _pretrained(artifact: Artifact) -> Pretrained:
-    tokenizer = tokenizer_of(artifact)
+    tokenizer = find_tokenizer(artifact)
     return Pretrained(load_model(artifact), tokenizers.load_tokenizer(tokenizer.folder))
 
 

@@ -102,7 +102,7 @@ def check_initial(config: GradientFit, initial: Artifact, instances: Artifact) -
             f"pretrain.objective is {config.objective.name}, but {name} were trained on "
             f"{trained_on.name}; set pretrain.objective={' or '.join(fitting)}"
         )
-    source = initial if is_imported(initial) else _find_tokens(initial)
+    source = initial if is_imported(initial) else find_tokens(initial)
     before, now = (
         each.record["inputs"]["tokenizer"]["fingerprint"]
         for each in (source, find_input(instances, "tokens"))
@@ -115,8 +115,11 @@ def check_initial(config: GradientFit, initial: Artifact, instances: Artifact) -
         )
 
 
-def _find_tokens(pretrain: Artifact) -> Artifact:
-    return find_input(find_input(pretrain, "instances"), "tokens")
+def find_tokens(pretrain: Artifact) -> Artifact:
+    """The tokens that a finished run read. Raises DataError if its inputs are not below the same
+    root."""
+    direct = "tokens" in pretrain.record["inputs"]  # a fit by counting reads no instances
+    return find_input(pretrain if direct else find_input(pretrain, "instances"), "tokens")
 
 
 def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:

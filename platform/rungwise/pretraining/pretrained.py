@@ -17,7 +17,7 @@ from rungwise.models.family import LayeredFamily
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.pretraining.config import PretrainStageConfig
-from rungwise.pretraining.initial import trained_config
+from rungwise.pretraining.initial import find_tokens, trained_config
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.summary import TokensSummary
@@ -54,17 +54,9 @@ class _ArrayFamily(Protocol):
         ...
 
 
-def tokenizer_of(pretrain: Artifact) -> Artifact:
-    """The tokenizer of a finished run. Raises DataError as `tokens_of` does."""
-    return find_input(tokens_of(pretrain), "tokenizer")
-
-
-def tokens_of(pretrain: Artifact) -> Artifact:
-    """The tokens that a finished run read. Raises DataError if its inputs are not below the same
-    root."""
-    direct = "tokens" in pretrain.record["inputs"]  # a fit by counting reads no instances
-    read = pretrain if direct else find_input(pretrain, "instances")
-    return find_input(read, "tokens")
+def find_tokenizer(pretrain: Artifact) -> Artifact:
+    """The tokenizer of a finished run. Raises DataError as `find_tokens` does."""
+    return find_input(find_tokens(pretrain), "tokenizer")
 
 
 def load_module(pretrain: Artifact) -> nn.Module:
@@ -100,7 +92,7 @@ def _longest(pretrain: Artifact, max_length: int | None) -> int | None:
     return min(max_length, trained)
 
 
-def word_vectors(pretrain: Artifact) -> WordVectors:
+def load_word_vectors(pretrain: Artifact) -> WordVectors:
     """The trained model as a source of one vector per token, independent of context. Raises
     ConfigError if its family has none."""
     model = load_model(pretrain)

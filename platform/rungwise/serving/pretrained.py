@@ -29,7 +29,7 @@ from rungwise.finetune import DESCRIPTION
 from rungwise.models.trained.capabilities import LanguageModel, SentenceVectors, WordVectors
 from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.pretraining.initial import trained_config
-from rungwise.pretraining.pretrained import load_encoder, load_model, tokenizer_of
+from rungwise.pretraining.pretrained import find_tokenizer, load_encoder, load_model
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
 from rungwise.tokenizer import load_tokenizer, special_ids
@@ -112,7 +112,7 @@ def load_predictor(folder: Folder) -> Model:
     artifact = artifacts.load(folder)
     if artifact is not None:
         if artifact.stage == _PRETRAIN:
-            return PretrainedPredictor(artifact, load_tokenizer(tokenizer_of(artifact).folder))
+            return PretrainedPredictor(artifact, load_tokenizer(find_tokenizer(artifact).folder))
         folder = artifact.folder  # checks every file against the record
     description = json.loads(folder.read_bytes(DESCRIPTION)) if folder.exists(DESCRIPTION) else {}
     if record := description.get(_PRETRAIN):

@@ -25,7 +25,8 @@ from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.items import Items, contrast
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.finetune import DESCRIPTION
-from rungwise.pretraining.pretrained import tokenizer_of, tokens_of
+from rungwise.pretraining.initial import find_tokens
+from rungwise.pretraining.pretrained import find_tokenizer
 from rungwise.serving.predictor import FILES, Predictor
 from rungwise.serving.pretrained import load_predictor
 from rungwise.tasks.interface import task_kind
@@ -49,7 +50,7 @@ def find_changed_copies(model: Artifact, served: Folder) -> list[str]:
     """Where the registry's copy in `served` differs from `model`, one line each."""
     names = dict.fromkeys(FILES, model)
     if model.stage == "pretrain":
-        names = {MODEL: model, TOKENIZER: tokenizer_of(model)}
+        names = {MODEL: model, TOKENIZER: find_tokenizer(model)}
     changes = [
         f"the registry's {served.path(name)} is not that of {artifact.folder.uri}"
         for name, artifact in names.items()
@@ -109,7 +110,7 @@ def compare_models(first: Artifact, second: Artifact) -> Estimate | None:
         sums = [predictions.kept_sums(each, task) for each in both]
         gain = paired_bootstrap(*sums, value=task_kind(info).value, seed=0)
         return Estimate(gain.difference, gain.low, gain.high, sums[0].shape[1])
-    _check_common("corpus", [find_input(tokens_of(each), "corpus") for each in both])
+    _check_common("corpus", [find_input(find_tokens(each), "corpus") for each in both])
     bits = [_measure_bits(each) for each in both]
     if any(each is None for each in bits):
         return None
@@ -132,7 +133,7 @@ def _check_common(what: str, inputs: list[Artifact]) -> list[Artifact]:
 
 def _measure_bits(pretrain: Artifact) -> Items | None:
     """Its bits per byte of held-out documents; None if it gives texts no probability."""
-    tokens = tokens_of(pretrain)
+    tokens = find_tokens(pretrain)
     tokenizer, corpus = (find_input(tokens, name) for name in ("tokenizer", "corpus"))
     rung = Rung(pretrain, tokens, tokenizer, corpus, SilentReporter())
     suite = PerplexitySuite(documents=_ITEMS)

@@ -43,10 +43,10 @@ def matmul_rate(
     one = torch.randn(side, side, generator=generator, device=device, dtype=dtype)
     rates = []
     for _ in range(_ROUNDS + 1):
-        _wait_for(device)
+        _synchronize(device)
         began = clock()
         torch.mm(one, one)
-        _wait_for(device)
+        _synchronize(device)
         rates.append(2 * side**3 / (clock() - began))
     return statistics.median(rates[1:])
 
@@ -166,6 +166,6 @@ def totals(progress: Progress, costs: Costs) -> dict[str, float]:
     return total
 
 
-def _wait_for(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -95,9 +95,9 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     from rungwise.models.families.kneser_ney import NgramLanguageModel
     from rungwise.models.families.ngram import NgramConfig
     from rungwise.pretraining.initial import trained_config
-    from rungwise.pretraining.pretrained import load_model, load_module, tokenizer_of
+    from rungwise.pretraining.pretrained import find_tokenizer, load_model, load_module
 
-    tokenizer = tokenizer_of(pretrain)
+    tokenizer = find_tokenizer(pretrain)
     config, objective = trained_config(pretrain).model, trained_config(pretrain).objective
     if vectors or not (objective.predicts_text or objective.sentences):
         return _write_vectors(pretrain, tokenizer, to)
@@ -127,7 +127,7 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
     model has no ONNX form.
     """
     from rungwise import tokenizer as tokenizers
-    from rungwise.pretraining.pretrained import load_encoder, tokenizer_of, trained_config
+    from rungwise.pretraining.pretrained import find_tokenizer, load_encoder, trained_config
     from rungwise.serving import onnx
     from rungwise.serving.predictor import Predictor
     from rungwise.tasks.kinds.items import Frame
@@ -139,7 +139,7 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
         if module is None:
             kind = trained_config(model).model.kind
             raise ConfigError(f"a {kind} has no token states to export as ONNX")
-        tokenizer, frame = tokenizers.load_tokenizer(tokenizer_of(model).folder), None
+        tokenizer, frame = tokenizers.load_tokenizer(find_tokenizer(model).folder), None
         if trained_config(model).objective.masks:
             cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
             frame = Frame(cls, sep, sep, module.max_length or 0)
@@ -152,12 +152,12 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
 
 def _write_vectors(pretrain: Artifact, tokenizer: Artifact, to: Folder) -> Export:
     from rungwise import tokenizer as tokenizers
-    from rungwise.pretraining.pretrained import word_vectors
+    from rungwise.pretraining.pretrained import load_word_vectors
     from rungwise.serving import word_vectors as formats
 
     loaded = tokenizers.load_tokenizer(tokenizer.folder)
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
-        formats.export_vectors(word_vectors(pretrain), loaded, Path(scratch))
+        formats.export_vectors(load_word_vectors(pretrain), loaded, Path(scratch))
         files = _put(scratch, to)
     loader = "gensim's KeyedVectors.load_word2vec_format, binary=True for vectors.bin"
     return Export(files, loader)

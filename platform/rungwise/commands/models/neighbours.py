@@ -30,11 +30,11 @@ def neighbours(options: argparse.Namespace) -> None:
     from rungwise import tokenizer as tokenizers
     from rungwise.evaluation.page.neighbours import Neighbourhood
     from rungwise.pipeline.loading import find_pretrain
-    from rungwise.pretraining.pretrained import tokenizer_of, word_vectors
+    from rungwise.pretraining.pretrained import find_tokenizer, load_word_vectors
 
     pretrain = find_pretrain(options.pretrain, options.overrides)
-    tokenizer = tokenizers.load_tokenizer(tokenizer_of(pretrain).folder)
-    neighbours = Neighbourhood(word_vectors(pretrain), tokenizer).nearest(
+    tokenizer = tokenizers.load_tokenizer(find_tokenizer(pretrain).folder)
+    neighbours = Neighbourhood(load_word_vectors(pretrain), tokenizer).nearest(
         options.word, options.count
     )
     width = max(len(each.word) for each in neighbours.nearest)
