@@ -49,13 +49,13 @@ def find_user_error(error: BaseException) -> UserError | None:
     """Find the UserError inside `error`; None if there is none. Ray wraps what a task raises
     (RayTaskError, UserCodeException, ControllerError) and stores the original in a different
     attribute each time, so this follows all of them."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     pending: list[BaseException] = [error]
     while pending:
         current = pending.pop()
-        if id(current) in seen:
+        if id(current) in visited:
             continue
-        seen.add(id(current))
+        visited.add(id(current))
         if isinstance(current, UserError):
             # Ray makes RayTaskError(DataError), a subclass of both, whose text is a traceback; the
             # original is its `cause`.

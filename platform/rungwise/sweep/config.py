@@ -135,11 +135,12 @@ class SweepConfig(Config):
                     f"space.{grids[0]}: search optuna draws every key; use kind choice"
                 )
             return
-        drawn = [allowed for allowed in self.space.values() if not isinstance(allowed, Grid)]
-        different = _product(drawn)
-        if different is not None and self.trials > different:
+        combinations = _product(
+            [allowed for allowed in self.space.values() if not isinstance(allowed, Grid)]
+        )
+        if combinations is not None and self.trials > combinations:
             raise ValueError(
-                f"trials: the keys that are drawn have {different} combinations, found "
+                f"trials: the keys that are drawn have {combinations} combinations, found "
                 f"{self.trials}; ask for fewer, or use search: {{kind: grid}}"
             )
 

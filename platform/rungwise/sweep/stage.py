@@ -75,7 +75,7 @@ def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
     # by number, which is the order of the records, so that the winner is deterministic.
     whole = [trial for trial in scored if not trial.stopped_early] or scored
     best = min(whole, key=_rank)
-    asked = sum(trial.epochs_asked for trial in trials)
+    epochs_asked = sum(trial.epochs_asked for trial in trials)
     stopped = sum(trial.stopped_early for trial in trials)
     failed = sum(trial.state == "failed" for trial in trials)
     best_values = ", ".join(
@@ -89,8 +89,8 @@ def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
         stopped_early=stopped,
         failed=failed,
         epochs_run=sum(trial.epochs_run for trial in trials),
-        epochs_asked=asked,
-        grid_epochs=grid_epochs(job.config, asked),
+        epochs_asked=epochs_asked,
+        grid_epochs=grid_epochs(job.config, epochs_asked),
         seconds=round(sum(trial.seconds for trial in trials), 3),
         headline=f"{counted(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
         f"best validation {job.metric} {format_metric(best.score, job.metric)} ({best_values})",

@@ -107,8 +107,8 @@ def _keys_of_other_kinds(block: Any, types_here: list[Any], kind: Any) -> list[s
     """The keys of a block that only other kinds have. Validation reports keys that no kind has."""
     models = [each for each in types_here if is_block(each)]
     own = {name for each in models if kind in block_kinds(each) for name in each.model_fields}
-    known = {name for each in models for name in each.model_fields}
-    return [name for name in block if name in known - own] if own else []
+    others = {name for each in models for name in each.model_fields} - own
+    return [name for name in block if name in others] if own else []
 
 
 def _node_key(node: Any, parts: Sequence[str], depth: int) -> Any:

@@ -52,13 +52,13 @@ class _Ranges(io.RawIOBase):
 
     def _fetch(self, most: int) -> bytes:
         start = self._opened.tell()
-        wanted = max(0, min(most, self._opened.size - start))
+        size = max(0, min(most, self._opened.size - start))
 
         def read() -> bytes:
             self._opened.seek(start)
-            return self._opened.read(wanted)
+            return self._opened.read(size)
 
-        return _whole(read, wanted, self._uri)
+        return _whole(read, size, self._uri)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return self._opened.seek(offset, whence)
@@ -109,15 +109,15 @@ def download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
         raise DataError(f"{path} was replaced while it was read; run again")
 
 
-def _whole(read: Callable[[], bytes], wanted: int, uri: str) -> bytes:
-    """Read `wanted` bytes, retrying if fewer arrive. Raises DataError if they never do."""
+def _whole(read: Callable[[], bytes], size: int, uri: str) -> bytes:
+    """Read `size` bytes, retrying if fewer arrive. Raises DataError if they never do."""
     data = b""
     for _ in range(_SHORT_ANSWERS):
         data = read()
-        if len(data) == wanted:
+        if len(data) == size:
             return data
     raise DataError(
-        f"{uri}: asked {_SHORT_ANSWERS} times for {wanted:,} bytes, the store sent {len(data):,}; "
+        f"{uri}: asked {_SHORT_ANSWERS} times for {size:,} bytes, the store sent {len(data):,}; "
         "check the store and whatever stands before it"
     )
 
