@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -63,12 +63,13 @@ def step(
 
 
 def slow_loss(
-    inputs: Any, outputs: Any, window: list[int], targets: Any, labels: Any, mean: bool
+    tables: Sequence[Any], window: list[int], targets: Any, labels: Any, mean: bool
 ) -> float:
     """Minus the logs of equations 1 and 4 of Mikolov et al. 2013b, in double precision."""
-    read = [np.mean([inputs[word] for word in window], axis=0)] if mean else inputs[window]
+    inputs, outputs = tables
+    vectors = [np.mean([inputs[word] for word in window], axis=0)] if mean else inputs[window]
     total = 0.0
-    for x in read:
+    for x in vectors:
         for target, label in zip(targets, labels, strict=True):
             sign = 1.0 if label else -1.0
             total -= math.log(1 / (1 + math.exp(-sign * float(x @ outputs[target]))))
@@ -123,7 +124,7 @@ def test_a_step_is_the_gradient_by_finite_differences(
     windows = [[1, 4, 4, 6]] if mean else [[1], [4]]
     for window in windows:
         before = [inputs.astype(np.float64), outputs.astype(np.float64)]
-        expected = slow_loss(*before, window, targets, labels, mean)
+        expected = slow_loss(before, window, targets, labels, mean)
         measured = step(inputs, outputs, window, targets, labels, mean, 0.0)
         assert measured == pytest.approx(expected, rel=1e-5)
         step(inputs, outputs, window, targets, labels, mean, 1.0)
@@ -132,9 +133,9 @@ def test_a_step_is_the_gradient_by_finite_differences(
             for place in np.ndindex(*gradient.shape):
                 moved = [each.copy() for each in before]
                 moved[table][place] += 1e-4
-                more = slow_loss(*moved, window, targets, labels, mean)
+                more = slow_loss(moved, window, targets, labels, mean)
                 moved[table][place] -= 2e-4
-                gradient[place] = (more - slow_loss(*moved, window, targets, labels, mean)) / 2e-4
+                gradient[place] = (more - slow_loss(moved, window, targets, labels, mean)) / 2e-4
             np.testing.assert_allclose(before[table] - after, gradient, atol=2e-5)
 
 

@@ -59,7 +59,7 @@ def pretrain_asynchronously(
     plan = ray.put(family.plan(counts_V))
     replicas, per_epoch = settings.replicas, settings.rounds_per_epoch
     number_of_rounds = settings.epochs * per_epoch
-    read = ray.remote(_read_share)
+    task = ray.remote(_read_share)
 
     def rate(number: int) -> float:
         slope = settings.minimum_rate - settings.learning_rate
@@ -80,14 +80,14 @@ def pretrain_asynchronously(
             for replica in range(replicas)
         ]
         tasks = [
-            read.options(num_cpus=settings.threads).remote(share, family, artifact, plan, shared)
+            task.options(num_cpus=settings.threads).remote(share, family, artifact, plan, shared)
             for share in shares
         ]
         return family.average(weights, [weights for weights, _ in ray.get(tasks)])
 
     def measure(weights: Weights) -> Losses:
         share = _Share("validation", 0, 1, (0.0, 0.0), settings.seed, 1)
-        return ray.get(read.remote(share, family, artifact, plan, weights))[1]
+        return ray.get(task.remote(share, family, artifact, plan, weights))[1]
 
     rounds = Rounds(counts_V, number_of_rounds, learn, measure, began)
     return fit(config, artifact, output, context, rounds)

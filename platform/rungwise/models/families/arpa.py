@@ -48,14 +48,14 @@ class Arpa:
         unknown = ids.get(UNKNOWN)
         texts = []
         for sentence in sentences:
-            text = [ids.get(word, unknown) for word in (*sentence, END)]
-            known = [index for index in text if index is not None]
-            if len(known) < len(text):
+            indices = [ids.get(word, unknown) for word in (*sentence, END)]
+            text = [index for index in indices if index is not None]
+            if len(text) < len(indices):
                 raise DataError(
                     f"expected words of the ARPA file, which has no {UNKNOWN}, found "
-                    f"{[*sentence, END][text.index(None)]!r}; estimate it with {UNKNOWN}"
+                    f"{[*sentence, END][indices.index(None)]!r}; estimate it with {UNKNOWN}"
                 )
-            texts.append(known)
+            texts.append(text)
         return texts
 
 
@@ -163,11 +163,11 @@ def _is_number(text: str) -> bool:
 
 
 def _keys(
-    ngrams: NDArray[np.int64], known: Sequence[NDArray[np.int64]], vocab_size: int
+    ngrams: NDArray[np.int64], shorter: Sequence[NDArray[np.int64]], vocab_size: int
 ) -> NDArray[np.int64]:
     """Return the keys of `ngrams` (N, n), given those of orders 2 to n - 1; see kneser_ney.py."""
     context = ngrams[:, 0]
-    for column, keys in zip(ngrams.T[1:-1], known, strict=True):
+    for column, keys in zip(ngrams.T[1:-1], shorter, strict=True):
         key = context * vocab_size + column
         context = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
         if (keys[context] != key).any():

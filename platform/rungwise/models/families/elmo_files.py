@@ -98,41 +98,41 @@ class _Weights:
         self._path, self._file = path, file
 
     def copy_weights(self, elmo: Elmo) -> None:
-        ours = elmo.state_dict()  # views of the weights
+        state = elmo.state_dict()  # views of the weights
         tokens, D = elmo.token_embedding, elmo.width // 2
-        self._copy(ours["token_embedding.embedding.weight"], "char_embed", lambda tensor: tensor)
+        self._copy(state["token_embedding.embedding.weight"], "char_embed", lambda tensor: tensor)
         for number in range(len(tokens.convolutions)):
             convolution = f"token_embedding.convolutions.{number}"
-            self._copy(ours[f"{convolution}.weight"], f"CNN/W_cnn_{number}", _as_convolution)
-            self._copy(ours[f"{convolution}.bias"], f"CNN/b_cnn_{number}")
+            self._copy(state[f"{convolution}.weight"], f"CNN/W_cnn_{number}", _turn_convolution)
+            self._copy(state[f"{convolution}.bias"], f"CNN/b_cnn_{number}")
         for number in range(len(tokens.highways)):
             for index, kind in enumerate(("transform", "carry")):
-                for name, theirs in (("weight", "W"), ("bias", "b")):
-                    half = ours[f"token_embedding.highways.{number}.{name}"].chunk(2)[index]
-                    self._copy(half, f"CNN_high_{number}/{theirs}_{kind}")
-        self._copy(ours["token_embedding.projection.weight"], "CNN_proj/W_proj")
-        self._copy(ours["token_embedding.projection.bias"], "CNN_proj/b_proj")
+                for name, letter in (("weight", "W"), ("bias", "b")):
+                    half = state[f"token_embedding.highways.{number}.{name}"].chunk(2)[index]
+                    self._copy(half, f"CNN_high_{number}/{letter}_{kind}")
+        self._copy(state["token_embedding.projection.weight"], "CNN_proj/W_proj")
+        self._copy(state["token_embedding.projection.bias"], "CNN_proj/b_proj")
         for direction, name in enumerate(("left_to_right", "right_to_left")):
             for number in range(len(elmo.left_to_right)):
                 layer = f"{name}.{number}"
                 cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{number}/LSTMCell"
-                parts = ours[f"{layer}.input_weight"], ours[f"{layer}.state_weight"]
+                parts = state[f"{layer}.input_weight"], state[f"{layer}.state_weight"]
                 both_GS = torch.cat(parts, dim=1)
-                self._copy(both_GS, f"{cell}/W_0", lambda tensor: _reordered(tensor.T))
-                for part, theirs in zip(parts, both_GS.split(D, dim=1), strict=True):
-                    part.copy_(theirs)
-                bias_G = ours[f"{layer}.bias"]
-                self._copy(bias_G, f"{cell}/B", _reordered)
+                self._copy(both_GS, f"{cell}/W_0", lambda tensor: _reorder_gates(tensor.T))
+                for part, weight in zip(parts, both_GS.split(D, dim=1), strict=True):
+                    part.copy_(weight)
+                bias_G = state[f"{layer}.bias"]
+                self._copy(bias_G, f"{cell}/B", _reorder_gates)
                 bias_G.chunk(4)[_FORGET].add_(1.0)
-                self._copy(ours[f"{layer}.projection"], f"{cell}/W_P_0")
+                self._copy(state[f"{layer}.projection"], f"{cell}/W_P_0")
 
     def _copy(
-        self, target: Tensor, name: str, turned: Callable[[Tensor], Tensor] = torch.t
+        self, target: Tensor, name: str, change: Callable[[Tensor], Tensor] = torch.t
     ) -> None:
-        """Copy tensor `name` after applying `turned`; transposing leaves a bias as it is."""
+        """Copy tensor `name` after applying `change`; transposing leaves a bias as it is."""
         if name not in self._file:
             raise DataError(f"{self._path}: {name} is missing; is it the weights of these options?")
-        source = turned(torch.from_numpy(np.asarray(self._file[name], dtype=np.float32)))
+        source = change(torch.from_numpy(np.asarray(self._file[name], dtype=np.float32)))
         if target.shape != source.shape:
             raise DataError(
                 f"{self._path}: {name} has, turned our way, the shape {list(source.shape)}, but by "
@@ -141,10 +141,10 @@ class _Weights:
         target.copy_(source)
 
 
-def _as_convolution(theirs: Tensor) -> Tensor:
-    return theirs[0].permute(2, 1, 0)  # (1, width, K, F) -> (F, K, width)
+def _turn_convolution(weight: Tensor) -> Tensor:
+    return weight[0].permute(2, 1, 0)  # (1, width, K, F) -> (F, K, width)
 
 
-def _reordered(gates: Tensor) -> Tensor:
-    theirs = gates.chunk(4)
-    return torch.cat([theirs[number] for number in _GATES])
+def _reorder_gates(gates: Tensor) -> Tensor:
+    parts = gates.chunk(4)
+    return torch.cat([parts[number] for number in _GATES])

@@ -208,8 +208,8 @@ def estimate_model(
     for level in longer:
         # Index of the first n - 1 tokens; the trie holds all of them.
         context = level.ngrams[:, 0].astype(np.int64)
-        for column, known in zip(level.ngrams.T[1:-1], keys, strict=True):
-            context = np.searchsorted(known, context * vocab_size + column)
+        for column, shorter in zip(level.ngrams.T[1:-1], keys, strict=True):
+            context = np.searchsorted(shorter, context * vocab_size + column)
         discounts.append(_discounts(level.counts, len(discounts) + 1, fallback))
         removed = discounts[-1][np.minimum(level.counts, 3)]
         totals = np.bincount(context, level.counts, len(probability))
@@ -287,10 +287,10 @@ class NgramLanguageModel:
             position, key = position[ascending], key[ascending]
             context = index[position - 1]
             place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-            known = keys[place] == key
-            scores[position] = np.where(known, values[place], scores[position] + backoffs[context])
+            exists = keys[place] == key
+            scores[position] = np.where(exists, values[place], scores[position] + backoffs[context])
             index = np.full(len(tokens), -1)
-            index[position[known]] = place[known]
+            index[position[exists]] = place[exists]
         return np.split(scores[inside], np.cumsum(lengths)[:-1]) if len(texts) else []
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:

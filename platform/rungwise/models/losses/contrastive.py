@@ -72,7 +72,7 @@ def unmasked(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
     return ids_BT, torch.full((B,), T, device=ids_BT.device) if lengths_B is None else lengths_B
 
 
-def _outputs_of(views: Any) -> Any:
+def _make_outputs(views: Any) -> Any:
     def outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> Tensor:
         """Return unit vectors (2, B, D)."""
         vectors = functional.normalize(at_least_float32(model(*views(batch))), dim=-1)
@@ -106,7 +106,7 @@ SIMCSE = dataclasses.replace(
     tokens=Part("contrastive", "contrastive", "Other views found among all texts", "text"),
     reads=("masked_blocks",),
     counts=_counts,
-    outputs=_outputs_of(_same_row_twice),
+    outputs=_make_outputs(_same_row_twice),
     losses=_losses,
     predicts_text=False,
     compares=True,
@@ -118,7 +118,7 @@ SENTENCE_PAIRS = dataclasses.replace(
     SIMCSE,
     name="sentence_pairs",
     reads=("sentence_order",),
-    outputs=_outputs_of(_both_halves),
+    outputs=_make_outputs(_both_halves),
     default_dropout=0.0,
     passes=1,
 )

@@ -99,8 +99,9 @@ class LayeredEncoder(OnBody):
         tokens. Raises DataError naming the first tensor that does not fit, before copying anything.
         """
         levels = self.depth()
-        kept = levels if loaded_layers is None else levels[: loaded_layers + 1]
-        self._copy(pretrained, [parameter for level in kept for parameter in level])
+        if loaded_layers is not None:
+            levels = levels[: loaded_layers + 1]
+        self._copy(pretrained, [parameter for level in levels for parameter in level])
 
     def load_spelling(self, pretrained: Mapping[str, Tensor]) -> None:
         """Copy only the spelling of tokens, for a random start; `load` includes it. A no-op for
@@ -108,13 +109,13 @@ class LayeredEncoder(OnBody):
         self._copy(pretrained, [])
 
     @torch.no_grad()
-    def _copy(self, pretrained: Mapping[str, Tensor], chosen: Sequence[nn.Parameter]) -> None:
+    def _copy(self, pretrained: Mapping[str, Tensor], parameters: Sequence[nn.Parameter]) -> None:
         tensors = self.state_dict(keep_vars=True)
         names = {id(tensor): name for name, tensor in tensors.items()}
-        given = [tensor for tensor in tensors.values() if not isinstance(tensor, nn.Parameter)]
+        buffers = [tensor for tensor in tensors.values() if not isinstance(tensor, nn.Parameter)]
         table = self.word_table()
         copies: list[tuple[Tensor, Tensor]] = []
-        for tensor in (*given, *chosen):
+        for tensor in (*buffers, *parameters):
             name = names[id(tensor)]
             added = self.new_tokens if tensor is table else 0
             target = tensor[: len(tensor) - added]

@@ -99,21 +99,21 @@ class _BlockModel(_Trained, ABC):
         """Return the natural log-probability of each token; see `LanguageModel`."""
         scores = [np.zeros(len(text)) for text in texts]
         streams = [[self.end, *text] for text in texts]
-        waiting = sorted(
+        queue = sorted(
             self._windows([len(text) for text in texts]),
             key=lambda window: window.stop - window.start,
         )
-        while waiting:
-            longest = waiting[-1].stop - waiting[-1].start
+        while queue:
+            longest = queue[-1].stop - queue[-1].start
             count = max(1, _MOST_LOGITS // (longest * self.vocab_size))
-            chosen = waiting[-count:]
-            del waiting[-count:]
-            pieces = [streams[w.text][w.start : w.stop + 1] for w in chosen]
+            group = queue[-count:]
+            del queue[-count:]
+            pieces = [streams[w.text][w.start : w.stop + 1] for w in group]
             batch = self._batch(pieces).to(self._device)
-            log_BT = _log_of_targets(self.target_logits(batch), batch.targets)
-            for window, row_T in zip(chosen, log_BT, strict=True):
-                kept = slice(window.first - window.start, window.stop - window.start)
-                scores[window.text][window.first : window.stop] = row_T[kept]
+            log_BT = _target_log_probabilities(self.target_logits(batch), batch.targets)
+            for window, row_T in zip(group, log_BT, strict=True):
+                span = slice(window.first - window.start, window.stop - window.start)
+                scores[window.text][window.first : window.stop] = row_T[span]
         return scores
 
     def _windows(self, lengths: Sequence[int]) -> Iterator[Window]:
@@ -162,20 +162,20 @@ class CarryingModel(CausalModel):
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         """Return the natural log-probability of each token, given all before it; no windows."""
         scores = [np.zeros(len(text)) for text in texts]
-        waiting = sorted(range(len(texts)), key=lambda text: len(texts[text]))
+        queue = sorted(range(len(texts)), key=lambda text: len(texts[text]))
         most = max(1, _MOST_LOGITS // self.vocab_size)  # tokens
-        while waiting and texts[waiting[-1]]:
-            longest = len(texts[waiting[-1]])
+        while queue and texts[queue[-1]]:
+            longest = len(texts[queue[-1]])
             count = max(1, most // longest)
-            chosen, waiting = waiting[-count:], waiting[:-count]
-            streams = [[self.end, *texts[text]] for text in chosen]
+            group, queue = queue[-count:], queue[:-count]
+            streams = [[self.end, *texts[text]] for text in group]
             state = None
             for start in range(0, longest, most):
                 pieces = [stream[start : start + most + 1] for stream in streams]
                 batch = _blocks(pieces).to(self._device)
                 states_BTD, state = self.module.read_block(batch.ids, state)
-                log_BT = _log_of_targets(self.module.to_logits(states_BTD), batch.targets)
-                for text, row_T in zip(chosen, log_BT, strict=True):
+                log_BT = _target_log_probabilities(self.module.to_logits(states_BTD), batch.targets)
+                for text, row_T in zip(group, log_BT, strict=True):
                     part = scores[text][start : start + most]
                     part[:] = row_T[: len(part)]
         return scores
@@ -250,14 +250,14 @@ class MaskedModel(_Trained):
         inside = None if self.max_length is None else self.max_length - 2  # [CLS] and [SEP]
         rows: dict[int, list[tuple[Window, int]]] = {}  # by length, so no padding is needed
         for window in windows([len(text) for text in texts], inside):
-            of_length = rows.setdefault(window.stop - window.start, [])
-            of_length += [(window, place) for place in range(window.first, window.stop)]
-        for length, of_length in rows.items():
-            for chosen in _chunks(of_length, max(1, _MOST_TOKENS // (length + 2))):
-                text_BT = [texts[w.text][w.start : w.stop] for w, _ in chosen]
+            same_length = rows.setdefault(window.stop - window.start, [])
+            same_length += [(window, place) for place in range(window.first, window.stop)]
+        for length, same_length in rows.items():
+            for group in _chunks(same_length, max(1, _MOST_TOKENS // (length + 2))):
+                text_BT = [texts[w.text][w.start : w.stop] for w, _ in group]
                 ids_BT = torch.tensor([[self.cls, *text, self.sep] for text in text_BT])
-                place_B1 = torch.tensor([[place - w.start + 1] for w, place in chosen])
-                until = [[hidden_until[w.text][place] - w.start + 1] for w, place in chosen]
+                place_B1 = torch.tensor([[place - w.start + 1] for w, place in group])
+                until = [[hidden_until[w.text][place] - w.start + 1] for w, place in group]
                 place_T = torch.arange(length + 2)
                 hidden_BT = (place_T >= place_B1) & (place_T < torch.tensor(until))
                 hidden_BT[:, -1] = False  # [SEP], if the word continues past the window
@@ -267,8 +267,8 @@ class MaskedModel(_Trained):
                     None,
                     place_B1[:, 0].to(self._device),
                 )
-                log_B = _log_of_targets(logits_BV, ids_BT.gather(1, place_B1)[:, 0])
-                for (window, place), score in zip(chosen, log_B.tolist(), strict=True):
+                log_B = _target_log_probabilities(logits_BV, ids_BT.gather(1, place_B1)[:, 0])
+                for (window, place), score in zip(group, log_B.tolist(), strict=True):
                     scores[window.text][place] = score
         return scores
 
@@ -286,11 +286,11 @@ def _chunks(rows: list[Any], size: int) -> Iterator[list[Any]]:
         yield rows[first : first + size]
 
 
-def _log_of_targets(logits: Tensor, targets: Tensor) -> NDArray[np.floating[Any]]:
+def _target_log_probabilities(logits: Tensor, targets: Tensor) -> NDArray[np.floating[Any]]:
     """Return the natural log-probability of each target (...), given logits (..., V)."""
     logits = at_least_float32(logits)
-    chosen = logits.gather(-1, targets.to(logits.device)[..., None])[..., 0]
-    return (chosen - logits.logsumexp(dim=-1)).cpu().numpy()
+    target_logits = logits.gather(-1, targets.to(logits.device)[..., None])[..., 0]
+    return (target_logits - logits.logsumexp(dim=-1)).cpu().numpy()
 
 
 def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch[Tensor]:

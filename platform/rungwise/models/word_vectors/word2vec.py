@@ -145,8 +145,8 @@ def keep(counts_V: Counts, subsample: float) -> NDArray[np.uint64]:
     its share of the text and s `subsample`; 0 reads all."""
     share = counts_V / max(1, counts_V.sum())
     ratio = np.divide(subsample, share, out=np.zeros(len(share)), where=counts_V > 0)
-    kept = np.minimum(np.sqrt(ratio) + ratio, 1.0) if subsample else np.ones(len(share))
-    return _as_integers(np.where(counts_V > 0, kept, 0.0))
+    chance = np.minimum(np.sqrt(ratio) + ratio, 1.0) if subsample else np.ones(len(share))
+    return _as_integers(np.where(counts_V > 0, chance, 0.0))
 
 
 def alias_table(weights_V: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
