@@ -30,6 +30,7 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving.hugging_face.names import FILES
 from rungwise.tokenizer import CLS_ID, SEP_ID, UNK_ID, WordPieceConfig, cached_encoder, train
 from rungwise.tokens.summary import TokensSummary
+from rungwise.tokens.text import TokenisedText
 from tests.conftest import (
     SPECIAL_IDS,
     made_up_sentences,
@@ -117,9 +118,14 @@ def test_an_ngram_model_is_written_as_arpa(
     tokens = {"vocab_size": vocab_size, "special": SPECIAL_IDS, "files": (), "headline": "tokens"}
     recorder.add("tokens", {}, TokensSummary.model_validate(sizes | tokens))
     family, texts = NgramConfig(order=3), [[*tokenizer.encode(s).ids, SEP_ID] for s in sentences]
-    table = family.count(
-        np.concatenate(texts).astype(np.uint16), np.cumsum([0, *map(len, texts)]), SPECIAL_IDS
+    starts = np.cumsum([0, *(len(text) - 1 for text in texts)])
+    documents = np.arange(len(texts) + 1)
+        np.cumsum([0, *(len(text) - 1 for text in texts)]),
+        np.arange(len(texts) + 1),
     )
+    ids = np.concatenate([text[:-1] for text in texts]).astype(np.uint16)
+    text = TokenisedText(ids, starts, documents, documents[:-1].astype(np.uint64))
+    table = family.count(text, SPECIAL_IDS)
     model = family.model_copy(update={"fallback_discounts": (0.5, 1.0, 1.5)}).estimate(
         table, vocab_size, SPECIAL_IDS
     )
