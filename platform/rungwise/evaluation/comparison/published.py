@@ -150,11 +150,11 @@ class PublishedConfig(Config):
 
     @model_validator(mode="after")
     def _check_rows(self) -> PublishedConfig:
-        known = TABLES[self.table].rows
+        names = TABLES[self.table].rows
         for variant, row in self.rows.items():
-            if row not in known:
+            if row not in names:
                 raise ValueError(
                     f"rows.{variant} is {row!r}, which {self.table} lacks; it has: "
-                    f"{', '.join(known)}"
+                    f"{', '.join(names)}"
                 )
         return self

@@ -130,12 +130,12 @@ TABLE = StageType("table", 4, build_table, TableSummary)
 def _check_columns(config: TableConfig) -> None:
     if config.published is None:
         return
-    known = TABLES[config.published.table].columns
+    columns = TABLES[config.published.table].columns
     for task, column in config.columns.items():
-        if column is not None and column not in known:
+        if column is not None and column not in columns:
             raise ConfigError(
                 f"tasks.{task}.published is {column!r}, which {config.published.table} lacks; it "
-                f"has: {', '.join(known)}"
+                f"has: {', '.join(columns)}"
             )
 
 
@@ -158,7 +158,7 @@ def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[R
     bootstraps = {(each.first, each.second): each.bootstrap for each in evaluation.differences}
     rows = []
     for above, name in itertools.pairwise(evaluation.variants):
-        ours = paired_difference(
+        difference = paired_difference(
             evaluation.scores(name), evaluation.scores(above), metric_range(evaluation.metric)
         )
         published = _published_points(config, evaluation.task, above, name)
@@ -168,13 +168,13 @@ def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[R
                 task=evaluation.task,
                 variant=name,
                 minus=above,
-                **asdict(ours),
+                **asdict(difference),
                 bootstrap_low=-bootstrap.high,
                 bootstrap_high=-bootstrap.low,
                 p=bootstrap.p,
                 p_holm=bootstrap.p,
                 published_points=published,
-                sign=None if published is None else sign_agreement(published, ours),
+                sign=None if published is None else sign_agreement(published, difference),
             )
         )
     return rows
@@ -254,8 +254,8 @@ def _score_text(score: TaskScore) -> str:
 
 
 def _difference_text(row: RowDifference) -> str:
-    ours = f"{100 * row.mean:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]"
+    text = f"{100 * row.mean:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]"
     if row.published_points is None:
-        return ours
+        return text
     sign = f", {row.sign}" if row.sign else ""
-    return f"{ours} (published {row.published_points:+.1f}{sign})"
+    return f"{text} (published {row.published_points:+.1f}{sign})"
