@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy import stats
 from sklearn.feature_extraction.text import CountVectorizer
@@ -44,6 +45,24 @@ def test_each_layer_and_the_table_by_hand(tmp_path: Path) -> None:
     cosines = [np.dot(sentences[i], sentences[i + 1]) / sizes[i] / sizes[i + 1] for i in (0, 2)]
     for layer in ("layer 0", "layer 1"):
         np.testing.assert_allclose(parts[layer].numbers[:, 1], cosines, rtol=1e-6)
+
+
+def test_a_model_with_vectors_of_texts_alone_is_measured_by_them(tmp_path: Path) -> None:
+    class Lengths:
+        """The vector of a text of n tokens is (1, n)."""
+
+        def sentence_vectors(self, texts: list[list[int]]) -> NDArray[np.float32]:
+            return np.array([[1, len(ids)] for ids in texts], np.float32)
+
+    path = tmp_path / "sts.csv"
+    path.write_text("a b,b,4.5\n")
+    rung = toy_rung(tmp_path, ["a", "b"], Lengths())
+    suite = SentencesSuite(path=(str(path),), format=PAIRS)
+    assert suite.serves(rung)
+    [items] = suite.measure(rung, "sts").items
+    assert items.part == "own vector"
+    np.testing.assert_allclose(items.numbers, [[4.5, 3 / np.sqrt(5 * 2)]])
+    assert not suite.serves(toy_rung(tmp_path / "none", ["a", "b"], object()))
 
 
 def test_bags_of_words_of_the_sts_benchmark(real_data: Path, tmp_path: Path) -> None:
