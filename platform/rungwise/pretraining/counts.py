@@ -29,7 +29,7 @@ from rungwise.models.fitting import CountedFamily
 from rungwise.models.trained.perplexity import perplexity
 from rungwise.pretraining.config import CountsConfig, FitConfig
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tokens.summary import TokensRow, TokensSummary
+from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText, TokensFile, close_documents
 from rungwise.training.tensor_files import MODEL
 
@@ -84,15 +84,7 @@ def pretrain_by_counts(
     )
 
 
-def split_texts(artifact: Artifact, split: str) -> Iterator[tuple[TokensRow, TokenisedText]]:
-    """Yield the files of a split with their text, whose documents know their numbers."""
-    first_document = 0
-    for row in TokensSummary.of(artifact).split_files(split):
-        yield row, read_text(artifact, row.file, first_document)
-        first_document += row.documents
-
-
-def read_text(artifact: Artifact, file: str, first_document: int) -> TokenisedText:
+def read_text(artifact: Artifact, file: str, first_document: int = 0) -> TokenisedText:
     """Map a file of tokens into memory; `first_document` is the number of its first document."""
     text = TokensFile(artifact.folder.local(file)).text()
     return dataclasses.replace(text, first_document=first_document)
@@ -163,7 +155,7 @@ def _table_rows(parts: Sequence[int], tables: list[bytes], error: str | None = N
 
 def _documents(artifact: Artifact, end: int) -> Iterator[list[int]]:
     """Yield the ids of each held-out document, closed by the end symbol."""
-    for _, text in split_texts(artifact, "validation"):
-        ids, starts = close_documents(text, end)
+    for row in TokensSummary.of(artifact).split_files("validation"):
+        ids, starts = close_documents(read_text(artifact, row.file), end)
         for document in np.split(ids, starts[1:-1]):
             yield document.tolist()
