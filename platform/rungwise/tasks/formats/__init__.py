@@ -11,8 +11,6 @@ from pydantic import Field
 
 from rungwise.tasks.formats.choice import ChoiceFormat, DreamFormat
 from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
-from rungwise.tasks.formats.fasttext import FastTextFormat
-from rungwise.tasks.formats.folders import FoldersFormat
 from rungwise.tasks.formats.presets import (
     CodahFormat,
     GlueFormat,
@@ -23,6 +21,7 @@ from rungwise.tasks.formats.presets import (
 from rungwise.tasks.formats.squad import SquadFormat
 from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.formats.tagged import MarksFormat, TokensFormat
+from rungwise.tasks.formats.texts import FastTextFormat, FoldersFormat
 
 TaggedFormat = Annotated[
     TableFormat

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -44,6 +45,7 @@ ANSWERS = (
     *("answerkey", "answer_idx", "answerrightending", "correct", "cop", "answer", "answers"),
     *("correct_answer", "label", "gold", "target"),
 )
+KNOWN_FIELDS = {*LABELS, *SCORES, *TEXTS, *ANSWERS, *chain(*PAIRS, *WRITTEN)}
 DECIMAL = re.compile(r"-?\d+\.\d+").fullmatch
 _SERIES = re.compile(r"(.*?)([0-9]|[a-h])")
 _SPACED = re.compile(rf"[ {HAN}]")

@@ -12,16 +12,10 @@ from statistics import fmean
 from typing import Any
 
 from rungwise.tasks.formats.columns import BARE, SPANS, brackets
-from rungwise.tasks.formats.fasttext import PREFIX
 from rungwise.tasks.formats.guess_fields import (
-    ANSWERS,
     DECIMAL,
-    LABELS,
-    PAIRS,
+    KNOWN_FIELDS,
     ROWS,
-    SCORES,
-    TEXTS,
-    WRITTEN,
     as_list,
     find_classes,
     find_indicators,
@@ -31,6 +25,7 @@ from rungwise.tasks.formats.guess_fields import (
     mean_length,
 )
 from rungwise.tasks.formats.rows import read_cells
+from rungwise.tasks.formats.texts import PREFIX
 
 _FEWEST_BEFORE_EXTRA = 4  # columns that each line has, where the lines are of many lengths
 _WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
@@ -56,17 +51,12 @@ def guess_lines(text: str) -> Iterator[dict[str, Any]]:
     for layout, rows, width in tables:
         plain = {k: v for k, v in layout.items() if v != {"delimiter": "\t", "quoting": False}[k]}
         header = [cell.strip() for cell in rows[0]]
-        names = {
-            *LABELS,
-            *SCORES,
-            *TEXTS,
-            *ANSWERS,
-            *(name for pair in (*PAIRS, *WRITTEN) for name in pair),
-        }
         even = [row for row in rows if len(row) == width]
         if len(even) < len(rows):
             plain["extra_columns"] = all(len(row) >= width for row in rows)
-        if names.intersection(cell.lower() for cell in header) and len({*header}) == len(header):
+        if KNOWN_FIELDS.intersection(cell.lower() for cell in header) and len({*header}) == len(
+            header
+        ):
             columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
             if columns:
                 yield from guess_fields(columns, plain)

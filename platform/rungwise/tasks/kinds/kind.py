@@ -25,7 +25,6 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import Example, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item
-from rungwise.tasks.kinds.record import Record
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions
 
 Pairs = Literal["joined", "both_orders", "apart"]
@@ -61,6 +60,46 @@ class Outputs:
     items: Sequence[Item]
     examples: Sequence[Any]
     tokenizer: Tokenizer | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """The named values of an input, a row or an object, and the columns that the model needs."""
+
+    values: Mapping[str, Any]
+    where: str
+    columns: tuple[str, ...]
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a value; an empty one is "" in a file and NaN in a data frame."""
+        value = self.values.get(name)
+        return value is not None and value == value and value != ""
+
+    def text(self, name: str) -> str:
+        value = self.values.get(name)
+        if not isinstance(value, str):
+            problem = f"{value!r:.80} and not a text" if name in self else "missing"
+            raise DataError(
+                f"{self.where}: {name} is {problem}; this model needs {', '.join(self.columns)}, "
+                f"found {', '.join(map(str, self.values)) or 'nothing'}"
+            )
+        return self._encodable(value, name)
+
+    def texts(self, name: str, values: Iterable[Any]) -> tuple[str, ...]:
+        texts = tuple(values)
+        if odd := [each for each in texts if not isinstance(each, str)]:
+            raise DataError(f"{self.where}: {name} must be texts, found {odd[0]!r}")
+        return tuple(self._encodable(each, name) for each in texts)
+
+    def _encodable(self, text: str, name: str) -> str:
+        # JSON can hold what UTF-8 and so the tokenizers cannot.
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{self.where}: {name} holds half of a character (a lone surrogate): {text!a:.80}"
+            ) from None
+        return text
 
 
 class TaskKind(ABC):

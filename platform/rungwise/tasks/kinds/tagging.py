@@ -24,9 +24,16 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item
-from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, TaskKind, commonest
+from rungwise.tasks.kinds.kind import (
+    Calibration,
+    Outputs,
+    Prediction,
+    Record,
+    Rules,
+    TaskKind,
+    commonest,
+)
 from rungwise.tasks.kinds.pieces import cuts, token_ids
-from rungwise.tasks.kinds.record import Record
 from rungwise.tasks.kinds.transitions import Transitions
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, ratio
 from rungwise.tokenizer import special_ids
