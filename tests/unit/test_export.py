@@ -120,9 +120,6 @@ def test_an_ngram_model_is_written_as_arpa(
     family, texts = NgramConfig(order=3), [[*tokenizer.encode(s).ids, SEP_ID] for s in sentences]
     starts = np.cumsum([0, *(len(text) - 1 for text in texts)])
     documents = np.arange(len(texts) + 1)
-        np.cumsum([0, *(len(text) - 1 for text in texts)]),
-        np.arange(len(texts) + 1),
-    )
     ids = np.concatenate([text[:-1] for text in texts]).astype(np.uint16)
     text = TokenisedText(ids, starts, documents, documents[:-1].astype(np.uint64))
     table = family.count(text, SPECIAL_IDS)
