@@ -109,7 +109,7 @@ def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
         hashes = iter(_hash_by_tasks(blocks, key))
     else:
         with ThreadPoolExecutor(_THREADS) as pool:
-            hashes = iter(list(pool.map(lambda block: _hash_block(*block, key), blocks)))
+            hashes = iter(list(pool.map(lambda block: _hash_block(block, key), blocks)))
     return [
         file.digest() if file.tag else digest_of_blocks(list(islice(hashes, file.num_blocks)))
         for file in files
@@ -127,18 +127,19 @@ def _hash_by_tasks(blocks: Sequence[tuple[SourceFile, int]], key: str) -> list[b
     from rungwise.cluster.tasks import pack_items, run_tasks
     from rungwise.core.configuration.compute import ComputeConfig
 
-    items = [(at, file, number) for at, (file, number) in enumerate(blocks)]
+    items = list(enumerate(blocks))
     sizes = [min(file.size_bytes, SourceFile.BLOCK_BYTES) for file, _ in blocks]
     with session(ComputeConfig()):
         hashes = dict(
             run_tasks(
                 pack_items(items, sizes),
-                lambda pack: ((at, _hash_block(*block, key).hex()) for at, *block in pack),
+                lambda pack: ((at, _hash_block(block, key).hex()) for at, block in pack),
             )
         )
     return [bytes.fromhex(hashes[at]) for at in range(len(blocks))]
 
 
-def _hash_block(file: SourceFile, number: int, key: str) -> bytes:
+def _hash_block(block: tuple[SourceFile, int], key: str) -> bytes:
+    file, number = block
     with reached(file.uri, key):
         return file.block_digest(number)

@@ -122,10 +122,11 @@ class Comparison:
         return group_parts(bands, "partition", num_partitions, moved_bytes, mark)
 
     def _map_packs(self, rows: Callable[[list[int]], Iterator[pa.Table]]) -> ray.data.Dataset:
+        def read(pack: pa.Table) -> Iterator[pa.Table]:
+            return rows(pack["range"].to_pylist())
+
         packs = ray.data.from_arrow([pa.table({"range": pack}) for pack in self.packs])
-        return packs.map_batches(
-            lambda pack: rows(pack["range"].to_pylist()), batch_size=None, batch_format="pyarrow"
-        )
+        return packs.map_batches(read, batch_size=None, batch_format="pyarrow")
 
     def _files(self, name: str, moved_bytes: float) -> PositionFiles:
         count = choose_partitions(moved_bytes)
