@@ -280,7 +280,7 @@ def test_all_are_asked_to_end_and_the_stubborn_and_orphans_are_killed_but_no_str
     assert not any(psutil.pid_exists(pid) for pid in left - {orphan.pid})
     assert not processes.find_family(entries, scratch)
     for process in started:
-        process.wait()
+        process.poll()
     assert (tmp_path / "mlflow").read_text() == "ready\nasked\n"
     assert stranger.status() != psutil.STATUS_ZOMBIE
 
@@ -289,7 +289,7 @@ def test_no_signal_of_the_terminal_reaches_what_is_started(tmp_path: Path) -> No
     process, entry = processes.start_process("head", SLEEP, os.environ, tmp_path / "log")
     assert os.getsid(process.pid) == process.pid != os.getsid(0)
     processes.end_processes([entry], None)
-    process.wait()
+    process.poll()  # psutil has waited for it
 
 
 def test_a_cluster_that_ended_by_itself_is_noted_and_forgotten(
