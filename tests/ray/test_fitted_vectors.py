@@ -18,6 +18,7 @@ from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune.config import FinetuneConfig
+from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.pipeline.loading import find_pretrain
 from rungwise.pretraining import rounds
 from rungwise.pretraining.config import PretrainStageConfig
@@ -167,6 +168,10 @@ def test_documents_without_words_have_a_file_of_vectors_and_new_texts_get_theirs
     tokens = TokensSummary.of(find_input(pretrain, "tokens"))
     vectors = safetensors.numpy.load(pretrain.folder.read_bytes(DOCUMENTS))["documents"]
     assert vectors.shape == (tokens.documents.train, 20)
+    family = validate(PretrainStageConfig, pretrain.record["config"]).model
+    assert isinstance(family, ParagraphVectorsConfig)
+    start = family.start(np.ones(5, np.int64), len(vectors), seed=0)["documents"][:, :20]
+    assert (vectors != start).any(axis=1).all()  # each has been read
     assert DOCUMENTS not in safetensors.numpy.load(pretrain.folder.read_bytes(MODEL))
     predictor = load_predictor(pretrain.folder)
     answers = predictor([Text("1", "the worker"), Text("2", "a table"), Text("3", "the worker")])
