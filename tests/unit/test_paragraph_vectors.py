@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from gensim.models.doc2vec import Doc2Vec, TaggedDocument
 from numpy.typing import NDArray
 
@@ -318,7 +319,10 @@ def test_a_texts_vector_follows_from_the_text_and_is_near_the_trained_one(name: 
     model = config.model(weights, COUNTS)
     assert isinstance(model, SentenceVectors)
     assert isinstance(model, WordVectors) == (name not in ("dbow", "hierarchical"))
-    arrays = {key: array.copy() for key, array in model.to_tensors().items()}
+    saved = safetensors.numpy.save({**model.to_tensors(), "of": config.document_vectors(weights)})
+    arrays = safetensors.numpy.load(saved)
+    trained = arrays.pop("of")
+    np.testing.assert_array_equal(trained, weights["documents"][:, :20])
     starts = documents(TEXT).starts
     texts = [TEXT.ids[first:last].tolist() for first, last in itertools.pairwise(starts)]
     vectors = model.sentence_vectors([*texts, [40], []])
@@ -326,7 +330,6 @@ def test_a_texts_vector_follows_from_the_text_and_is_near_the_trained_one(name: 
     assert np.array_equal(again, vectors[[3, 0, 1]])
     assert not vectors[8:].any()
     assert all(np.array_equal(arrays[key], array) for key, array in model.to_tensors().items())
-    trained = config.document_vectors(weights)
     assert trained.shape == (8, 20)
     cosines = vectors[:8] @ trained.T
     cosines /= np.linalg.norm(vectors[:8], axis=1)[:, None] * np.linalg.norm(trained, axis=1)

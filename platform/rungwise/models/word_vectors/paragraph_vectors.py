@@ -194,7 +194,8 @@ class ParagraphVectorsConfig(WindowFamily):
     def _narrowed(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Remove what rows of one or more vectors are padded with."""
         parts = rows.shape[1] // len(pad_rows(np.zeros((1, self.size)))[0])
-        return rows.reshape(len(rows), parts, -1)[:, :, : self.size].reshape(len(rows), -1)
+        narrow = rows.reshape(len(rows), parts, -1)[:, :, : self.size]
+        return np.ascontiguousarray(narrow.reshape(len(rows), -1))  # safetensors writes memory
 
 
 _TENSORS = ("inputs", "outputs", "counts")
