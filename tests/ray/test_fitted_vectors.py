@@ -182,9 +182,7 @@ def test_documents_without_words_have_a_file_of_vectors_and_new_texts_get_theirs
     assert runs[0] == runs[1] != pretrain.folder.read_bytes(MODEL)
     averages = [safetensors.numpy.load_file(tmp_path / str(n) / DOCUMENTS) for n in range(2)]
     assert np.array_equal(averages[0]["documents"], averages[1]["documents"])
-    # A document of one share moves as far as one of the whole text.
-    length = [np.linalg.norm(each, axis=1).mean() for each in (vectors, averages[0]["documents"])]
-    assert 0.5 < length[1] / length[0] < 2
+    assert (averages[0]["documents"] != start).any(axis=1).all()
 
 
 @pytest.mark.slow
