@@ -255,7 +255,7 @@ def write_instances(folder: Path, train: list[int], held_out: list[int], length:
         )
         shard = config.build(text, special, np.random.default_rng(0)).shard
         name = f"{split}-00000.arrow"
-        shards.write(shard, folder / name)
+        shards.write_shard(shard, folder / name)
         files.append(shard_row(folder / name, split, shard))
     summary = instances_summary(
         files,

@@ -37,7 +37,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.instances.shards import write
+from rungwise.instances.shards import write_shard
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from rungwise.pretraining.gradient import plan_run, pretrain
 from rungwise.pretraining.stage import pretrain_model
@@ -61,7 +61,7 @@ def make_instances(folder: Path) -> None:
         generator = np.random.Generator(np.random.Philox(number))
         shard = settings.build(_text(number, documents), _SPECIAL, generator).shard
         path = folder / f"{split}-00000.arrow"
-        write(shard, path)
+        write_shard(shard, path)
         files.append(shard_row(path, split, shard))
     entropy = float(np.log(_VOCAB_SIZE))
     summary = instances_summary(

@@ -22,7 +22,7 @@ from rungwise.cluster.session import session
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.instances.shards import Shard, write
+from rungwise.instances.shards import Shard, write_shard
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds
 
@@ -179,7 +179,7 @@ def write_shards(
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name, shard in shards.items():
-        write(shard, folder / name)
+        write_shard(shard, folder / name)
         files.append(
             ShardFile(
                 file=name,

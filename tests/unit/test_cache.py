@@ -46,7 +46,7 @@ class Artifact:
             path = scratch / file
             ids = np.full(ROWS * LENGTH, number + 10, dtype=np.uint16)
             ids[0] = salt
-            shards.write(Shard(ids, np.arange(0, ROWS * LENGTH + 1, LENGTH)), path)
+            shards.write_shard(Shard(ids, np.arange(0, ROWS * LENGTH + 1, LENGTH)), path)
             data = path.read_bytes()
             folder.write_bytes(file, data)
             self.digests.append(hashlib.sha256(data).hexdigest())

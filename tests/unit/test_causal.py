@@ -14,7 +14,7 @@ from rungwise.core.errors import DataError
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contract import Facts
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import padded
+from rungwise.instances.rows import pad_rows
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 
@@ -39,7 +39,7 @@ def batch_of(lengths: list[int], size: int) -> Any:
     config = CausalConfig(sequence_length=size)
     shard = config.build(text_of(lengths), SPECIAL, np.random.default_rng(0)).shard
     everything = np.arange(len(shard))
-    rows = padded(shard, everything, everything, config.width, 0)
+    rows = pad_rows(shard, everything, everything, config.width, 0)
     return config.batch(rows, everything, 0, Vocabulary(1000, SPECIAL))
 
 

@@ -21,7 +21,7 @@ from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument
 from rungwise.instances import stage
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.inspection import find, inspect
+from rungwise.instances.inspection import find_instances, show_instances
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
@@ -91,7 +91,7 @@ def record_of(
 def printed(found: Artifact, **wanted: Any) -> str:
     console = Console(file=io.StringIO(), width=10_000)
     settings = {"split": "train", "index": 3, "epoch": 0, "seed": 0} | wanted
-    inspect(found, console=console, **settings)
+    show_instances(found, console=console, **settings)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -132,7 +132,7 @@ def test_the_command_finds_the_newest_and_refuses_what_is_not_there(
     build(tmp_path, "masked_pairs")
     assert main(["inspect", str(tmp_path / "instances"), "--index", "0"]) == 0
     assert "instance 0" in capsys.readouterr().out
-    assert find(str(tmp_path / "instances")).fingerprint == "masked_pairs"
+    assert find_instances(str(tmp_path / "instances")).fingerprint == "masked_pairs"
     for arguments, message in (
         ([str(tmp_path / "instances"), "--index", "99999"], "--index 99999: expected 0 to"),
         ([str(tmp_path / "nowhere")], "no artifact here"),

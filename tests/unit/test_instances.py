@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,8 +26,9 @@ from rungwise.instances.contract import Facts, Share, check_shares
 from rungwise.instances.frame import ranges
 from rungwise.instances.kind import Built
 from rungwise.instances.masked_contract import check_totals
+from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.instances.rows import joined, padded
+from rungwise.instances.rows import join_rows, pad_rows
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.stage import build_instances
 from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
@@ -73,48 +73,24 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(seed))
 
 
-def make_pairs(
+CONFIGS: dict[str, MaskedKind] = {
+    "pairs": MaskedPairsConfig(),
+    "blocks": MaskedBlocksConfig(),
+    "packed": MaskedBlocksConfig(packed=True),
+    "ordered": SentenceOrderConfig(),
+}
+
+
+def make(
+    kind: str,
     text: TokenisedText,
     length: int,
     short_rate: float = 0.1,
     seed: int = 0,
     planned: int | None = None,
 ) -> Built:
-    config = MaskedPairsConfig.model_construct(sequence_length=length, short_rate=short_rate)
-    return config.build(text, SPECIAL, rng(seed), planned)
-
-
-def make_blocks(
-    text: TokenisedText,
-    length: int,
-    short_rate: float = 0.1,
-    seed: int = 0,
-    planned: int | None = None,
-) -> Built:
-    config = MaskedBlocksConfig.model_construct(sequence_length=length, short_rate=short_rate)
-    return config.build(text, SPECIAL, rng(seed), planned)
-
-
-def make_packed(
-    text: TokenisedText,
-    length: int,
-    short_rate: float = 0.1,
-    seed: int = 0,
-    planned: int | None = None,
-) -> Built:
-    config = MaskedBlocksConfig.model_construct(sequence_length=length, packed=True)
-    return config.build(text, SPECIAL, rng(seed), planned)
-
-
-def make_ordered(
-    text: TokenisedText,
-    length: int,
-    short_rate: float = 0.1,
-    seed: int = 0,
-    planned: int | None = None,
-) -> Built:
-    config = SentenceOrderConfig.model_construct(sequence_length=length, short_rate=short_rate)
-    return config.build(text, SPECIAL, rng(seed), planned)
+    keys = {"sequence_length": length, "short_rate": short_rate}
+    return CONFIGS[kind].model_copy(update=keys).build(text, SPECIAL, rng(seed), planned)
 
 
 def row_of(shard: shards.Shard, row: int) -> np.ndarray:
@@ -127,14 +103,13 @@ DOCUMENTS = st.lists(
     min_size=2,
     max_size=12,
 )
-Make = Callable[..., Built]
 
 
-@pytest.mark.parametrize("make", [make_pairs, make_blocks, make_ordered])
+@pytest.mark.parametrize("kind", ["pairs", "blocks", "ordered"])
 @given(DOCUMENTS, st.integers(8, 64), st.floats(0, 1), st.integers(0, 99), st.integers(1, 12))
 @settings(max_examples=150)
 def test_every_token_of_what_is_planned_stands_in_one_row_and_in_order(
-    make: Make,
+    kind: str,
     lengths: list[list[int]],
     sequence_length: int,
     short_rate: float,
@@ -143,7 +118,7 @@ def test_every_token_of_what_is_planned_stands_in_one_row_and_in_order(
 ) -> None:
     planned = min(planned, len(lengths))
     text = numbered(text_of(lengths))
-    built = make(text, sequence_length, short_rate, seed, planned)
+    built = make(kind, text, sequence_length, short_rate, seed, planned)
     shard = built.shard
     begins = text.starts[text.first_sentence] + 10
     document_of = dict(zip(text.documents.tolist(), range(len(lengths)), strict=True))
@@ -165,10 +140,10 @@ def test_every_token_of_what_is_planned_stands_in_one_row_and_in_order(
         middle = columns.get("a_length", len(ids)) - 1
         assert ids[middle] == SEP_ID
         a, b = ids[1:middle], ids[middle + 1 : -1]
-        if make is make_blocks:
+        if kind == "blocks":
             assert document(a) == document_of[columns["document"]]
             used += a.tolist()
-        elif make is make_ordered:
+        elif kind == "ordered":
             assert document(a) == document(b) == document_of[columns["document"]]
             used += [*a, *b] if columns["in_order"] else [*b, *a]
         else:
@@ -179,7 +154,7 @@ def test_every_token_of_what_is_planned_stands_in_one_row_and_in_order(
     all_of_them = range(10, int(begins[planned]))
     assert built.counts["text_tokens"] == len(all_of_them)
     assert built.counts["tokens_unused"] == len(all_of_them) - len(used)
-    if make is make_ordered:
+    if kind == "ordered":
         # A token that is a document has no order, nor one behind a pair that fills its row.
         lost = set(all_of_them) - set(used)
         assert len(lost) <= planned
@@ -196,7 +171,7 @@ def test_packed_rows_hold_the_text_in_order_and_end_before_the_piece_that_would_
 ) -> None:
     planned = min(planned, len(lengths))
     text = numbered(text_of(lengths))
-    built = make_packed(text, sequence_length, seed=seed, planned=planned)
+    built = make("packed", text, sequence_length, seed=seed, planned=planned)
     shard, room = built.shard, sequence_length - 2
     begins = text.starts[text.first_sentence] + 10
     ends = set((text.starts + 10).tolist())
@@ -233,36 +208,31 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("make", [make_pairs, make_blocks, make_packed, make_ordered])
-@pytest.mark.parametrize("kind", LINES)
-def test_no_text_of_any_make_is_lost_and_the_contract_holds(kind: str, make: Make) -> None:
-    whole = [segment(LINES[kind])] * 100 + [segment(LINES[kind] + " more")] * 100
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("lines", LINES)
+def test_no_text_of_any_make_is_lost_and_the_contract_holds(lines: str, kind: str) -> None:
+    whole = [segment(LINES[lines])] * 100 + [segment(LINES[lines] + " more")] * 100
     lengths = [
         [len(re.findall(r"\w+|\S", s) if s.isascii() else s) for s in document]
         for document in whole
     ]
     text = text_of(lengths)
-    built = make(text, 64)
+    built = make(kind, text, 64)
     assert built.counts["tokens_unused"] == 0
-    config = {
-        make_pairs: MaskedPairsConfig(sequence_length=64),
-        make_blocks: MaskedBlocksConfig(sequence_length=64),
-        make_packed: MaskedBlocksConfig(sequence_length=64, packed=True),
-        make_ordered: SentenceOrderConfig(sequence_length=64),
-    }[make]
+    config = CONFIGS[kind].model_copy(update={"sequence_length": 64})
     counts = config.check(built.shard, Facts("s", VOCAB, SPECIAL, 0))
     assert config.statistics(counts | built.counts)["unused_share"] == 0
 
 
 def test_pieces_of_one_long_sentence_fill_rows() -> None:
     text = numbered(text_of([[5000], [4000]]))
-    lengths = make_blocks(text, 64, 0.0).shard.lengths
+    lengths = make("blocks", text, 64, 0.0).shard.lengths
     assert sorted(lengths.tolist())[2:] == [64] * (len(lengths) - 2)
-    assert make_pairs(text, 64, 0.0).shard.lengths.mean() > 0.85 * 64
+    assert make("pairs", text, 64, 0.0).shard.lengths.mean() > 0.85 * 64
 
 
 def test_a_random_b_is_as_long_as_a_true_one() -> None:
-    shard = make_pairs(text_of([[9, 12, 7, 25, 14] * 8 for _ in range(1500)]), 64, 0.1).shard
+    shard = make("pairs", text_of([[9, 12, 7, 25, 14] * 8 for _ in range(1500)]), 64, 0.1).shard
     is_next = shard.columns["is_next"].astype(bool)
     b = shard.lengths - shard.columns["a_length"] - 1
     error = math.sqrt(b.var() / is_next.sum() + b.var() / (~is_next).sum())
@@ -272,7 +242,7 @@ def test_a_random_b_is_as_long_as_a_true_one() -> None:
 
 def test_labels_stay_even_where_documents_end_in_single_sentences() -> None:
     rows = [[20] for _ in range(3000)] + [[9] * 12 for _ in range(600)]
-    built = make_pairs(text_of(rows), 64)
+    built = make("pairs", text_of(rows), 64)
     share = built.shard.columns["is_next"].mean()
     assert abs(share - 0.5) < 5 * math.sqrt(0.25 / len(built.shard))
     assert built.counts["tokens_unused"] == 0
@@ -280,7 +250,7 @@ def test_labels_stay_even_where_documents_end_in_single_sentences() -> None:
 
 def test_one_document_is_refused_where_b_must_come_from_another() -> None:
     with pytest.raises(DataError, match=r"instances\.kind=masked_blocks"):
-        make_pairs(text_of([[5] * 10]), 64)
+        make("pairs", text_of([[5] * 10]), 64)
 
 
 def test_too_few_documents_for_pairs_are_refused_before_anything_is_built(tmp_path: Path) -> None:
@@ -294,7 +264,7 @@ def test_too_few_documents_for_pairs_are_refused_before_anything_is_built(tmp_pa
 
 def good_shard() -> shards.Shard:
     documents = [[9, 12, 7, 15] * 10 for _ in range(400)]
-    return make_pairs(text_of(documents), 64).shard
+    return make("pairs", text_of(documents), 64).shard
 
 
 def examine(shard: shards.Shard) -> dict:
@@ -362,7 +332,7 @@ def test_shares_that_too_few_draws_decide_are_named_and_the_impossible_is_still_
 
 def test_all_shards_together_are_checked_where_one_is_too_small() -> None:
     config = MaskedPairsConfig(sequence_length=64)
-    shard = make_pairs(text_of([[9, 12, 7, 15]] * 12), 64).shard
+    shard = make("pairs", text_of([[9, 12, 7, 15]] * 12), 64).shard
     counts = examine(shard)
     assert counts["too_small_to_say"] == 1
     assert "share of IsNext pairs" in check_totals(counts, config.masking)
@@ -380,10 +350,10 @@ def test_all_shards_together_are_checked_where_one_is_too_small() -> None:
 
 def test_a_shard_file_gives_back_its_rows_and_the_same_bytes(tmp_path: Path) -> None:
     shard = good_shard()
-    shards.write(shard, tmp_path / "a")
-    shards.write(shard, tmp_path / "b")
+    shards.write_shard(shard, tmp_path / "a")
+    shards.write_shard(shard, tmp_path / "b")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    again = shards.read(tmp_path / "a")
+    again = shards.read_shard(tmp_path / "a")
     assert np.array_equal(again.ids, shard.ids)
     assert np.array_equal(again.offsets, shard.offsets)
     assert again.columns.keys() == shard.columns.keys()
@@ -403,9 +373,9 @@ def test_entropy_of_a_fair_die_is_the_log_of_its_sides() -> None:
 
 def test_unit_bits_travel_with_their_tokens_through_the_file(tmp_path: Path) -> None:
     text = numbered(text_of([[9, 12, 7, 15] * 10 for _ in range(9)], units=True))
-    for build in (make_pairs, make_blocks, make_ordered):
-        shards.write(build(text, 64).shard, tmp_path / "s")
-        shard = shards.read(tmp_path / "s")
+    for kind in ("pairs", "blocks", "ordered"):
+        shards.write_shard(make(kind, text, 64).shard, tmp_path / "s")
+        shard = shards.read_shard(tmp_path / "s")
         assert shard.unit_bits is not None
         bits = np.unpackbits(shard.unit_bits, count=len(shard.ids), bitorder="little")
         begins = bits.astype(bool)
@@ -416,7 +386,7 @@ def test_unit_bits_travel_with_their_tokens_through_the_file(tmp_path: Path) -> 
 
 def test_other_dupes_of_a_text_give_other_pairs() -> None:
     text = numbered(text_of([[9, 12, 7, 15] * 10 for _ in range(40)]))
-    one, other = make_pairs(text, 64, seed=0).shard, make_pairs(text, 64, seed=1).shard
+    one, other = make("pairs", text, 64, seed=0).shard, make("pairs", text, 64, seed=1).shard
     assert not np.array_equal(one.ids[: 5 * 64], other.ids[: 5 * 64])
 
 
@@ -441,11 +411,11 @@ def test_ranges_are_the_ranges_behind_one_another(spans: list[tuple[int, int]]) 
 
 
 def test_a_damaged_shard_file_is_refused(tmp_path: Path) -> None:
-    shards.write(good_shard(), tmp_path / "s")
+    shards.write_shard(good_shard(), tmp_path / "s")
     whole = (tmp_path / "s").read_bytes()
     (tmp_path / "s").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="not a whole shard"):
-        shards.read(tmp_path / "s")
+        shards.read_shard(tmp_path / "s")
 
 
 @given(DOCUMENTS, st.integers(8, 40), st.integers(0, 99), st.booleans())
@@ -454,9 +424,9 @@ def test_rows_are_read_as_they_were_written(
     lengths: list[list[int]], width: int, seed: int, units: bool
 ) -> None:
     """Any rows, in any order, of a shard as short as it may be; bits begin anywhere in a byte."""
-    shard = make_blocks(numbered(text_of(lengths, units=units)), width, seed=seed).shard
+    shard = make("blocks", numbered(text_of(lengths, units=units)), width, seed=seed).shard
     local = rng(seed).integers(0, len(shard), size=9)
-    rows = padded(shard, local, local, width, 0)
+    rows = pad_rows(shard, local, local, width, 0)
     for at, row in enumerate(local.tolist()):
         expected = row_of(shard, row)
         assert rows.ids[at, : len(expected)].tolist() == expected.tolist()
@@ -467,8 +437,8 @@ def test_rows_are_read_as_they_were_written(
             assert rows.unit_starts[at, : len(expected)].tolist() == begins.tolist()
             assert not rows.unit_starts[at, len(expected) :].any()
     halves = [np.arange(0, 9, 2), np.arange(1, 9, 2)]
-    parts = [padded(shard, local[half], local[half], width, 0) for half in halves]
-    again = joined(parts, halves)
+    parts = [pad_rows(shard, local[half], local[half], width, 0) for half in halves]
+    again = join_rows(parts, halves)
     assert np.array_equal(again.ids, rows.ids)
     assert np.array_equal(again.instances, rows.instances)
     assert np.array_equal(again.lengths, rows.lengths)

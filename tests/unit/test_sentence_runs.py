@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rungwise.core.errors import DataError
 from rungwise.instances.contract import Facts
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import padded
+from rungwise.instances.rows import pad_rows
 from rungwise.instances.sentence_runs import SentenceRuns, SentenceRunsConfig
 from rungwise.instances.shards import Shard
 from rungwise.tokenizer import SpecialIds
@@ -40,7 +40,7 @@ def text_of(lengths: list[list[int]]) -> TokenisedText:
 def read(config: SentenceRunsConfig, shard: Shard) -> SentenceRuns[NDArray[Any]]:
     rows = np.arange(len(shard))
     return config.batch(
-        padded(shard, rows, rows, config.width, 0), rows, 0, Vocabulary(60_000, SPECIAL)
+        pad_rows(shard, rows, rows, config.width, 0), rows, 0, Vocabulary(60_000, SPECIAL)
     )
 
 

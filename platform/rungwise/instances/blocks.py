@@ -59,7 +59,7 @@ class MaskedBlocksConfig(MaskedKind):
         spans = pieces.span(texts, np.append(texts[1:], len(last)))
         counts = plan.tokens_unused(pieces, [spans], allowed=0)
         columns = {"document": text.documents[pieces.document[begin]]}
-        framed = frame.rows(text, [spans], special, columns)
+        framed = frame.frame_rows(text, [spans], special, columns)
         rows = np.append(np.searchsorted(texts, begin), len(texts))
         return Built(replace(framed, offsets=framed.offsets[rows]), counts)
 

@@ -271,7 +271,7 @@ def _chunks(filesystem: Any, path: str) -> Iterator[bytes]:
 def _mapped(path: Path) -> Shard:
     """Map a shard file; raises FileNotFoundError if it was evicted meanwhile."""
     try:
-        return shards.read(path)
+        return shards.read_shard(path)
     except DataError:
         path.stat()
         raise

@@ -17,7 +17,7 @@ from rungwise.tokens.text import TokenisedText
 _ROWS_AT_ONCE = 1 << 11
 
 
-def rows(
+def frame_rows(
     text: TokenisedText,
     segments: list[Spans],
     special: SpecialIds,

@@ -37,7 +37,7 @@ _STYLES = {
 _SEGMENT_STYLES = ("", "cyan")
 
 
-def find(path: str) -> Artifact:
+def find_instances(path: str) -> Artifact:
     """Return the instances artifact in the folder `path`, or the newest one directly below it.
     Raises UserError if there is none."""
     folder = Folder.at(path)
@@ -58,7 +58,7 @@ def find(path: str) -> Artifact:
     return instances
 
 
-def inspect(
+def show_instances(
     instances: Artifact, split: str, index: int | None, epoch: int, seed: int, console: Console
 ) -> None:
     """Print one instance, or a few chosen by `seed`, as they are read in `epoch`. Raises UserError

@@ -17,7 +17,7 @@ from rungwise.instances.masking import (
     expected_predictions,
     mask,
 )
-from rungwise.instances.rows import padded
+from rungwise.instances.rows import pad_rows
 from rungwise.instances.shards import Shard
 
 _ROWS_AT_ONCE = 1024
@@ -140,7 +140,7 @@ def _masking_counts(
     sample = np.arange(0, len(shard), max(1, len(shard.ids) // _TOKENS_MASKED))
     for begin in range(0, len(sample), _ROWS_AT_ONCE):
         local = sample[begin : begin + _ROWS_AT_ONCE]
-        rows = padded(shard, local, local, length, vocabulary.pad)
+        rows = pad_rows(shard, local, local, length, vocabulary.pad)
         masked = mask(
             rows.ids.astype(np.int64),
             rows.lengths,

@@ -112,7 +112,7 @@ class MaskedPairsConfig(MaskedKind):
             "document_a": text.documents[document],
             "document_b": text.documents[other],
         }
-        shard = frame.rows(text, [a, b], special, columns)
+        shard = frame.frame_rows(text, [a, b], special, columns)
         return Built(shard, counts | {"b_cut": int(too_long.sum())})
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rungwise.instances.batch import Batch
 from rungwise.instances.cache import ShardStore
 from rungwise.instances.kinds import read_kind
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import PaddedRows, joined, padded
+from rungwise.instances.rows import PaddedRows, join_rows, pad_rows
 from rungwise.instances.summary import InstancesSummary
 
 CACHE_BYTES = 8 << 30
@@ -68,9 +68,9 @@ class InstanceReader:
         for number, here in self._by_shard(instances):
             local = instances[here] - self._begin[number]
             shard = self.store.get(number)
-            parts.append(padded(shard, local, instances[here], self.config.width, pad_id))
+            parts.append(pad_rows(shard, local, instances[here], self.config.width, pad_id))
             places.append(here)
-        return joined(parts, places)
+        return join_rows(parts, places)
 
     def _by_shard(self, instances: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """The number of each shard that holds some of the instances, and which ones."""

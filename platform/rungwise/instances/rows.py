@@ -27,7 +27,7 @@ class PaddedRows:
     unit_starts: NDArray[np.bool_] | None  # (B, T); False in padding
 
 
-def padded(
+def pad_rows(
     shard: Shard,
     local: NDArray[np.int64],
     instances: NDArray[np.int64],
@@ -48,7 +48,7 @@ def padded(
     return PaddedRows(instances, ids, lengths, columns, starts)
 
 
-def joined(parts: Sequence[PaddedRows], places: Sequence[NDArray[np.int64]]) -> PaddedRows:
+def join_rows(parts: Sequence[PaddedRows], places: Sequence[NDArray[np.int64]]) -> PaddedRows:
     """Join rows of several shards in one batch; `places` are the positions of each part's rows."""
     if len(parts) == 1:
         return parts[0]

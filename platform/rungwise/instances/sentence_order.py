@@ -66,7 +66,9 @@ class SentenceOrderConfig(MaskedKind):
             "in_order": in_order.astype(np.uint8),
             "document": text.documents[pieces.document[begin[divisible]]],
         }
-        return Built(frame.rows(text, [turned[:, :2], turned[:, 2:]], special, columns), counts)
+        return Built(
+            frame.frame_rows(text, [turned[:, :2], turned[:, 2:]], special, columns), counts
+        )
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
         return check_masked(shard, facts, self.length, self.masking, segments=2)

@@ -73,11 +73,11 @@ class ShardTask:
             parts.append(built.shard)
             totals.update(built.counts)
             totals.update(documents=planned)
-        shard = shards.joined(parts)
+        shard = shards.join_shards(parts)
         facts = Facts(order.file, self.vocab_size, self.special, config.seed, len(parts))
         counts = config.check(shard, facts)
         with self.output.staged(order.file) as path:
-            shards.write(shard, path)
+            shards.write_shard(shard, path)
             written = path.stat().st_size
             sha256 = file_digest(path)
         return {

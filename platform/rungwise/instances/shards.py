@@ -45,7 +45,7 @@ def pack_bits(starts: NDArray[np.bool_]) -> NDArray[np.uint8]:
     return np.packbits(starts, bitorder="little")
 
 
-def joined(parts: Sequence[Shard]) -> Shard:
+def join_shards(parts: Sequence[Shard]) -> Shard:
     """Concatenate the rows of several shards."""
     if len(parts) == 1:
         return parts[0]
@@ -72,7 +72,7 @@ def id_type(vocab_size: int) -> type[np.unsignedinteger]:
     return np.uint16 if vocab_size <= 1 << 16 else np.uint32
 
 
-def write(shard: Shard, path: Path) -> None:
+def write_shard(shard: Shard, path: Path) -> None:
     """Write a shard; the same rows give the same bytes."""
     offsets = to_arrow(shard.offsets.astype(np.int32))
     columns: dict[str, pa.Array] = {"ids": pa.ListArray.from_arrays(offsets, to_arrow(shard.ids))}
@@ -87,7 +87,7 @@ def write(shard: Shard, path: Path) -> None:
         writer.write_batch(batch)
 
 
-def read(path: Path) -> Shard:
+def read_shard(path: Path) -> Shard:
     """Memory-map a shard without copying. Raises DataError if the file is not a whole shard."""
     try:
         batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)

@@ -23,7 +23,7 @@ def add(commands: Commands) -> None:
 def inspect(options: argparse.Namespace) -> None:
     from rungwise.instances import inspection
 
-    instances = inspection.find(options.instances)
-    inspection.inspect(
+    instances = inspection.find_instances(options.instances)
+    inspection.show_instances(
         instances, options.split, options.index, options.epoch, options.seed, Console()
     )
