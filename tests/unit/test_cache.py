@@ -249,9 +249,10 @@ def test_processes_share_downloads_and_the_bound(
         process.stdin.close()
     ends = []
     for process in processes:
-        assert process.stdout is not None
-        ends.append(process.stdout.read())
-        assert process.wait() == 0
+        with process:
+            assert process.stdout is not None
+            ends.append(process.stdout.read())
+        assert process.returncode == 0
     results = [json.loads(end.split("\n")[1]) for end in ends]
     assert all(found == [number + 10 for number in NUMBERS] * 3 for found, _, _ in results)
     downloads = sum(downloads for _, downloads, _ in results)
