@@ -93,7 +93,7 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     """
     from rungwise import tokenizer as tokenizers
     from rungwise.models.families.kneser_ney import NgramLanguageModel
-    from rungwise.models.families.ngram import NgramConfig
+    from rungwise.models.fitting import CountedFamily
     from rungwise.pretraining.initial import trained_config
     from rungwise.pretraining.pretrained import find_tokenizer, load_model, load_module
 
@@ -101,9 +101,9 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     config, objective = trained_config(pretrain).model, trained_config(pretrain).objective
     if vectors or not (objective.predicts_text or objective.sentences):
         return _write_vectors(pretrain, tokenizer, to)
-    if isinstance(config, NgramConfig):
+    if isinstance(config, CountedFamily):
         model = load_model(pretrain)
-        assert isinstance(model, NgramLanguageModel), "an n-gram model has its own class"
+        assert isinstance(model, NgramLanguageModel), "what is counted are n-grams"
         return _write_arpa(model, tokenizer, to)
     file = tokenizer.folder.local(tokenizers.FILE)
     return _write_for_transformers(load_module(pretrain), config, file, to)
