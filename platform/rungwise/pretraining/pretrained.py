@@ -36,7 +36,10 @@ def load_model(pretrain: Artifact, special: SpecialIds | None = None) -> object:
         case GradientConfig():
             special = special or InstancesSummary.of(find_input(pretrain, "instances")).special
             model: Any = config.model.trained(load_module(pretrain), config.objective, special)
-            return replace(model, max_length=_longest(pretrain, model.max_length))
+            longest = getattr(model, "max_length", None)  # models without a limit may have none
+            if longest is None:
+                return model
+            return replace(model, max_length=_longest(pretrain, longest))
         case _:
             special = special or TokensSummary.of(find_input(pretrain, "tokens")).special
             return load_arrays(config, pretrain, special)
