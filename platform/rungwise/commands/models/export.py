@@ -93,7 +93,7 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     """
     from rungwise import tokenizer as tokenizers
     from rungwise.models.families.kneser_ney import NgramLanguageModel
-    from rungwise.models.fitting import CountedFamily
+    from rungwise.pretraining.config import fitting_kind
     from rungwise.pretraining.initial import trained_config
     from rungwise.pretraining.pretrained import find_tokenizer, load_model, load_module
 
@@ -101,7 +101,7 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     config, objective = trained_config(pretrain).model, trained_config(pretrain).objective
     if vectors or not (objective.predicts_text or objective.sentences):
         return _write_vectors(pretrain, tokenizer, to)
-    if isinstance(config, CountedFamily):
+    if fitting_kind(config) == "counts":
         model = load_model(pretrain)
         assert isinstance(model, NgramLanguageModel), "what is counted are n-grams"
         return _write_arpa(model, tokenizer, to)
