@@ -16,7 +16,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimResult, ClaimsSummary, ComparisonResult
-from rungwise.evaluation.comparison.published import BLIMP_HUMAN
+from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.measure import ITEMS, MeasureSummary, SuiteScore
@@ -201,7 +201,7 @@ def _answers(
                 names = [str(n) for n in range(6)]
                 items.append(Items(suite, metric, names, [""] * 6, numbers, part))
         elif kind == "minimal_pairs":
-            phenomena = list(BLIMP_HUMAN)
+            phenomena = list(RESULTS.blimp_human)
             for part, share in (("", 0.7), ("ties_to_good", 0.75), ("ties", 0.1)):
                 shares(suite, part, share, phenomena)
             keys = ("ngram", "lstm", "txl", "gpt2")

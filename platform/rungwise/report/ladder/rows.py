@@ -52,14 +52,15 @@ def published_pairs(rungs: Sequence[Rung], suite: str) -> dict[str, dict[str, fl
     if not rows:
         return {}
     keys = [key for key, value in rows[0].items() if not isinstance(value, str)]
-    names = published.BLIMP_MODELS if len(keys) == len(published.BLIMP_MODELS) else keys
+    models = published.RESULTS.blimp_models
+    names = models if len(keys) == len(models) else keys
     table: dict[str, dict[str, float]] = {}
     for key, name in zip(keys, names, strict=True):
         values: dict[str, list[float]] = {}
         for row in rows:
             values.setdefault(row["linguistics_term"], []).append(row[key])
         table[name] = {phenomenon: fmean(each) for phenomenon, each in values.items()}
-    return table | {"human": dict(published.BLIMP_HUMAN)}
+    return table | {"human": published.RESULTS.blimp_human}
 
 
 def orders(rungs: Sequence[Rung]) -> list[Row]:
@@ -72,7 +73,7 @@ def orders(rungs: Sequence[Rung]) -> list[Row]:
             by_order.setdefault(order, rung)
     if len(by_order) < 2:
         return []
-    table = published.ORDERS
+    table = published.RESULTS.orders
     rows: list[Row] = []
     before: tuple[float, Items] | None = None
     for order in sorted({*by_order, *map(int, table.columns)}):
