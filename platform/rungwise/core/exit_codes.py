@@ -37,15 +37,11 @@ def guarded(command: Callable[[], int | None]) -> int:
         if not isinstance(error.__context__, BrokenPipeError):
             raise
         return OK
-    except UserError as error:
-        errors.print(
-            without_password(f"error: {error}"), style="bold red", markup=False, highlight=False
-        )
-        return USER_ERROR
-    except StageFailed as error:
-        errors.print(
-            without_password(f"error: {error}"), style="bold red", markup=False, highlight=False
-        )
+    except (UserError, StageFailed) as error:
+        message = without_password(f"error: {error}")
+        errors.print(message, style="bold red", markup=False, highlight=False)
+        if isinstance(error, UserError):
+            return USER_ERROR
         if error.__cause__ is not None:
             cause = without_password(str(error.__cause__).rstrip())
             errors.print(cause, style="dim", markup=False, highlight=False)

@@ -134,7 +134,11 @@ def plan_experiment(recipe: Recipe) -> Experiment:
             register_candidate(graph, recipe, comparison, measured)
         evaluated += comparison.evaluated
     if recipe.tasks:
-        tabulate(graph, recipe, evaluated)
+        assert recipe.evaluate
+        columns = {task: entry.published for task, entry in recipe.tasks.items()}
+        config = TableConfig(published=recipe.evaluate.published, columns=columns)
+        inputs = {stage.display_name: stage for stage in evaluated}
+        graph.add(TABLE.stage(config, inputs), Title("table"))
     return Experiment(graph.stages, measured, evaluated)
 
 
@@ -264,15 +268,6 @@ def register_candidate(
         inputs["measure"] = measured[keep]
     stage = register_stage(recipe.registry, comparison.task, inputs)
     graph.add(stage, Title("register", task=comparison.task))
-
-
-def tabulate(graph: Graph, recipe: Recipe, evaluated: Sequence[Stage]) -> None:
-    """Add the table of all comparisons beside published numbers."""
-    assert recipe.evaluate
-    columns = {task: entry.published for task, entry in recipe.tasks.items()}
-    config = TableConfig(published=recipe.evaluate.published, columns=columns)
-    inputs = {stage.display_name: stage for stage in evaluated}
-    graph.add(TABLE.stage(config, inputs), Title("table"))
 
 
 def _limit_examples(config: TaskConfig, budget: int, task: str) -> TaskConfig:

@@ -55,12 +55,9 @@ def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor
 
 def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Predictor:
     """Find a finished pretrain artifact or else load a fine-tuned model; arguments as in `load`."""
-    if model.endswith(_RECIPES) or overrides:
-        return find_pretrain(model, overrides)
-    if not model.startswith(REGISTERED):
-        artifact = artifacts.at_or_below(Folder.at(model))
-        if artifact is not None and artifact.stage == "pretrain":
-            return artifact
+    artifact = _find_artifact(model, overrides)
+    if artifact is not None and artifact.stage == "pretrain":
+        return artifact
     predictor = load_predictor(find_served(model, root))
     if not isinstance(predictor, Predictor):
         raise UserError(
@@ -72,11 +69,7 @@ def find(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact | Pre
 def find_pretrain(model: str, overrides: Sequence[str] = ()) -> Artifact:
     """Find the finished pretrain artifact of a recipe file with `overrides`, or the newest one in
     or directly below a folder. Raises UserError if there is none."""
-    if model.endswith(_RECIPES):
-        command = shlex.join(["rungwise", "run", "pretrain", model, *overrides])
-        return _built(load_recipe(model, overrides), command)
-    refuse_overrides(model, overrides)
-    artifact = artifacts.at_or_below(Folder.at(model))
+    artifact = _find_artifact(model, overrides)
     if artifact is None:
         raise UserError(
             f"{model}: no artifact here; expected a recipe (.yaml), the folder of a finished "
@@ -102,17 +95,14 @@ def refuse_overrides(place: str, overrides: Sequence[str]) -> None:
 def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact:
     """Find the artifact of a registered model, of a recipe's pretraining, or in a folder. Raises
     UserError if there is none."""
-    if model.endswith(_RECIPES):
-        return find_pretrain(model, overrides)
-    refuse_overrides(model, overrides)
-    if not model.startswith(REGISTERED):
-        artifact = artifacts.at_or_below(Folder.at(model))
-        if artifact is None:
-            raise UserError(
-                f"{model}: no artifact here; expected a recipe (.yaml), models:/NAME@ALIAS, or a "
-                "folder such as artifacts/pretrain"
-            )
+    artifact = _find_artifact(model, overrides)
+    if artifact is not None:
         return artifact
+    if not model.startswith(REGISTERED):
+        raise UserError(
+            f"{model}: no artifact here; expected a recipe (.yaml), models:/NAME@ALIAS, or a "
+            "folder such as artifacts/pretrain"
+        )
     place, version = root_folder(root), registered(model, root)
     stage = "evaluate" if "rungwise.evaluate" in version.tags else "pretrain"
     fingerprint = version.tags.get(f"rungwise.{stage}", "")
@@ -151,12 +141,10 @@ def find_served(model: str, root: str) -> Folder:
     `load_predictor`. Raises UserError if there is none."""
     if model.startswith((REGISTERED, _RUN)):
         return served_files(model, root)
-    if model.endswith(_RECIPES):
-        return find_pretrain(model).folder
-    folder = Folder.at(model)
-    artifact = artifacts.at_or_below(folder)
+    artifact = _find_artifact(model)
     if artifact is not None:
         return artifact.folder
+    folder = Folder.at(model)
     if not folder.exists(DESCRIPTION):
         raise UserError(
             f"{model}: no model here; expected models:/NAME@ALIAS, the folder of an evaluate or "
@@ -164,6 +152,15 @@ def find_served(model: str, root: str) -> Folder:
             "artifacts/evaluate for the newest"
         )
     return folder
+
+
+def _find_artifact(model: str, overrides: Sequence[str] = ()) -> Artifact | None:
+    """The artifact of a recipe's pretraining, or in or directly below a folder; None for others."""
+    if model.endswith(_RECIPES):
+        command = shlex.join(["rungwise", "run", "pretrain", model, *overrides])
+        return _built(load_recipe(model, overrides), command)
+    refuse_overrides(model, overrides)
+    return None if model.startswith(REGISTERED) else artifacts.at_or_below(Folder.at(model))
 
 
 def _built(recipe: Recipe, how: str) -> Artifact:

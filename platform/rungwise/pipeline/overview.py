@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.tracking.sender import EXPERIMENT_ID, RUN_ID
@@ -37,23 +37,19 @@ def choose_folder(stage: str, name: str, page: str | None) -> str:
 
 def headline_metrics(finished: Mapping[str, Artifact]) -> dict[str, float]:
     """The last validation of every pretraining, and the mean test score of every variant."""
-    return {
-        re.sub(r"[^\w\-. :/]", "-", name): float(value)  # MLflow's alphabet
-        for name, value in _results(finished)
-    }
-
-
-def _results(finished: Mapping[str, Artifact]) -> Iterator[tuple[str, float]]:
+    results: dict[str, float] = {}
     for title, artifact in finished.items():
         if artifact.stage == PRETRAIN.name:
             final = PretrainSummary.of(artifact).final
-            yield from ((f"{title}/{key}", final[key]) for key in final if key not in _WHERE)
+            results |= {f"{title}/{key}": final[key] for key in final if key not in _WHERE}
         elif artifact.stage == EVALUATE.name:
             evaluated = EvaluateSummary.of(artifact)
             for name, result in evaluated.variants.items():
-                mean = result.estimates[evaluated.metric].mean
                 # The UI groups charts into rows by what precedes the last slash.
-                yield f"{title}/{evaluated.metric}/{name}", mean
+                key = f"{title}/{evaluated.metric}/{name}"
+                results[key] = result.estimates[evaluated.metric].mean
+    # In MLflow's alphabet.
+    return {re.sub(r"[^\w\-. :/]", "-", key): float(value) for key, value in results.items()}
 
 
 def description(finished: Mapping[str, Artifact], root: str) -> str:
@@ -68,21 +64,16 @@ def description(finished: Mapping[str, Artifact], root: str) -> str:
         lines[0] += f" The whole page: {link_page(EXPERIMENT_ID, RUN_ID, page)}"
     if {"pretrain", "corpus"} <= finished.keys() and pages:
         lines += [findings.describe_training(finished), ""]
-    if pages and (picture := _picture(pages[-1])):
+    names = [name for page in pages[-1:] for name in page.record["files"] if name.endswith(".png")]
+    pictures = [name for start in _PICTURES for name in names if name.startswith(start)]
+    if pictures:
+        picture = pictures[0]
         where = f"get-artifact?path={PAGE_FILES}/{picture}&run_uuid={RUN_ID}"
         lines += [f"![{picture.removesuffix('.png')}]({where})", ""]
     lines += ["| stage | result |", "|---|---|"]
-    rows = [f"| {title} | {_cell(artifact.headline)} |" for title, artifact in results.items()]
+    cells = str.maketrans({"|": "\\|", "\n": " "})
+    rows = [f"| {title} | {each.headline.translate(cells)} |" for title, each in results.items()]
     lines += rows[-_MOST_ROWS:]
     if len(rows) > _MOST_ROWS:
         lines.append(f"| | and {len(rows) - _MOST_ROWS} stages before these |")
     return "\n".join([*lines, "", f"Files: `{root}`"])
-
-
-def _picture(page: Artifact) -> str | None:
-    names = [name for name in page.record["files"] if name.endswith(".png")]
-    return next((name for start in _PICTURES for name in names if name.startswith(start)), None)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

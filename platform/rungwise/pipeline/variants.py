@@ -58,8 +58,8 @@ def resolve_variants(recipe: Recipe) -> list[Variant]:
     for task, entry in recipe.tasks.items():
         names = entry.variants or encoders or list(recipes)
         for name in names:
-            settings = _finetune_config(recipes[name], recipe.variants[name], entry, name)
-            _check_finetune(settings, recipes[name], configs[name], entry)
+            changes = recipe.variants[name]
+            settings = _finetune_config(recipes[name], changes, entry, configs[name], name)
             finetune[name][task] = settings
         keep = recipe.evaluate.keep if recipe.evaluate else None
         if keep is not None and keep not in names:
@@ -88,29 +88,29 @@ def _change_recipe(recipe: Recipe, name: str) -> Recipe:
 
 
 def _finetune_config(
-    recipe: Recipe, changes: Mapping[str, object], entry: TaskEntry, name: str
+    recipe: Recipe,
+    changes: Mapping[str, object],
+    entry: TaskEntry,
+    config: PretrainStageConfig,
+    name: str,
 ) -> FinetuneConfig:
     """The finetune block of a variant on a task. The task's own keys override the recipe's; the
-    variant's `changes` override both."""
+    variant's `changes` override both. Raises ConfigError if the model cannot be fine-tuned; checks
+    on labels come later."""
     own = {
         key.removeprefix(_FINETUNE): value
         for key, value in changes.items()
         if key.startswith(_FINETUNE)
     }
     data = with_overrides(recipe.raw["finetune"], entry.finetune, FinetuneConfig)
-    return resolve(FinetuneConfig, data, own, f"finetune of {name}")
-
-
-def _check_finetune(
-    settings: FinetuneConfig, recipe: Recipe, config: PretrainStageConfig, entry: TaskEntry
-) -> None:
-    """Raise ConfigError if the model cannot be fine-tuned. Checks on labels come later."""
-    data = entry.data
-    kind = "classification" if isinstance(data, ParagraphTaskConfig) else data.format.task_kind
+    settings = resolve(FinetuneConfig, data, own, f"finetune of {name}")
+    task = entry.data
+    kind = "classification" if isinstance(task, ParagraphTaskConfig) else task.format.task_kind
     info = TaskInfo(kind, (), pair=True, metric="")
     check(settings, info, config.model, config.objective)
     if recipe.sweep is not None:
         check_values(SweepStageConfig(finetune=settings, sweep=recipe.sweep), info)
+    return settings
 
 
 def _check_seeds(recipe: Recipe, recipes: Mapping[str, Recipe]) -> None:

@@ -6,7 +6,7 @@ Overriding a `kind` drops the keys that only other kinds have; null drops a key 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rungwise.core.configuration.config import Config, ConfigT, shorten, validate
@@ -53,7 +53,11 @@ def with_overrides(
             block, kind = _follow(result, parts[:-1]), _follow(result, parts)
             names = _keys_of_other_kinds(block, find_types(model, parts[:-1]), kind)
             prefix = dotted.removesuffix("kind")
-            names = [name for name in names if not _sets(overrides, prefix + name)]
+            names = [
+                name
+                for name in names
+                if not any(f"{key}.".startswith(f"{prefix}{name}.") for key in overrides)
+            ]
             dropped += [[*parts[:-1], name] for name in names]
             if names and dropped_keys is not None:
                 dropped_keys[dotted] = names
@@ -92,10 +96,6 @@ def _follow(node: Any, parts: Sequence[str]) -> Any:
     for depth in range(len(parts)):
         node = node[_node_key(node, parts, depth)]
     return node
-
-
-def _sets(overrides: Iterable[str], key: str) -> bool:
-    return any(other == key or other.startswith(f"{key}.") for other in overrides)
 
 
 def _may_be_null(types_here: list[Any]) -> bool:
