@@ -158,7 +158,7 @@ def test_question_answering(tmp_path, name):
 @torch.no_grad()
 def test_bert_for_multiple_choice(tmp_path):
     model = theirs("BertForMultipleChoice")
-    head = ChoiceHead(D, "cls", 0.1, pooler=True)
+    head = ChoiceHead(D, 1, "cls", 0.1, pooler=True)
     mine = ours(model, tmp_path, "mlm_nsp", head, model.classifier)
     read, inputs, _ = batch()
     options = {name: tensor.view(2, 2, T) for name, tensor in inputs.items()}

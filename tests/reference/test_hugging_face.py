@@ -230,7 +230,7 @@ def test_spans_and_choices_go_out(wordpiece, tmp_path):
     both_BT2 = torch.stack((theirs.start_logits, theirs.end_logits), dim=-1)
     torch.testing.assert_close(both_BT2[real_BT], found_BT2[real_BT], **TOLERANCE)
 
-    model = headed(config, V, ChoiceHead(32, "cls", 0.1, pooler=True))
+    model = headed(config, V, ChoiceHead(32, 1, "cls", 0.1, pooler=True))
     export_model(model, config, wordpiece, tmp_path / "choice")
     theirs = loaded(transformers.AutoModelForMultipleChoice, tmp_path / "choice")
     rows = Rows(lengths_B, torch.tensor([0, 0, 1, 1]), 2)

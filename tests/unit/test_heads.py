@@ -50,7 +50,7 @@ HEADS = {
     "last": lambda width: SequenceHead(width, 1, "last", 0.1),
     "token": lambda width: TokenHead(width, 4, 0.1),
     "span": lambda width: SpanHead(width),
-    "choice": lambda width: ChoiceHead(width, "mean", 0.1),
+    "choice": lambda width: ChoiceHead(width, 1, "mean", 0.1),
 }
 
 
@@ -136,7 +136,7 @@ def test_texts_apart_are_compared_by_their_vectors(kind):
 @torch.no_grad()
 def test_a_choice_of_unequal_size_is_each_item_by_itself():
     states_RTE = torch.randn(4, 1, 8)
-    head = shaken(ChoiceHead(8, "cls", 0.0)).eval()
+    head = shaken(ChoiceHead(8, 1, "cls", 0.0)).eval()
     logits_BO = head(states_RTE, Rows(None, torch.tensor([0, 0, 0, 1]), 2))
     scores_R = head.linear(states_RTE[:, 0]).squeeze(-1)
     assert torch.equal(logits_BO[0], scores_R[:3])
@@ -148,7 +148,7 @@ def test_a_choice_of_unequal_size_is_each_item_by_itself():
 
 def test_an_option_that_is_not_there_has_no_gradient():
     states_RTE = torch.randn(3, 1, 8)
-    head = ChoiceHead(8, "cls", 0.0)
+    head = ChoiceHead(8, 1, "cls", 0.0)
     total, _ = loss_sums(
         "choice", head(states_RTE, Rows(None, torch.tensor([0, 0, 1]), 2)), torch.tensor([1, 0])
     )

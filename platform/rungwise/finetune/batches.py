@@ -45,7 +45,13 @@ def collate(items: Sequence[Item], kind: Kind) -> ItemBatch:
     for number, row in enumerate(rows):
         ids_RT[number, : len(row.ids)] = torch.tensor(row.ids)
         segments_RT[number, : len(row.segments)] = torch.tensor(row.segments)
-    word_row, word_place = None, None
+    word_row, word_place, targets = None, None, None
+    values: list[Any] = [item.target for item in items]
+    if None not in values:
+        if kind in ("tagging", "generation"):
+            values = [tag for tags in values for tag in tags]
+        numbers = kind in ("multilabel", "regression")
+        targets = torch.tensor(values, dtype=torch.float32 if numbers else torch.int64)
     if kind in ("tagging", "generation"):
         word_row = _integers(n for n, item in enumerate(items) for _ in item.places)
         word_place = _integers(place for item in items for place in item.places)
@@ -59,18 +65,8 @@ def collate(items: Sequence[Item], kind: Kind) -> ItemBatch:
             word_row=word_row,
             word_place=word_place,
         ),
-        _targets(items, kind),
+        targets,
     )
-
-
-def _targets(items: Sequence[Item], kind: Kind) -> Tensor | None:
-    if any(item.target is None for item in items):
-        return None
-    targets: list[Any] = [item.target for item in items]
-    if kind in ("tagging", "generation"):
-        targets = [tag for tags in targets for tag in tags]
-    numbers = kind in ("multilabel", "regression")
-    return torch.tensor(targets, dtype=torch.float32 if numbers else torch.int64)
 
 
 def _integers(values: Iterable[int]) -> Tensor:

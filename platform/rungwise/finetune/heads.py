@@ -80,8 +80,8 @@ class Pool(nn.Module):
         return pooled_RE if self.dense is None else torch.tanh(self.dense(pooled_RE))
 
 
-class SequenceHead(nn.Module):
-    """One prediction for a text or a pair of texts. All items have one row, or all have two."""
+class PooledHead(nn.Module):
+    """A linear layer that reads one vector of each row, or of each pair of rows."""
 
     def __init__(
         self,
@@ -117,19 +117,16 @@ class SequenceHead(nn.Module):
                 return torch.cat([first_BE, second_BE, distance_BE, product_BE], dim=1)
 
 
-class ChoiceHead(nn.Module):
-    """One score for each option."""
+class SequenceHead(PooledHead):
+    """One prediction for a text or a pair of texts. All items have one row, or all have two."""
 
-    def __init__(self, width: int, pooling: Pooling, dropout: float, pooler: bool = False) -> None:
-        super().__init__()
-        self.pool = Pool(width, pooling, pooler)
-        self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(width, 1)
-        initialise(self, INITIALIZER_RANGE)
+
+class ChoiceHead(PooledHead):
+    """One output for each row, the score of an option."""
 
     def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
         """Return logits (B, O), -inf where an item has no such option."""
-        score_R = self.linear(self.dropout(self.pool(states_RTE, rows.lengths))).squeeze(-1)
+        score_R = super().forward(states_RTE, rows).squeeze(-1)
         none_B = rows.item.new_zeros(rows.count)
         options_B = none_B.index_add(0, rows.item, torch.ones_like(rows.item))  # number per item
         first_B = options_B.cumsum(0) - options_B

@@ -20,6 +20,7 @@ from rungwise.finetune.heads import (
     ChoiceHead,
     Head,
     HeadedEncoder,
+    PooledHead,
     SequenceHead,
     SpanHead,
     TokenHead,
@@ -96,7 +97,7 @@ class TaskModel(HeadedEncoder):
         """
         self.encoder.load(weights, self.config.loaded_layers)
         whole = self.config.loaded_layers in (None, self.encoder.num_layers)
-        if isinstance(self.head, SequenceHead | ChoiceHead) and self.head.pool.dense and whole:
+        if isinstance(self.head, PooledHead) and self.head.pool.dense and whole:
             for name, parameter in self.head.pool.dense.named_parameters():
                 if (trained := weights.get(f"{self.encoder.pooler}{name}")) is not None:
                     parameter.copy_(trained)
@@ -124,7 +125,7 @@ def _head(
         case "span":
             return SpanHead(width)
         case "choice":
-            return ChoiceHead(width, config.pooling, config.dropout, pooler)
+            return ChoiceHead(width, 1, config.pooling, config.dropout, pooler)
 
 
 def describe(model: TaskModel) -> dict[str, Any]:

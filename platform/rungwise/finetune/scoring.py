@@ -153,8 +153,13 @@ def _written(model: TaskModel, items: Sequence[Item]) -> list[Output]:
     ends = [item.rows[0].ids[-1] for item in items]
     unended = list(range(len(items)))
     for _ in range(longest_target(config.sequence_length, config.max_answer_tokens)):
-        rows = [_with(items[n].rows[0], texts[n]) for n in unended]
-        unknown = [Item((row,), n, places=(len(row.ids) - 1,)) for n, row in enumerate(rows)]
+        unknown = []
+        for n in unended:
+            row, text = items[n].rows[0], texts[n]
+            ids = (*row.ids[: row.second], *text)
+            segments = (*row.segments[: row.second], *[1] * len(text))
+            row = Row(ids, segments, row.second)
+            unknown.append(Item((row,), n, places=(len(ids) - 1,)))
         batch = collate(unknown, "generation").to(model.device)
         for n, token in zip(
             unended, compute_logits(model, batch).argmax(dim=1).tolist(), strict=True
@@ -165,12 +170,6 @@ def _written(model: TaskModel, items: Sequence[Item]) -> list[Output]:
             break
     whole = zip(texts, ends, strict=True)
     return [np.array([t for t in text if t != end], np.int64) for text, end in whole]
-
-
-def _with(row: Row, written: Sequence[int]) -> Row:
-    """The first text of a row, followed by `written` as the second."""
-    ids, segments = row.ids[: row.second], row.segments[: row.second]
-    return Row((*ids, *written), (*segments, *[1] * len(written)), row.second)
 
 
 def compute_logits(model: TaskModel, batch: ItemBatch) -> Tensor:

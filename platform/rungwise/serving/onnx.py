@@ -32,7 +32,7 @@ from torch.export import Dim
 
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.finetune import DESCRIPTION, describe
-from rungwise.finetune.heads import SequenceHead, SpanHead, TokenHead
+from rungwise.finetune.heads import SpanHead, TokenHead
 from rungwise.finetune.model import TaskModel
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import Transformer
@@ -112,8 +112,7 @@ class _Graph(nn.Module):
         if isinstance(head, TokenHead | SpanHead):
             logits = head.linear(states_RTE)
             return logits.unbind(dim=-1) if isinstance(head, SpanHead) else logits
-        pool = head.vectors if isinstance(head, SequenceHead) else head.pool
-        return head.linear(pool(states_RTE, lengths_R))
+        return head.linear(head.vectors(states_RTE, lengths_R))
 
 
 def _has_two_rows(model: LayeredEncoder | TaskModel) -> bool:

@@ -17,7 +17,14 @@ from torch.nn import functional
 
 from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import ConfigError
-from rungwise.finetune.heads import ChoiceHead, HeadedEncoder, SequenceHead, SpanHead, TokenHead
+from rungwise.finetune.heads import (
+    ChoiceHead,
+    HeadedEncoder,
+    PooledHead,
+    SequenceHead,
+    SpanHead,
+    TokenHead,
+)
 from rungwise.finetune.model import TaskModel
 from rungwise.models.families.bert import (
     Bert,
@@ -210,7 +217,7 @@ def _find_headed(model: HeadedEncoder) -> tuple[Bert, str]:
             name = "BertForTokenClassification"
         case SpanHead():
             name = "BertForQuestionAnswering"
-    if isinstance(head, SequenceHead | ChoiceHead) and head.pool.dense is None:
+    if isinstance(head, PooledHead) and head.pool.dense is None:
         raise ConfigError(
             f"finetune.pooling is {head.pool.pooling} without a pooler, and {name} has one; "
             "expected cls, of a model that was pretrained on pairs"
