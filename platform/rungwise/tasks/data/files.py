@@ -11,7 +11,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
-from rungwise.tasks.formats.base import DROPPED, join_names, suggest, quote
+from rungwise.tasks.formats.base import join_names, suggest, quote
 from rungwise.tasks.formats.columns import BARE, SPANS
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import SPLITS, Example, Tagged, TaskInfo, Text
@@ -94,7 +94,7 @@ def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Exa
                 examples.extend(form.read(file, split, counts))
         except OSError as error:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
-    damaged = sum(number for reason, number in counts.items() if reason.startswith(DROPPED))
+    damaged = form.count_damaged(counts)
     if damaged > len(examples):
         reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in counts.items())
         raise DataError(

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
 from rungwise.core.stages.artifact import Artifact
-from rungwise.corpus.document import Document, read_documents
+from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import ParagraphTaskConfig
 from rungwise.tasks.data.files import Task
@@ -71,9 +70,14 @@ def _pools(
     places_of: dict[str, list[tuple[str, str, str]]] = {}
     for row in CorpusSummary.of(corpus).files:
         for document in read_documents(corpus.folder, row.file):
-            split = _choose_split(document, row.split, config.seed)
-            for text in _paragraphs(document, config):
-                places_of.setdefault(text, []).append((document.label, split, document.id))
+            split = "test"
+            if row.split != "validation":
+                draw = float(uniform(config.seed, document_hash(document.id)))
+                split = "validation" if draw < _VALIDATION_DOCUMENTS else "train"
+            for sentences in document.paragraphs():
+                text = hide_name(" ".join(sentences), document.label)
+                if config.minimum_words <= len(text.split()) <= config.maximum_words:
+                    places_of.setdefault(text, []).append((document.label, split, document.id))
     pools: dict[str, dict[str, list[tuple[str, str]]]] = {}
     for text, places in places_of.items():
         if len({(label, split) for label, split, _ in places}) == 1:
@@ -81,20 +85,6 @@ def _pools(
             splits = pools.setdefault(label, {name: [] for name in SPLITS})
             splits[split].append((text, document))
     return pools
-
-
-def _choose_split(document: Document, corpus_split: str, seed: int) -> str:
-    if corpus_split == "validation":
-        return "test"
-    draw = float(uniform(seed, document_hash(document.id)))
-    return "validation" if draw < _VALIDATION_DOCUMENTS else "train"
-
-
-def _paragraphs(document: Document, config: ParagraphTaskConfig) -> Iterator[str]:
-    for sentences in document.paragraphs():
-        text = hide_name(" ".join(sentences), document.label)
-        if config.minimum_words <= len(text.split()) <= config.maximum_words:
-            yield text
 
 
 def _draw(pool: list[tuple[str, str]], number: int, seed: int) -> list[tuple[str, str]]:

@@ -27,7 +27,6 @@ from rungwise.core.stages.context import Context
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.building.in_memory import write_corpus
@@ -66,7 +65,13 @@ def build_task_text(
     )
     raw_documents = documents(alike(config, read_examples(inputs["task"], _SPLIT)))
     summary = write_corpus([raw_documents], rules, _LABEL, output)
-    _refuse_too_few(config, summary.documents)
+    for split, direction in (("validation", "raise"), ("train", "lower")):
+        if not getattr(summary.documents, split):
+            raise DataError(
+                f"the training examples of the task give {summary.documents.total} "
+                f"documents, and none fell into {split}; {direction} task_text.held_out_fraction "
+                f"(now {config.held_out_fraction}), or use a task with more examples"
+            )
     return summary
 
 
@@ -115,13 +120,3 @@ def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
     for context, (where, questions) in contexts.items():
         paragraphs = (*questions, context) if before else (context, *questions)
         yield RawDocument(where, _LABEL, paragraphs)
-
-
-def _refuse_too_few(config: TaskTextConfig, documents: PerSplit) -> None:
-    for split, direction in (("validation", "raise"), ("train", "lower")):
-        if not getattr(documents, split):
-            raise DataError(
-                f"the training examples of the task give {documents.total} "
-                f"documents, and none fell into {split}; {direction} task_text.held_out_fraction "
-                f"(now {config.held_out_fraction}), or use a task with more examples"
-            )

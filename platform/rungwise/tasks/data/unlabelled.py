@@ -50,8 +50,18 @@ def read_lines(
         case "jsonl":
             for number, line in enumerate(lines, start=1):
                 where = f"{source}:{number}"
-                if line.strip():
-                    yield parse_example(_object(line, where), info, where)
+                if not line.strip():
+                    continue
+                try:
+                    values = json.loads(line)
+                except ValueError as error:
+                    raise DataError(
+                        f"{where}: expected one JSON object a line, found {error}"
+                    ) from error
+                if not isinstance(values, dict):
+                    found = type(values).__name__
+                    raise DataError(f"{where}: expected a JSON object, found {found}")
+                yield parse_example(values, info, where)
         case "tsv":
             yield from _table(read_cells(lines, "\t", quoting=False), info, source)
         case "csv":
@@ -95,16 +105,6 @@ def parse_example(values: Mapping[str, Any], info: TaskInfo, where: str) -> Exam
     """Make an example from named values. Raises DataError with `where` and what is missing."""
     kind = task_kind(info)
     return kind.parse(Record(values, where, kind.columns))
-
-
-def _object(line: str, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{where}: expected one JSON object a line, found {error}") from error
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: expected a JSON object, found {type(record).__name__}")
-    return record
 
 
 def _decoded(lines: Iterable[str], source: str) -> Iterator[str]:

@@ -18,7 +18,6 @@ from rungwise.corpus.config import DETECT, find_codec
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
 from rungwise.tasks.kinds.examples import Example, Kind
 
-DROPPED = "examples_dropped_for_"  # prefix of the reasons that count damaged examples
 _SHOWN = 60
 _NAMES_SHOWN = 20
 
@@ -67,14 +66,18 @@ class FormatConfig(Config, ABC):
 
     @contextlib.contextmanager
     def skip_damage(self, counts: Counter[str], what: str = "examples") -> Iterator[None]:
-        """Skip and count the example, or other `what`, if the block raises Damage and `on_error` is
-        drop."""
+        """Skip and count the example, or `what`, that raises Damage if `on_error` is drop."""
         try:
             yield
         except Damage as damage:
             if self.on_error == "error":
                 raise
             counts[f"{what}_dropped_for_{damage.reason}"] += 1
+
+    @staticmethod
+    def count_damaged(counts: Counter[str]) -> int:
+        """Return how many examples `skip_damage` skipped."""
+        return sum(n for reason, n in counts.items() if reason.startswith("examples_dropped_for_"))
 
     @property
     def default_metric(self) -> str | None:
@@ -110,27 +113,19 @@ def label_names(labels: dict[str, str] | tuple[str, ...] | None) -> tuple[str, .
     return tuple(dict.fromkeys(names))
 
 
-def label_name(
-    value: str, labels: dict[str, str] | tuple[str, ...] | None, where: str, key: str
-) -> str:
-    """Return the name of the label written as `value`; `key` is the config key of the labels.
-
-    Raises Damage if `value` is empty or not one of the stated labels.
-    """
-    if not value:
-        raise Damage(
-            f"{where}: expected a label, found nothing; mend the line, or change {key}",
-            "their_label",
-        )
-    if labels is None:
-        return value
-    if value not in labels:
-        raise Damage(
-            f"{where}: expected one of the labels {join_names(labels)}, found {quote(value)}"
-            f"{suggest(value, labels)}; mend the line, or change {key}",
-            "their_label",
-        )
-    return labels[value] if isinstance(labels, dict) else value
+def label_name(value: str, labels: dict[str, str] | tuple[str, ...] | None, where: str) -> str:
+    """Return the name of the label written as `value`; raise Damage if it is empty or not one of
+    the stated labels."""
+    if value and (labels is None or value in labels):
+        return labels[value] if isinstance(labels, dict) else value
+    expected, found = "a label", "nothing"
+    if value and labels is not None:
+        expected = f"one of the labels {join_names(labels)}"
+        found = quote(value) + suggest(value, labels)
+    raise Damage(
+        f"{where}: expected {expected}, found {found}; mend the line, or change data.format.labels",
+        "their_label",
+    )
 
 
 def read_bytes(file: SourceFile) -> bytes:

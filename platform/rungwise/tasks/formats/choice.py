@@ -17,7 +17,6 @@ from pydantic import Field, model_validator
 from rungwise.core.configuration.config import Config
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import (
-    DROPPED,
     Damage,
     FormatConfig,
     join_names,
@@ -79,12 +78,14 @@ class ChoiceFormat(RecordsFormat):
         # With each row, how many were dropped before it. A dropped row has no group: it may be an
         # option of the example before it or after it, so both are dropped.
         dropped: Counter[str] = Counter()
-        records = [(*record, _damaged(dropped)) for record in self.records(file, split, dropped)]
+        records = [
+            (*record, self.count_damaged(dropped)) for record in self.records(file, split, dropped)
+        ]
         counts.update(dropped)
         before, groups = 0, itertools.groupby(records, lambda r: r[1]["columns.group"])
         several = [list(rows) for _, rows in groups]
         for number, rows in enumerate(several, start=1):
-            then = several[number][0][2] if number < len(several) else _damaged(dropped)
+            then = several[number][0][2] if number < len(several) else self.count_damaged(dropped)
             whole, before = before == then, rows[-1][2]
             line, first, _ = rows[0]
             with self.skip_damage(counts):
@@ -189,10 +190,6 @@ class DreamFormat(FormatConfig):
                             options,
                             options.index(answer),
                         )
-
-
-def _damaged(counts: Counter[str]) -> int:
-    return sum(number for reason, number in counts.items() if reason.startswith(DROPPED))
 
 
 def _options(options: Any, where: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ universaldependencies.org/format.html.
 
 from __future__ import annotations
 
+import itertools
 import re
 from abc import abstractmethod
 from collections import Counter
@@ -86,31 +87,19 @@ class _Tagging(FormatConfig):
         """Yield the sentences of a file; Damage for a line with the wrong number of columns."""
         rows = list(_words(file, self.encoding, self.layout))
         scheme = {row.tag for row in rows if isinstance(row, _Word)}
-        sentence: list[_Word | Damage] = []
-        for row in [*rows, None]:
-            if row is not None:
-                sentence.append(row)
-            elif sentence:
-                with self.skip_damage(counts):
-                    yield self._tagged(file, sentence, scheme)
-                sentence = []
-
-    def _tagged(
-        self, file: SourceFile, sentence: Sequence[_Word | Damage], scheme: set[str]
-    ) -> Tagged:
-        words = []
-        for word in sentence:
-            if isinstance(word, Damage):
-                raise word
-            words.append(word)
-        tags = [
-            label_name(word.tag, self.labels, f"{file.uri}:{word.line}", "data.format.labels")
-            for word in words
-        ]
-        if self.layout.to_iob2:
-            tags = to_iob2(tags, scheme)
-        where = f"{file.name}:{words[0].line}"
-        return Tagged(where, tuple(word.text for word in words), tuple(tags))
+        for is_end, sentence in itertools.groupby(rows, lambda row: row is None):
+            if is_end:
+                continue
+            words, tags = [], []
+            with self.skip_damage(counts):
+                for row in filter(None, sentence):
+                    if isinstance(row, Damage):
+                        raise row
+                    words.append(row)
+                    tags.append(label_name(row.tag, self.labels, f"{file.uri}:{row.line}"))
+                tags = to_iob2(tags, scheme) if self.layout.to_iob2 else tags
+                texts = tuple(word.text for word in words)
+                yield Tagged(f"{file.name}:{words[0].line}", texts, tuple(tags))
 
 
 class ConllFormat(_Tagging):
@@ -209,13 +198,9 @@ def _to_iob(tags: Sequence[str], scheme: Collection[str]) -> Sequence[str]:
         tags = [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
     elif not all(map(SPANS.fullmatch, scheme)):
         return tags
-    return [_as_iob(tag) for tag in tags] if scheme else tags
-
-
-def _as_iob(tag: str) -> str:
-    if tag == "O":
-        return tag
-    return f"{'B' if tag[0] in _BEGINS else 'I'}-{tag[2:]}"
+    if not scheme:
+        return tags
+    return [tag if tag == "O" else f"{'B' if tag[0] in _BEGINS else 'I'}-{tag[2:]}" for tag in tags]
 
 
 def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[_Word | Damage | None]:

@@ -22,7 +22,7 @@ from rungwise.core.storage.outside import matching
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.readers.streams import compression_suffix, detect_wide_encoding, guess_encoding
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.base import DROPPED, read_bytes
+from rungwise.tasks.formats.base import FormatConfig, read_bytes
 from rungwise.tasks.formats.guess_fields import ROWS
 from rungwise.tasks.formats.guess_json import MAGIC, guess_json, guess_parquet
 from rungwise.tasks.formats.guess_lines import guess_lines
@@ -110,7 +110,7 @@ def _try(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
             examples += islice(block.format.read(_sample(file, form), "train", counts), 2 * ROWS)
     except (ConfigError, DataError):
         return None
-    damaged = sum(number for reason, number in counts.items() if reason.startswith(DROPPED))
+    damaged = FormatConfig.count_damaged(counts)
     if not examples or damaged > _MOST_DAMAGED * (len(examples) + damaged):
         return None
     return Guess(form | ({"on_error": "drop"} if damaged else {}), examples, damaged)

@@ -70,7 +70,10 @@ def guess_fields(
         # Labels recur; texts rarely do.
         if before and after and len({*map(str, fields[after])}) > len(fields[after]) / 2:
             yield {"kind": "table", **layout, "columns": {"text": before, "target": after}}
-    label = first_named([name for name in LABELS if name in lower and _varies(fields[lower[name]])])
+    values = {name: fields[lower[name]] for name in LABELS if name in lower}
+    label = first_named(
+        [name for name, v in values.items() if len(v) < _FEW or len({*map(str, v)}) > 1]
+    )
     label, score = label or first_named(LABELS), first_named(SCORES)
     if label is None and score is None and "answer" in lower and recurs(fields[lower["answer"]]):
         label = lower["answer"]
@@ -138,13 +141,12 @@ def _choices(
     )
     options = options or find_series(_SERIES_OF_OPTIONS)
     answer = next((lower[name] for name in ANSWERS if name in lower), None)
-    about = {
-        key: next((lower[name] for name in names if name in lower), None)
-        for key, names in (("context", _CONTEXTS), ("question", _QUESTIONS))
-    }
     if "distractor1" in lower and answer:
         options = [answer, *(lower[name] for name in sorted(lower) if "distractor" in name)]
-    columns: dict[str, Any] = {key: name for key, name in about.items() if name}
+    columns: dict[str, Any] = {}
+    for key, names in (("context", _CONTEXTS), ("question", _QUESTIONS)):
+        if name := next((lower[name] for name in names if name in lower), None):
+            columns[key] = name
     if parts := find_series(_SERIES_OF_CONTEXTS):
         columns["context"] = parts
     if "sent1" in lower and "sent2" in lower:
@@ -172,10 +174,6 @@ def _choices(
 def recurs(values: Sequence[Any]) -> bool:
     """Whether most values occur more than once, as those of classes do."""
     return len(values) < _FEW or len({*map(str, values)}) <= len(values) / 2
-
-
-def _varies(values: Sequence[Any]) -> bool:
-    return len(values) < _FEW or len({*map(str, values)}) > 1
 
 
 def is_prose(cells: Sequence[str]) -> bool:

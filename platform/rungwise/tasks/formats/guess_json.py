@@ -52,7 +52,11 @@ def guess_json(text: str) -> Iterator[dict[str, Any]]:
                 rows = zip(*lists.values(), strict=True)
                 records = [data | dict(zip(lists, row, strict=True)) for row in rows]
                 layout |= {"each": [*lists]}
-            elif wrapped := [name for name, each in lists.items() if _are_records(each)]:
+            elif wrapped := [
+                name
+                for name, each in lists.items()
+                if len(each) > 1 and all(isinstance(item, dict) and len(item) > 2 for item in each)
+            ]:
                 records = lists[wrapped[0]]
                 layout |= {"each": wrapped[:1]}
             elif "\n" not in text.strip():
@@ -109,7 +113,10 @@ def guess_records(
         return
     fields = _fields(records)
     if {*map(str, fields.get("answer", ["?"]))} <= _DECISIONS:
-        yield from _of_decisions(fields, layout)
+        # Prodigy's decisions on one label: each text has it or not.
+        if "text" in fields and len({*map(str, fields.get("label", []))}) == 1:
+            columns = {"text": "text", "label": "answer"}
+            yield {"kind": "table", **layout, "columns": columns, "skip_labels": ["ignore"]}
         layout = layout | {"only": {"answer": "accept"}}
     if any(map(_was_cancelled, records)):
         layout = layout | {"only": {"annotations.0.was_cancelled": False}}
@@ -127,13 +134,6 @@ def guess_records(
         labels = {"labels": {number: f"tag{number}" for number in numbers}} if numbers else {}
         yield {"kind": "tokens", **layout, "columns": {"words": words, "tags": tags}, **labels}
     yield from guess_fields(fields, layout)
-
-
-def _of_decisions(fields: dict[str, list[Any]], layout: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the block for Prodigy's decisions on one label: each text has it or not."""
-    if "text" in fields and len({*map(str, fields.get("label", []))}) == 1:
-        columns = {"text": "text", "label": "answer"}
-        yield {"kind": "table", **layout, "columns": columns, "skip_labels": ["ignore"]}
 
 
 def _of_shape(
@@ -189,10 +189,6 @@ def _was_cancelled(record: dict[str, Any]) -> bool:
         case {"annotations": [{"was_cancelled": True}, *_]}:
             return True
     return False
-
-
-def _are_records(items: Sequence[Any]) -> bool:
-    return len(items) > 1 and all(isinstance(item, dict) and len(item) > 2 for item in items)
 
 
 def _chosen(records: Sequence[dict[str, Any]]) -> Iterator[list[str]]:

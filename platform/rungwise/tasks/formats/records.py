@@ -121,7 +121,7 @@ class RecordsFormat(FormatConfig):
         for line, cells in rows:
             where = f"{file.uri}:{line}"
             if not indexes:
-                header = [cell.strip() for cell in cells] if self.header else None
+                header = [cell.strip() for cell in cells]
                 last = 0
                 for key, column in self.named_columns().items():
                     places = [
@@ -156,12 +156,9 @@ class RecordsFormat(FormatConfig):
 
     def _from_json(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
         for place, record in read_objects(self, self.layout, file, counts):
-            if not self.each:
-                several: Iterator[Record] = iter([(place, record)])
-            else:
-                several = list_records(record, self.each, place, "data.format.each")
+            each = list_records(record, self.each, place) if self.each else [(place, record)]
             with self.skip_damage(counts):
-                for at, fields in several:
+                for at, fields in each:
                     with self.skip_damage(counts):
                         yield at, self._values(fields, f"{file.uri}:{at}")
 

@@ -118,7 +118,7 @@ def _inside(value: Any, names: Sequence[str]) -> Any:
 
 
 def list_records(
-    record: dict[str, Any], lists: Sequence[str], where: str, key: str
+    record: dict[str, Any], lists: Sequence[str], where: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (where, fields) for each item in the lists of a record, with the fields around it.
 
@@ -126,12 +126,12 @@ def list_records(
     or several lists of the same length, which are read in parallel.
     """
     if len(lists) > 1:
-        columns = {name: nested(record, name, where, key) for name in lists}
+        columns = {name: nested(record, name, where, "data.format.each") for name in lists}
         lengths = {len(each) if isinstance(each, list) else -1 for each in columns.values()}
         if len(lengths) > 1 or -1 in lengths:
             raise Damage(
                 f"{where}: expected lists of one length in {', '.join(lists)}; mend them, or "
-                f"change {key}",
+                "change data.format.each",
                 "lists_of_other_lengths",
             )
         for place in range(lengths.pop()):
@@ -142,7 +142,7 @@ def list_records(
     for name in lists[0].split("."):
         inner = []
         for at, fields in records:
-            value = nested(fields, name, at, key)
+            value = nested(fields, name, at, "data.format.each")
             for place, each in enumerate(value if isinstance(value, list) else [value]):
                 here = f"{at}.{place}" if isinstance(value, list) else at
                 inner.append((here, fields | require_object(each, here)))
@@ -181,18 +181,13 @@ def parse_json(text: str, file: SourceFile, line: int, problem: str, remedy: str
         ) from None
 
 
-def column_index(column: Column, header: Sequence[str] | None, where: str, key: str) -> int:
+def column_index(column: Column, header: Sequence[str], where: str, key: str) -> int:
     """Return the index of `column`, a name in the header or an index; `key` is its config key.
 
     Raises a DataError that lists the columns if the name does not occur exactly once.
     """
     if isinstance(column, int):
         return column
-    if header is None:
-        raise DataError(
-            f"{where}: {key} is the name {column!r}, but the file has no header; use an index from "
-            "0, or set data.format.header to true"
-        )
     if header.count(column) != 1:
         raise missing_column(column, header, where, key, header.count(column))
     return header.index(column)

@@ -91,9 +91,7 @@ class TableFormat(RecordsFormat):
                 if not {*self.skip_labels}.isdisjoint([*values, *score]):
                     counts["rows_dropped_for_their_label"] += 1
                     continue
-                names = [
-                    label_name(each, self.labels, where, "data.format.labels") for each in values
-                ]
+                names = [label_name(each, self.labels, where) for each in values]
                 target = names[0] if names else None
                 if "columns.labels" in row:
                     target = tuple(sorted({*names}))

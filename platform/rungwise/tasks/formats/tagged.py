@@ -11,6 +11,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
@@ -89,16 +90,13 @@ class TokensFormat(_JsonTags):
                     Tagged(
                         f"{file.name}:{line}",
                         tuple(words(word, where, "a word") for word in given),
-                        tuple(
-                            label_name(str(tag), self.labels, where, "data.format.labels")
-                            for tag in tags
-                        ),
+                        tuple(label_name(str(tag), self.labels, where) for tag in tags),
                     )
                 )
         scheme = {tag for row in rows for tag in row.tags or ()}
         for row in rows:
-            tags = to_iob2(row.tags or (), scheme) if self.scheme == "iob2" else row.tags or ()
-            yield Tagged(row.where, row.words, tuple(tags))
+            iob2 = tuple(to_iob2(row.tags or (), scheme))
+            yield replace(row, tags=iob2) if self.scheme == "iob2" else row
 
 
 class MarkColumns(Config):
@@ -175,7 +173,7 @@ class MarksFormat(_JsonTags):
                     f"{quote(start)} to {quote(end)}; mend it, or change data.format.end_included",
                     "a_mark_outside_of_the_text",
                 )
-            yield start, end, label_name(str(label), self.labels, where, "data.format.labels")
+            yield start, end, label_name(str(label), self.labels, where)
 
 
 def _flatten(marks: Any, where: str) -> list[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import Literal
 
 from pydantic import Field
@@ -54,8 +55,9 @@ class FoldersFormat(FormatConfig):
         """Leave out files beside the folders of classes, such as a README or a list of names."""
         if self.label == "file":
             return files
-        above = {parent for file in files for parent in _parents(_parent(file.uri))}
-        inside = [file for file in files if _parent(file.uri) not in above]
+        folders = [PurePosixPath(file.uri).parent for file in files]
+        above = {parent for folder in folders for parent in folder.parents}
+        inside = [file for file, folder in zip(files, folders, strict=True) if folder not in above]
         if len(inside) < len(files):
             counts["files_left_out_beside_the_folders_of_classes"] += len(files) - len(inside)
         return inside
@@ -68,7 +70,7 @@ class FoldersFormat(FormatConfig):
             counts["files_left_out_for_their_label"] += 1
             return
         with self.skip_damage(counts):
-            label = label_name(written, self.labels, file.uri, "data.format.labels")
+            label = label_name(written, self.labels, file.uri)
             text = read_text(file, self.encoding)
             if self.example == "file":
                 yield Text(file.name, words(text.strip(), file.uri, "the text"), None, label)
@@ -106,12 +108,3 @@ class FastTextFormat(FormatConfig):
                 rest = " ".join(word for word in parts if not word.startswith(self.prefix))
                 target = tuple(sorted(labels)) if self.several_labels else labels.pop()
                 yield Text(f"{file.name}:{line}", words(rest, where, "the text"), None, target)
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
-def _parents(path: str) -> Iterator[str]:
-    while path := _parent(path):
-        yield path

@@ -239,14 +239,13 @@ def read_examples(task: Artifact, split: str) -> list[Any]:
     table = pq.read_table(task.folder.local(_file(split)))
     columns = set(table.column_names)
     (example_type,) = (t for t in get_args(Example) if columns == {f.name for f in fields(t)})
-    return [_example(example_type, row) for row in table.to_pylist()]
-
-
-def _example(example_type: type[Example], row: dict[str, Any]) -> Example:
-    for name, value in row.items():
-        if isinstance(value, list):
-            row[name] = tuple(Answer(**v) if isinstance(v, dict) else v for v in value)
-    return example_type(**row)
+    examples: list[Example] = []
+    for row in table.to_pylist():
+        for name, value in row.items():
+            if isinstance(value, list):
+                row[name] = tuple(Answer(**v) if isinstance(v, dict) else v for v in value)
+        examples.append(example_type(**row))
+    return examples
 
 
 def _file(split: str) -> str:

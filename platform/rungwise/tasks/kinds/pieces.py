@@ -43,11 +43,7 @@ def longest_first(
     released code.
     """
     fair = room // 2
-    shorter_first, shorter_second = len(first) <= fair, len(second) <= fair
-    if len(first) + len(second) <= room:
-        return first, second
-    if shorter_first:
-        return first, second[: room - len(first)]
-    if shorter_second:
-        return first[: room - len(second)], second
-    return first[: room - fair], second[:fair]
+    return (
+        first[: max(room - fair, room - len(second))],
+        second[: max(fair, room - len(first))],
+    )

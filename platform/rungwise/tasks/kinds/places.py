@@ -54,7 +54,9 @@ def _located(text: str, encoding: Encoding) -> Located:
     # Accents that a normaliser strips follow their letter.
     for token in range(len(starts)):
         limit = starts[token + 1] if token + 1 < len(starts) else len(text)
-        while starts[token] < ends[token] < limit and _is_mark(text[ends[token]]):
+        while starts[token] < ends[token] < limit and unicodedata.category(
+            text[ends[token]]
+        ).startswith("M"):
             ends[token] += 1
     _join_overlapping(starts, ends)
     return Located(encoding.ids, starts, ends)
@@ -70,7 +72,3 @@ def _join_overlapping(starts: list[int], ends: list[int]) -> None:
             starts[first:token] = [min(starts[first:token])] * together
             ends[first:token] = [reach] * together
             first = token
-
-
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character).startswith("M")

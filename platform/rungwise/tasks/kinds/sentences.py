@@ -63,7 +63,11 @@ class SentenceKind(TextKind):
                 "texts; leave it out"
             )
         for example in examples:
-            _check_pair(example, info)
+            if info.pair != (example.second is not None):
+                expected, found = ("one text", "a pair; leave the second out")
+                if info.pair:
+                    expected, found = ("a pair of texts", "one text")
+                raise DataError(f"{example.where}: expected {expected}, found {found}")
         firsts = token_ids(tokenizer, [example.text for example in examples])
         seconds = token_ids(tokenizer, [example.second or "" for example in examples])
         marks = 3 if info.pair and pairs != "apart" else 2
@@ -121,10 +125,3 @@ def _pair_rows(
             return frame.two(first, second), frame.two(second, first)
         case "apart":
             return frame.one(first), frame.one(second)
-
-
-def _check_pair(example: Text, info: TaskInfo) -> None:
-    if info.pair and example.second is None:
-        raise DataError(f"{example.where}: expected a pair of texts, found one text")
-    if not info.pair and example.second is not None:
-        raise DataError(f"{example.where}: expected one text, found a pair; leave the second out")

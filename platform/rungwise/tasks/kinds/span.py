@@ -34,7 +34,7 @@ from rungwise.tasks.kinds.examples import Question, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Record, Rules, TaskKind
 from rungwise.tasks.kinds.pieces import WORD, cuts, token_ids, windows
-from rungwise.tasks.kinds.places import Located, locate
+from rungwise.tasks.kinds.places import locate
 from rungwise.tasks.scoring import squad_rules
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, ratio
 
@@ -131,7 +131,10 @@ class Span(TaskKind):
             question = ids[: min(most, (frame.sequence_length - 3) // 2)]
             cut = cuts((example.question, ids, 0, len(question)))
             needs = 2 * len(ids) + 3 if len(ids) <= most else math.inf
-            answer = _first_answer(example, text)
+            answer = None
+            if example.answers:
+                first = example.answers[0]
+                answer = text.covering(first.start, first.start + len(first.text))
             room = frame.sequence_length - 3 - len(question)
             for begin, end in windows(len(text.ids), room, self.reading.stride):
                 row = frame.two(question, text.ids[begin:end])
@@ -188,14 +191,6 @@ class Span(TaskKind):
             "first_sentence": [{"text": _first_sentence(example.context)} for example in test],
             "first_words": [{"text": _first_words(example.context, words)} for example in test],
         }
-
-
-def _first_answer(example: Question, text: Located) -> tuple[int, int] | None:
-    """Return the first and last token of the first answer."""
-    if not example.answers:
-        return None
-    answer = example.answers[0]
-    return text.covering(answer.start, answer.start + len(answer.text))
 
 
 def _first_sentence(context: str) -> str:

@@ -39,17 +39,14 @@ from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, r
 from rungwise.tokenizer import special_ids
 from rungwise.tokens.segmenters import HAN
 
+_SPAN_TAG = re.compile("O|[BIES]-.+", re.DOTALL)
 _BEGINS_HAN = re.compile(f"[{HAN}]")
 
 
-def is_span_tag(label: str) -> bool:
-    """Whether a tag belongs to a span scheme: O, or B-, I-, E- or S- and a type."""
-    return label == "O" or (label[:2] in ("B-", "I-", "E-", "S-") and len(label) > 2)
-
-
 def marks_spans(labels: Sequence[str]) -> bool:
-    """Whether all labels of a task are span tags, so that spans can be scored."""
-    return all(map(is_span_tag, labels)) and any(label != "O" for label in labels)
+    """Whether all labels of a task are span tags, so that spans can be scored: O, or B-, I-, E- or
+    S- and a type."""
+    return {*labels} != {"O"} and all(map(_SPAN_TAG.fullmatch, labels)) and bool(labels)
 
 
 def tagged_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:

@@ -40,12 +40,10 @@ def score_answer(predicted: str, example: Question) -> tuple[float, float]:
     assert example.answers is not None, "an example without known answers has no score"
     chinese = is_chinese(example.context)
     bare = normalise_chinese if chinese else normalise
-    golds = [answer.text for answer in example.answers if bare(answer.text)] or [""]
-    f1 = chinese_f1 if chinese else word_f1
-    return (
-        max(float(bare(gold) == bare(predicted)) for gold in golds),
-        max(f1(gold, predicted) for gold in golds),
-    )
+    said, golds = bare(predicted), [bare(answer.text) for answer in example.answers]
+    golds = [gold for gold in golds if gold] or [""]
+    f1 = max(_chinese_f1(gold, said) if chinese else _word_f1(gold, said) for gold in golds)
+    return float(said in golds), f1
 
 
 def normalise(text: str) -> str:
@@ -54,9 +52,8 @@ def normalise(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text).split())
 
 
-def word_f1(gold: str, predicted: str) -> float:
-    """SQuAD's F1 of two texts. If one has no words: 1 if the other has none either, else 0."""
-    expected, words = normalise(gold).split(), normalise(predicted).split()
+def _word_f1(gold: str, predicted: str) -> float:
+    expected, words = gold.split(), predicted.split()
     shared = sum((Counter(expected) & Counter(words)).values())
     return _f1(shared, expected, words)
 
@@ -66,10 +63,8 @@ def normalise_chinese(text: str) -> str:
     return text.lower().strip().translate(_WITHOUT_SIGNS)
 
 
-def chinese_f1(gold: str, predicted: str) -> float:
-    """CMRC's F1 of two texts. If one has no words: 1 if the other has none either, else 0."""
-    expected = _CHINESE_WORD.findall(normalise_chinese(gold))
-    words = _CHINESE_WORD.findall(normalise_chinese(predicted))
+def _chinese_f1(gold: str, predicted: str) -> float:
+    expected, words = _CHINESE_WORD.findall(gold), _CHINESE_WORD.findall(predicted)
     return _f1(_longest_common_run(expected, words), expected, words)
 
 
@@ -79,6 +74,7 @@ def is_chinese(text: str) -> bool:
 
 
 def _f1(shared: int, expected: Sequence[str], words: Sequence[str]) -> float:
+    """Return 2 shared / (all words of both); of no words 1 if the other has none either, else 0."""
     if not expected or not words:
         return float(list(expected) == list(words))
     return 2 * shared / (len(expected) + len(words))
