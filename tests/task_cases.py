@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,10 @@ def perfect_logits(items: Sequence[Item]) -> list[NDArray[Any]]:
         logits[item.target[0], 0] = logits[item.target[1], 1] = 10
         outputs.append(logits)
     return outputs
+
+
+def as_json(example: Any) -> list[Any]:
+    """The inputs and the target of an example, as JSON has them."""
+    values = asdict(example)
+    names = (*example.inputs, example.target_field)
+    return json.loads(json.dumps([values[name] for name in names]))

@@ -32,92 +32,9 @@ REAL = {
 # Hundreds of thousands of words with a tag each, and two million characters.
 SLOW = [name for name in REAL if name.startswith(("MSRA", "CoNLL", "IMDB"))]
 
-# Examples by file, as the README of the data has them.
-COUNTS = {
-    "en/AG_NEWS/test.csv": 7600,
-    "en/CODAH/fold_0/dev.tsv": 556,
-    "en/CODAH/fold_0/test.tsv": 555,
-    "en/CODAH/fold_0/train.tsv": 1665,
-    "en/CODAH/full_data.tsv": 2776,
-    "en/CoLA/in_domain_dev.tsv": 527,
-    "en/CoLA/in_domain_train.tsv": 8551,
-    "en/CoLA/out_of_domain_dev.tsv": 516,
-    "en/CoNLL-2000/test.txt": 2012,
-    "en/CoNLL-2000/train.txt.gz": 8936,
-    "en/CoNLL-2003/eng.testa": 3250,
-    "en/CoNLL-2003/eng.testb": 3453,
-    "en/CoNLL-2003/eng.train.gz": 14041,
-    "en/DREAM/dev.json": 2040,
-    "en/DREAM/test.json": 2041,
-    "en/DREAM/train.json.gz": 6116,
-    "en/IMDB/test.jsonl.gz": 24999,
-    "en/IMDB/train.jsonl.gz": 24998,
-    "en/MNLI/dev.csv.gz": 19647,
-    "en/MPQA/mpqa.neg": 7292,  # and two blank lines
-    "en/MPQA/mpqa.pos": 3311,  # and a blank line
-    "en/MR/rt-polarity.neg": 5331,
-    "en/MR/rt-polarity.pos": 5331,
-    "en/MRPC/msr_paraphrase_test.txt": 1725,
-    "en/MRPC/msr_paraphrase_train.txt": 4076,
-    "en/QNLI/dev.tsv": 4755,
-    "en/SICK/SICK_test_annotated.txt": 4927,
-    "en/SICK/SICK_train.txt": 4500,
-    "en/SICK/SICK_trial.txt": 500,
-    "en/SNLI/dev.csv": 9831,
-    "en/SQuAD-v1.1/xquad.en.json": 778,
-    "en/SQuAD-v2.0/dev-v2.0.json": 3708,
-    "en/SST-2/dev.tsv": 872,
-    "en/SST-2/test.tsv": 1821,
-    "en/SST-2/train.tsv": 6920,
-    "en/SST-5/stsa.fine.dev": 1101,
-    "en/SST-5/stsa.fine.test": 2210,
-    "en/SST-5/stsa.fine.train": 8544,
-    "en/STS-B/stsb-en-dev.csv": 1500,
-    "en/STS-B/stsb-en-test.csv": 1379,
-    "en/STS-B/stsb-en-train.csv": 5749,
-    "en/STS12-16/2012": 2358,
-    "en/STS12-16/2013": 1500,
-    "en/STS12-16/2014": 3750,
-    "en/STS12-16/2015": 8500,
-    "en/STS12-16/2016": 9183,
-    "en/UD_English-EWT/en_ewt-ud-dev.conllu": 2001,
-    "en/UD_English-EWT/en_ewt-ud-test.conllu": 2077,
-    "multi/SIB-200/en.train.jsonl.gz": 803,
-    "multi/SIB-200/en.valid.jsonl.gz": 201,
-    "multi/SIB-200/zh.train.jsonl.gz": 803,
-    "multi/SIB-200/zh.valid.jsonl.gz": 201,
-    "multi/XNLI/en.train.jsonl.gz": 8000,
-    "multi/XNLI/en.valid.jsonl.gz": 2000,
-    "multi/XNLI/zh.train.jsonl.gz": 8000,
-    "multi/XNLI/zh.valid.jsonl.gz": 2000,
-    "zh/CMRC2018/cmrc2018_dev.json.gz": 3219,
-    "zh/ChnSentiCorp/dev.tsv": 1200,
-    "zh/ChnSentiCorp/test.tsv": 1200,
-    "zh/ChnSentiCorp/train.tsv.gz": 9600,
-    "zh/FewCLUE/bustm/dev_few_all.json": 160,
-    "zh/FewCLUE/bustm/test_public.json": 1772,
-    "zh/FewCLUE/bustm/train_few_all.json": 160,
-    "zh/MSRA-NER/msra_test_bio.txt": 3442,
-    "zh/MSRA-NER/train.txt.gz": 52912,
-    "zh/SQuAD-v1.1/xquad.zh.json": 778,
-    "zh/THUCNews/dev.txt": 10000,
-    "zh/THUCNews/test.txt": 10000,
-}
-# Labels by data set and split, from the same README.
-LABELS = {
-    ("CoLA", "train"): {"acceptable": 6023, "unacceptable": 2528},
-    ("SST-2", "train"): {"positive": 3610, "negative": 3310},
-    ("SST-2", "validation"): {"positive": 444, "negative": 428},
-    ("SST-2", "test"): {"positive": 909, "negative": 912},
-    ("MRPC", "test"): {"equivalent": 1147, "not_equivalent": 578},
-}
-# Tokens, and entities as counted by Tjong Kim Sang and De Meulder 2003, table 2.
-CONLL_2003 = {
-    "train": (203_621, {"LOC": 7140, "MISC": 3438, "ORG": 6321, "PER": 6600}),
-    "validation": (51_362, {"LOC": 1837, "MISC": 922, "ORG": 1341, "PER": 1842}),
-    "test": (46_435, {"LOC": 1668, "MISC": 702, "ORG": 1661, "PER": 1617}),
-}
-WORDS = {"CoNLL-2000, chunks": (211_727, 47_377), "UD English EWT": (25_147, 25_094)}
+# What the files hold, by those who published them.
+PUBLISHED = yaml.safe_load(Path(__file__).with_name("task_counts.yaml").read_text("utf-8"))
+COUNTS: dict[str, int] = PUBLISHED["examples"]
 
 
 class Block(Config):
@@ -173,7 +90,8 @@ def test_a_block_of_the_reference_reads_the_real_files_whole(
     for split, reasons in summary.irregular.items():
         dropped[split] += reasons.get("rows_dropped_for_their_label", 0)
     assert counts == {split: in_file(config, split) - dropped[split] for split in config.paths()}
-    for (start, split), labels in LABELS.items():
+    for place, labels in PUBLISHED["labels"].items():
+        start, split = place.split()
         if name.startswith(start):
             assert Counter(e.target for e in splits[split]) == labels
 
@@ -200,7 +118,7 @@ def test_the_entities_of_conll_2003_are_as_many_as_its_authors_counted(real_data
     config = block("CoNLL-2003", real_data)
     task = files.load(config)
     assert task.info.metric == "f1"
-    for split, (tokens, entities) in CONLL_2003.items():
+    for split, (tokens, entities) in PUBLISHED["conll_2003"].items():
         assert len(task.splits[split]) == in_file(config, split)
         tags = [tag for e in task.splits[split] for tag in e.tags]
         assert len(tags) == tokens
@@ -212,7 +130,7 @@ def test_the_entities_of_conll_2003_are_as_many_as_its_authors_counted(real_data
 )
 def test_words_are_as_many_as_the_data_has(name: str, real_data: Path) -> None:
     task = files.load(block(name, real_data))
-    train, test = WORDS[name]
+    train, test = PUBLISHED["words"][name]
     assert sum(len(e.words) for s in ("train", "validation") for e in task.splits[s]) == train
     assert sum(len(e.words) for e in task.splits["test"]) == test
     assert marks_spans(task.info.labels) == (name != "UD English EWT")

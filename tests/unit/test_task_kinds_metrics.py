@@ -247,15 +247,6 @@ def test_totals_of_any_shape_have_values_of_that_shape() -> None:
             assert np.isfinite(task_kind(info).value(np.zeros_like(rows))).all()
 
 
-def test_the_other_regression_metrics_are_as_by_hand() -> None:
-    info = TaskInfo("regression", (), True, "pearson")
-    examples = [Text("a", "a", "b", float(n)) for n in (1, 2, 3, 4)]
-    scores = task_kind(info).score([{"score": float(n)} for n in (1, 4, 9, 16)], examples)
-    assert scores["spearman"] == pytest.approx(1)
-    assert scores["mean_squared_error"] == pytest.approx((0 + 4 + 36 + 144) / 4)
-    assert scores["pearson"] == pytest.approx(0.984374, abs=1e-6)
-
-
 @pytest.mark.parametrize("metric", ["pearson", "spearman"])
 @pytest.mark.parametrize("constant", [0.0, 3.7, 1e9])
 def test_a_constant_correlates_with_nothing(metric: str, constant: float) -> None:
@@ -293,17 +284,6 @@ def test_a_single_class_scores_without_a_warning(metric: str) -> None:
                 scored = task_kind(info).score(predictions, examples)[metric]
             rows = task_kind(info).sums(predictions, examples)
             assert task_kind(info).value(rows.sum(axis=0)) == pytest.approx(scored)
-
-
-def test_the_f1_of_two_labels_is_that_of_the_second() -> None:
-    info = TaskInfo("classification", TWO, False, "f1")
-    wanted = ["yes", "yes", "yes", "no", "no"]
-    labels = ["yes", "no", "no", "yes", "no"]
-    examples = [Text("a", "a", target=label) for label in wanted]
-    scored = task_kind(info).score([{"label": label} for label in labels], examples)
-    assert scored["f1"] == pytest.approx(2 * 1 / (2 + 3))
-    assert scored["accuracy"] == pytest.approx(2 / 5)
-    assert scored["macro_f1"] == pytest.approx((2 / 5 + 2 / 5) / 2)
 
 
 def test_answerable_and_unanswerable_questions_are_told_apart() -> None:

@@ -10,7 +10,6 @@ import re
 import tarfile
 import zipfile
 from collections import Counter
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.outside import digest, matching
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.guess import guess_format
+from tests.task_cases import as_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "layouts.md"
 BLOCKS = {
@@ -73,7 +73,6 @@ def parquet(columns: dict[str, Any], classes: dict[str, Any] | None = None) -> b
     return stored.getvalue()
 
 
-RAIN = {"answers": [{"text": "rains", "answer_start": 3}]}
 MARK = {"start": 0, "end": 3, "value": "Ann"}
 ARC_LISTS = {"text": ["a", "b"], "label": ["A", "B"]}
 
@@ -129,13 +128,6 @@ LAYOUTS |= {
 }
 
 
-def understood(example: Any) -> list[Any]:
-    """The inputs and the target of an example, as JSON has them."""
-    values = asdict(example)
-    names = (*example.inputs, example.target_field)
-    return json.loads(json.dumps([values[name] for name in names]))
-
-
 def read(folder: Path, name: str, content: str | bytes, form: dict[str, Any]) -> list[Any]:
     """The examples of a file in `folder`; of an archive, those below the path inside of it."""
     archive, dot, _ = name.partition(".gz/")
@@ -152,7 +144,7 @@ def read(folder: Path, name: str, content: str | bytes, form: dict[str, Any]) ->
 def test_a_public_layout_loads_with_the_block_of_the_docs(name: str, tmp_path: Path) -> None:
     path, content, expected = LAYOUTS[name]
     first, *_ = read(tmp_path, path, content, BLOCKS[name])
-    assert understood(first) == expected
+    assert as_json(first) == expected
 
 
 def test_the_docs_have_a_block_for_each_layout_that_is_tested() -> None:
@@ -170,109 +162,24 @@ def test_a_record_that_holds_several_examples_gives_each_with_its_place(tmp_path
         read(tmp_path, path, uneven, BLOCKS["RACE"])
 
 
-DAMAGED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "an empty text": (
-        BLOCKS["PAWS"],
-        rows("id|sentence1|sentence2|label", "1||Two.|0", "2|One.|Two.|0"),
-        "an_empty_text",
-    ),
-    "a label that is not stated": (
-        BLOCKS["ANLI"],
-        lines(*({"context": "a", "hypothesis": "b", "label": each} for each in "xe")),
-        "their_label",
-    ),
-    "no JSON": (
-        BLOCKS["doccano, classes"],
-        '{"te\n{"text": "a", "label": "b"}\n',
-        "what_is_no_json",
-    ),
-    "a field that is missing": (
-        BLOCKS["doccano, classes"],
-        '{"label": "b"}\n{"text": "a", "label": "b"}\n',
-        "a_column_that_is_not_there",
-    ),
-    "a word without a tag": (
-        BLOCKS["CoNLL-2003"],
-        "EU X O\nUN X\n\nBonn X B-LOC\n",
-        "a_line_with_other_columns",
-    ),
-    "a mark beyond the text": (
-        BLOCKS["doccano, entities"],
-        lines({"text": "a", "label": [[0, 9, "X"]]}, {"text": "a", "label": [[0, 1, "X"]]}),
-        "a_mark_outside_of_the_text",
-    ),
-    "marks that overlap": (
-        BLOCKS["doccano, entities"],
-        lines({"text": "a b", "label": [[0, 3, "X"], [2, 3, "Y"]]}, {"text": "a", "label": []}),
-        "marks_that_overlap",
-    ),
-    "a question without an answer": (
-        BLOCKS["SQuAD 1.1"],
-        json.dumps(
-            {
-                "data": [
-                    {
-                        "paragraphs": [
-                            {
-                                "context": "It rains.",
-                                "qas": [
-                                    {"id": "1", "question": "Who?", "answers": []},
-                                    {"id": "2", "question": "Why?", **RAIN},
-                                ],
-                            }
-                        ]
-                    }
-                ]
-            }
-        ),
-        "want_of_an_answer",
-    ),
-    "a column of a label without 0 or 1": (
-        BLOCKS["Toxic comments (Jigsaw)"],
-        "comment_text,toxic,severe_toxic,obscene,threat,insult,identity_hate\n"
-        "One.,-1,-1,-1,-1,-1,-1\nTwo.,0,0,0,0,0,0\n",
-        "their_label",
-    ),
-    "no list of labels": (
-        BLOCKS["Topics of a document, JSON Lines"],
-        lines({"text": "a", "topics": None}, {"text": "a", "topics": []}),
-        "their_label",
-    ),
-    "an answer that is no option": (
-        BLOCKS["WinoGrande"],
-        lines(
-            *({"sentence": "s", "option1": "a", "option2": "b", "answer": each} for each in "01")
-        ),
-        "their_answer",
-    ),
-    "two labels where one is asked for": (
-        BLOCKS["fastText"],
-        "__label__a __label__b one\n__label__a two\n",
-        "their_label",
-    ),
-    "too few columns before the tag": (
-        BLOCKS["CoNLL-2012"],
-        "a 0 0 Bonn NNP\n\na 0 0 Ulm NNP * - - - S (GPE) -\n",
-        "a_line_with_other_columns",
-    ),
-    "no right option": (
-        BLOCKS["WikiQA, options in rows"],
-        LAYOUTS["WikiQA, options in rows"][1].decode(),
-        "several_or_no_right_options",
-    ),
+DAMAGED = yaml.safe_load(Path(__file__).with_name("damaged_files.yaml").read_text("utf-8"))
+DAMAGED["no right option"] = {
+    "block": "WikiQA, options in rows",
+    "content": LAYOUTS["WikiQA, options in rows"][1].decode(),
+    "reason": "several_or_no_right_options",
 }
 
 
 @pytest.mark.parametrize("case", DAMAGED)
 def test_a_damaged_example_is_refused_or_left_out_and_counted(case: str, tmp_path: Path) -> None:
-    form, content, reason = DAMAGED[case]
+    form = BLOCKS[DAMAGED[case]["block"]]
     with pytest.raises(DataError):
-        read(tmp_path, "data.txt", content, form | {"on_error": "error"})
+        read(tmp_path, "data.txt", DAMAGED[case]["content"], form | {"on_error": "error"})
     (file,) = matching([str(tmp_path / "data.txt")], "data.train")
     counts: Counter[str] = Counter()
     reader = validate(Block, {"format": form | {"on_error": "drop"}}).format
     assert len(list(reader.read(file, "train", counts))) == 1
-    assert counts == {f"examples_dropped_for_{reason}": 1}
+    assert counts == {f"examples_dropped_for_{DAMAGED[case]['reason']}": 1}
 
 
 @pytest.mark.parametrize("packing", ["gz", "bz2", "xz"])
@@ -328,11 +235,11 @@ def test_a_look_at_a_single_example_finds_how_to_read_it(name: str, tmp_path: Pa
     path, content, expected = LAYOUTS[name]
     read(tmp_path, path, content, BLOCKS[name])
     guess = guess_format(str(tmp_path / path))
-    assert understood(guess.examples[0]) == expected
+    assert as_json(guess.examples[0]) == expected
     # What is printed is a block that reads the same.
     block = yaml.safe_load(describe_data(path, guess))
     (first, *_) = read(tmp_path, path, content, block["format"])
-    assert understood(first) == expected
+    assert as_json(first) == expected
 
 
 @pytest.mark.parametrize("block", REAL, ids=lambda block: block.splitlines()[0][2:])
@@ -344,7 +251,7 @@ def test_a_look_at_real_files_reads_them_as_their_blocks_do(block: str, real_dat
     counts: Counter[str] = Counter()
     guess, expected = guess_format(path), islice(reader.read(file, "train", counts), 50)
     for found, example in zip(guess.examples, expected, strict=False):
-        inputs = [understood(each)[:-1] for each in (found, example)]
+        inputs = [as_json(each)[:-1] for each in (found, example)]
         assert inputs[0] == inputs[1]
 
 
@@ -465,7 +372,7 @@ def test_rows_left_out_do_not_damage_the_examples_beside_them(tmp_path: Path) ->
     form = {"kind": "choice", "columns": columns, "only": {"lang": ["en", "de"]}}
     (file,) = matching([str(tmp_path / "a.tsv")], "k")
     (example,) = validate(Block, {"format": form}).format.read(file, "train", Counter())
-    assert understood(example) == ["Q", None, ["x", "y"], 0]
+    assert as_json(example) == ["Q", None, ["x", "y"], 0]
 
 
 CANCELLED = [
@@ -485,7 +392,7 @@ CANCELLED = [
 def test_a_task_skipped_in_label_studio_is_no_text_without_entities(tmp_path: Path) -> None:
     (tmp_path / "export.json").write_text(json.dumps(CANCELLED))
     guess = guess_format(str(tmp_path / "export.json"))
-    tags = [understood(example)[1] for example in guess.examples]
+    tags = [as_json(example)[1] for example in guess.examples]
     assert tags == [["O", "O", "O"], ["B-PER", "O", "O"]]
 
 
@@ -538,7 +445,7 @@ def test_what_windows_saves_is_read_and_printed(encoding: str, tmp_path: Path) -
     content = "".join(f'"Größe “{n}” €";{["gut", "schlecht"][n % 2]}\r\n' for n in range(12))
     path.write_bytes(f"Text;Urteil\r\n{content}".encode(encoding))
     guess = guess_format(str(path))
-    assert understood(guess.examples[0]) == ["Größe “0” €", None, "gut"]
+    assert as_json(guess.examples[0]) == ["Größe “0” €", None, "gut"]
     block = yaml.safe_load(describe_data(str(path), guess))
     assert block["format"].get("encoding", "utf-8-sig") == encoding
 
