@@ -232,3 +232,37 @@ def test_what_a_family_lacks_is_refused_by_its_kind() -> None:
         with pytest.raises(ConfigError, match=rf"model\.kind is ngram, which has {words}"):
             call()
     assert require_gradient(stage({"kind": "gpt"}), "steps").pretrain.steps == 2
+
+
+# What a system takes besides its own files: the union, and what people read.
+ELSEWHERE = {
+    "platform/rungwise/models/config.py",
+    "platform/rungwise/evaluation/comparison/claims.yaml",
+}
+
+
+@pytest.mark.parametrize("name", ["paragraph_vectors", "quick_thoughts", "skip_thoughts"])
+def test_a_system_is_its_own_files_and_a_name_in_the_union(name: str) -> None:
+    """CONTRIBUTING lists what Skip-thoughts will take; the two others have come so already."""
+    root = PACKAGE.parents[1]
+    pattern = re.compile(rf"{name}|{name.replace('_', '-')}|{name.title().replace('_', '')}", re.I)
+    folders = ("platform", "workflows", "infra", "dashboards", "benchmarks")
+    paths = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
+    texts = {
+        str(path.relative_to(root)): path.read_text("utf-8")
+        for path in paths
+        if path.suffix in {".py", ".yaml", ".j2", ".tf", ".sh"} and "results" not in path.parts
+    }
+    own = {path for path in texts if pattern.search(Path(path).name)}
+    places = {path for path, text in texts.items() if pattern.search(text)} - own
+    docstrings = {"platform/rungwise/instances/sentence_runs.py"} | {
+        path for path in places if path.endswith("__init__.py")
+    }
+    assert places <= ELSEWHERE | docstrings
+    allowed = r"(models/(families|word_vectors)|workflows/configs|benchmarks)/"
+    assert all(re.search(allowed, path) for path in own), own
+    if name != "skip_thoughts":
+        assert own
+        return
+    text = (root / "CONTRIBUTING.md").read_text("utf-8")
+    assert own <= set(re.findall(r"`([\w./-]+/skip[_-]thoughts\.\w+)`", text))
