@@ -327,7 +327,7 @@ def test_what_cannot_work_is_refused_before_a_job_is_made(
     unused_port: int,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    before = jobs._jobs(client)
+    before = jobs._list_jobs(client)
     monkeypatch.chdir(tmp_path)
     shutil.copy(REPOSITORY / "workflows" / "pretrain.py", tmp_path)
     corpus = write_corpus(tmp_path / "text", documents=6)
@@ -354,7 +354,7 @@ def test_what_cannot_work_is_refused_before_a_job_is_made(
     assert f"refuses the token from RAY_AUTH_TOKEN_PATH ({wrong})" in refused()
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
     assert "wants a token and none is set" in refused()
-    assert jobs._jobs(client) == before
+    assert jobs._list_jobs(client) == before
 
 
 @pytest.mark.slow

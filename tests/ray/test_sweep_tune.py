@@ -116,7 +116,7 @@ def test_the_record_counts_what_was_run_and_what_was_saved(
     # Five came to the first milestone and two went on, of whom one came through the second.
     assert [row.epochs_run for row in rows] == [4, 2, 0, 1, 1, 1]
     assert [row.epochs_run for row in rows if row.stopped_early] == [2, 1, 1, 1]
-    table = list(csv.DictReader((folder / "trials.csv").open()))
+    table = list(csv.DictReader((folder / "trials.csv").read_text().splitlines()))
     assert [row["trial"] for row in table] == [row.name for row in rows]
     whole_record = json.loads((folder / "sweep.json").read_text())
     assert whole_record["best"] == summary.best.model_dump(mode="json")

@@ -49,16 +49,12 @@ class ContinuedConfig(Config):
     pretrain: PretrainConfig
 
     @model_validator(mode="after")
-    def _begins_with_the_run_before(self) -> ContinuedConfig:
+    def _check(self) -> ContinuedConfig:
         if isinstance(self.pretrain, GradientConfig) and self.pretrain.initial is not None:
             raise ValueError(
                 "a continued step begins with the weights of the run before it; set "
                 "pretrain.initial of the recipe, not of the step"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_text(self) -> ContinuedConfig:
         if (self.corpus is None) == (self.task_text is None):
             raise ValueError(
                 "a continued step reads either corpus or task_text, found "

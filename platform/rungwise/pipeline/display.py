@@ -107,21 +107,16 @@ class Display:
 
     def note(self, name: str, message: str) -> None:
         self._notes.append(f"{name}: {message}")
-        if self._live is None:
-            self._console.print(
-                f"{name:<12} note     {message}", markup=False, highlight=False, soft_wrap=True
-            )
+        self._print(f"{name:<12} note     {message}")
 
     def _plain(self, line: _Line) -> None:
         line.last_plain = time.monotonic()
+        parts = [f"{line.name:<12} {line.state:<8}", _clock(self._seconds(line)), _detail(line)]
+        self._print(" ".join(part for part in parts if part))
+
+    def _print(self, text: str) -> None:
         if self._live is None:
-            parts = [f"{line.name:<12} {line.state:<8}", _clock(self._seconds(line)), _detail(line)]
-            self._console.print(
-                " ".join(part for part in parts if part),
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _seconds(self, line: _Line) -> float:
         return time.monotonic() - line.started if line.state == "running" else line.seconds

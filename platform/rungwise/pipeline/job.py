@@ -67,7 +67,12 @@ class Job:
     def open(self) -> None:
         """Start the stage's MLflow run and display line; empty its folder unless it resumes."""
         stage, build = self.row.stage, self._build
-        self._check_room()
+        free = self._folder.free_bytes()
+        if free is not None and free < _ROOM_BYTES:
+            raise UserError(
+                f"no room left on the disk of {self._folder.uri}: {free >> 20} MB free, "
+                f"at least {_ROOM_BYTES >> 20} MB needed; free some space, or choose another root"
+            )
         reason = self.row.reason
         if not stage.type.resumes:
             self._folder.remove()
@@ -206,14 +211,6 @@ class Job:
             folder = choose_folder(stage.name, name, page_name(artifact))
             tracker.artifact(self._build.parent, path, folder)
         return artifact
-
-    def _check_room(self) -> None:
-        free = self._folder.free_bytes()
-        if free is not None and free < _ROOM_BYTES:
-            raise UserError(
-                f"no room left on the disk of {self._folder.uri}: {free >> 20} MB free, "
-                f"at least {_ROOM_BYTES >> 20} MB needed; free some space, or choose another root"
-            )
 
 
 def source_tags(made_by: dict[str, Any]) -> dict[str, str]:

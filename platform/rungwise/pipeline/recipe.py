@@ -138,23 +138,17 @@ class Recipe(Config):
         }
 
     @model_validator(mode="after")
-    def _known_steps(self) -> Recipe:
-        for name in self.continue_with:
-            if name not in self.continued_pretraining:
-                raise ValueError(
-                    f"continue_with names {name!r}, which continued_pretraining lacks; it has: "
-                    f"{', '.join(self.continued_pretraining) or 'nothing'}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _known_variants(self) -> Recipe:
+    def _known_names(self) -> Recipe:
+        lists = [("continue_with", self.continue_with, "continued_pretraining")]
         for task, entry in self.tasks.items():
-            for name in entry.variants or ():
-                if name not in self.variants:
+            lists.append((f"tasks.{task}.variants", entry.variants or [], "variants"))
+        for key, names, block in lists:
+            known = getattr(self, block)
+            for name in names:
+                if name not in known:
                     raise ValueError(
-                        f"tasks.{task}.variants names {name!r}, which variants lacks; it has: "
-                        f"{', '.join(self.variants)}"
+                        f"{key} names {name!r}, which {block} lacks; it has: "
+                        f"{', '.join(known) or 'nothing'}"
                     )
         return self
 

@@ -138,8 +138,14 @@ class _Graph:
         self.built: set[str] = set()
         self._errors: dict[str, Exception] = {}
         self._failed_before: dict[str, str] = {}  # stage not built -> failed stage it needs
+        # In the order of starts: by kind, and within a kind the last first. The later rungs of a
+        # ladder take longer, and the longest should not run alone at the end.
+        kinds = list(dict.fromkeys(row.stage.name for row in rows))
         self._pending = {
-            row.stage.display_name: row for row in _order_starts(rows) if row.artifact is None
+            row.stage.display_name: row
+            for kind in kinds
+            for row in reversed(rows)
+            if row.stage.name == kind and row.artifact is None
         }
         self._running: dict[str, Job] = {}
         self._leases: dict[str, Lease] = {}  # of running stages, and of those others build
@@ -163,9 +169,7 @@ class _Graph:
                     self._start(name, board)
                 self._poll(board)
         finally:
-            for event in ray.get(board.drain.remote()):
-                self._handle(event)
-            self._beat(last=True)
+            self._show_reports(board, last=True)
             ray.kill(board)
 
     def check(self) -> None:
@@ -243,9 +247,7 @@ class _Graph:
             ready, _ = ray.wait(list(tasks), timeout=_POLL_SECONDS)
         elif self._pending:
             time.sleep(_POLL_SECONDS)
-        for event in ray.get(board.drain.remote()):
-            self._handle(event)
-        self._beat()
+        self._show_reports(board)
         for name in [tasks[task] for task in ready]:
             with self._catch_failure(name):
                 self._finish(name, ray.get(self._running[name].task))
@@ -253,13 +255,14 @@ class _Graph:
             ray.cancel(self._running[name].task, force=True)
             self._yield(name)
 
-    def _beat(self, last: bool = False) -> None:
+    def _show_reports(self, board: Any, last: bool = False) -> None:
+        import ray
+
+        for event in ray.get(board.drain.remote()):
+            if job := self._running.get(event["stage"]):
+                job.handle(event)
         build = self._build
         build.monitor.beat(build.display.states, build.tracker.waiting, last)
-
-    def _handle(self, event: dict[str, Any]) -> None:
-        if job := self._running.get(event["stage"]):
-            job.handle(event)
 
     def _finish(self, name: str, summary: Summary) -> None:
         if not self._leases[name].is_valid():
@@ -291,13 +294,6 @@ class _Graph:
             self._build.display.show(
                 name, "failed", str(find_user_error(error) or _last_line(error))
             )
-
-
-def _order_starts(rows: Sequence[Planned]) -> list[Planned]:
-    """Order the start of stages: by kind, and within a kind the last first. The later rungs of a
-    ladder take longer, and the longest should not run alone at the end."""
-    kinds = list(dict.fromkeys(row.stage.name for row in rows))
-    return [row for kind in kinds for row in reversed(rows) if row.stage.name == kind]
 
 
 def _last_line(error: BaseException) -> str:

@@ -67,7 +67,14 @@ def resolve_variants(recipe: Recipe) -> list[Variant]:
                 f"evaluate.keep: expected a variant of the task {task}, {', '.join(names)}, found "
                 f"{keep!r}"
             )
-    _check_seeds(recipe, recipes)
+    for name, each in recipes.items():
+        # No score may be reported with a seed that a sweep used for selection.
+        if recipe.evaluate and each.sweep and each.sweep.seed in (seeds := recipe.evaluate.seeds):
+            raise ConfigError(
+                f"evaluate.first_seed {recipe.evaluate.first_seed} makes the seeds {seeds[0]} to "
+                f"{seeds[-1]}, which hold the sweep's own ({each.sweep.seed}, variant "
+                f"{name}); choose another first_seed"
+            )
     if recipe.match_pretraining == "flops":
         recipes = _match_flops(recipes, configs)
     return [
@@ -111,19 +118,6 @@ def _finetune_config(
     if recipe.sweep is not None:
         check_values(SweepStageConfig(finetune=settings, sweep=recipe.sweep), info)
     return settings
-
-
-def _check_seeds(recipe: Recipe, recipes: Mapping[str, Recipe]) -> None:
-    """Refuse to report scores with a seed that a sweep used for selection."""
-    if (evaluate := recipe.evaluate) is None:
-        return
-    for name, each in recipes.items():
-        if each.sweep is not None and each.sweep.seed in evaluate.seeds:
-            raise ConfigError(
-                f"evaluate.first_seed {evaluate.first_seed} makes the seeds {evaluate.seeds[0]} to "
-                f"{evaluate.seeds[-1]}, which hold the sweep's own ({each.sweep.seed}, variant "
-                f"{name}); choose another first_seed"
-            )
 
 
 def _match_flops(

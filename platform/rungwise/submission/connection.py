@@ -85,7 +85,13 @@ class Client(JobSubmissionClient):
         try:
             return super()._do_request(method, endpoint, timeout=_TIMEOUT_SECONDS, **options)
         except AuthenticationError:
-            raise UserError(_token_refusal(self.server)) from None
+            server = self.server
+            raise UserError(
+                f"the cluster at {server.address} wants a token and none is set; {_TOKEN_HELP}"
+                if server.token is None
+                else f"the cluster at {server.address} refuses the token from {server.token_from}: "
+                f"it is of another cluster, or the cluster was made anew; {_TOKEN_HELP}"
+            ) from None
         except (requests.ConnectionError, requests.Timeout) as error:
             raise UnreachableError(_silence(self.server)) from error
 
@@ -177,22 +183,21 @@ def connect(server: Server) -> Client:
 def _server(
     address: str, option: str = "", cluster: registry.RegisteredCluster | None = None
 ) -> Server:
+    """The server with its token: that of a cluster started here, else from where Ray looks."""
     clusters = (each for each in registry.all_clusters() if each.job_address == address)
     cluster = cluster or next(clusters, None)
-    return Server(address, *_find_token(cluster), option, cluster)
-
-
-def _find_token(cluster: registry.RegisteredCluster | None) -> tuple[str | None, str]:
-    """The token and its source: that of a cluster started here, else where Ray looks."""
-    if cluster is not None:
-        return _read_token(Path(cluster.token_path)), f"of the cluster {cluster.name}"
     value, path = (os.environ.get(variable) for variable in _TOKEN_VARIABLES)
-    if value:
-        return value.strip(), "RAY_AUTH_TOKEN"
-    if path:
-        return _read_token(local_path(path)), f"RAY_AUTH_TOKEN_PATH ({path})"
     default = Path.home() / _DEFAULT_TOKEN
-    return (_read_token(default), str(default)) if default.is_file() else (None, "")
+    token, source = None, ""
+    if cluster is not None:
+        token, source = _read_token(Path(cluster.token_path)), f"of the cluster {cluster.name}"
+    elif value:
+        token, source = value.strip(), "RAY_AUTH_TOKEN"
+    elif path:
+        token, source = _read_token(local_path(path)), f"RAY_AUTH_TOKEN_PATH ({path})"
+    elif default.is_file():
+        token, source = _read_token(default), str(default)
+    return Server(address, token, source, option, cluster)
 
 
 def _read_token(path: Path) -> str:
@@ -204,15 +209,6 @@ def _read_token(path: Path) -> str:
     if not token:
         raise UserError(f"the token at {path} is empty; {_TOKEN_HELP}")
     return token
-
-
-def _token_refusal(server: Server) -> str:
-    if server.token is None:
-        return f"the cluster at {server.address} wants a token and none is set; {_TOKEN_HELP}"
-    return (
-        f"the cluster at {server.address} refuses the token from {server.token_from}: it is of "
-        f"another cluster, or the cluster was made anew; {_TOKEN_HELP}"
-    )
 
 
 def _silence(server: Server) -> str:

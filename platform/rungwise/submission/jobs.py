@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK
 from rungwise.core.package_data import PACKAGE
@@ -34,6 +35,11 @@ _STYLES = {
     JobStatus.SUCCEEDED: "green",
     JobStatus.STOPPED: "yellow",
     JobStatus.FAILED: "bold red",
+}
+_ENDS = {
+    JobStatus.SUCCEEDED: "succeeded",
+    JobStatus.FAILED: "failed",
+    JobStatus.STOPPED: "been stopped",
 }
 _LONGEST_NAME = 40
 _POLL_SECONDS = 0.5
@@ -58,14 +64,11 @@ def submit_command(
     # Importing recipes imports all training code, which the other commands do not need.
     from rungwise.submission import local, preflight
 
-    console = Console()
     job = local.load_job(folder, workflow, config, overrides)
     client, report = preflight.check_job(job, server, any_version)
-    report.show(console)
-    metadata = {
-        "job_name": job.recipe.name,  # shown in Ray's dashboard
-        "commit": commit(job.folder) or "",
-    }
+    report.show()
+    # The name is shown in Ray's dashboard.
+    metadata = {"job_name": job.recipe.name, "commit": commit(job.folder) or ""}
     return _submit(client, job.entrypoint, job.environment, metadata, wait)
 
 
@@ -78,17 +81,12 @@ def jobs_command(server: Server) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("command", overflow="ellipsis", no_wrap=True, ratio=1)
     now = time.time() * 1000
-    jobs = _list_jobs(connect(server))
+    jobs = describe_jobs(server)
     for job in jobs:
-        start, end = job.start_time or now, job.end_time or now
-        table.add_row(
-            Text(_id(job)),
-            Text((job.metadata or {}).get("job_name", "")),
-            Text(job.status.value.lower(), _STYLES[job.status]),
-            _duration(now - start),
-            _duration(end - start),
-            Text(job.entrypoint),
-        )
+        start, end = job["started_ms"] or now, job["ended_ms"] or now
+        status = Text(job["status"], _STYLES[JobStatus(job["status"].upper())])
+        times = _duration(now - start), _duration(end - start)
+        table.add_row(Text(job["id"]), Text(job["name"]), status, *times, Text(job["command"]))
     console = Console()
     console.print(table if jobs else f"no jobs at {server.address}", highlight=False)
 
@@ -112,28 +110,28 @@ def describe_jobs(server: Server) -> list[dict[str, Any]]:
 def logs_command(job: str, server: Server, follow: bool) -> int:
     """Print a job's output so far, or follow it to its end and return the job's status."""
     client = connect(server)
-    details = _find(client, job)
+    job_id = _id(_find(client, job))
     if follow:
-        return _follow(client, _id(details), Console())
-    _write(client.get_job_logs(_id(details)))
+        return _follow(client, job_id)
+    _write(client.get_job_logs(job_id))
     return OK
 
 
 def stop_command(job: str, server: Server) -> None:
     """Stop a job as Ctrl-C stops a run, and wait until it has ended."""
-    client, console = connect(server), Console()
+    client, console = connect(server), plain_console()
     details = _find(client, job)
     job_id = _id(details)
     if details.status.is_terminal():
-        _say(console, f"{job_id} has {_ended(details.status)} already")
+        console.print(f"{job_id} has {_ENDS[details.status]} already")
         return
     client.stop_job(job_id)
     with console.status(f"{escape(job_id)} closes its runs (at most {_STOP_SECONDS} s)"):
         while not (details := client.get_details(job_id)).status.is_terminal():
             time.sleep(_POLL_SECONDS)
-    _say(console, f"{job_id} has {_ended(details.status)}")
+    console.print(f"{job_id} has {_ENDS[details.status]}")
     if details.status is JobStatus.STOPPED:
-        _say(console, f"go on from its checkpoints: rungwise resume {job_id}{server.option}")
+        console.print(f"go on from its checkpoints: rungwise resume {job_id}{server.option}")
 
 
 def resume_command(job: str, server: Server, folder: str, *, wait: bool) -> int:
@@ -192,42 +190,36 @@ def _submit(
         runtime_env={**environment, "env_vars": variables},
         metadata=metadata,
     )
-    console = Console()
-    console.print(f"\n[green]submitted[/] [bold]{escape(job_id)}[/]", highlight=False)
-    option = client.server.option
+    console, option = plain_console(), client.server.option
+    console.print(Text.assemble("\n", ("submitted", "green"), " ", (job_id, "bold")))
     if not wait:
-        _say(console, f"follow it with: rungwise logs --follow {job_id}{option}")
-        _say(console, f"end it with:    rungwise stop {job_id}{option}")
+        console.print(f"follow it with: rungwise logs --follow {job_id}{option}")
+        console.print(f"end it with:    rungwise stop {job_id}{option}")
         return OK
-    _say(console, "Ctrl-C leaves it running\n")
-    return _follow(client, job_id, console)
+    console.print("Ctrl-C leaves it running\n")
+    return _follow(client, job_id)
 
 
-def _follow(client: Client, job_id: str, console: Console) -> int:
-    option = client.server.option
-    errors = Console(stderr=True)
-    follower = Follower(client, job_id, _write, lambda text: _say(errors, text))
+def _follow(client: Client, job_id: str) -> int:
+    console, errors, option = plain_console(), plain_console(stderr=True), client.server.option
     try:
-        details = follower.follow()
+        details = Follower(client, job_id, _write, errors.print).follow()
     except KeyboardInterrupt:
-        _say(errors, f"\n{job_id} goes on without you:")
+        errors.print(f"\n{job_id} goes on without you:")
         for command in ("logs --follow", "stop"):
-            _say(errors, f"  rungwise {command} {job_id}{option}")
+            errors.print(f"  rungwise {command} {job_id}{option}")
         return INTERRUPTED
     except UnreachableError as error:
-        _say(errors, f"{error}\n{job_id} may go on; then: rungwise logs --follow {job_id}{option}")
+        errors.print(f"{error}\n{job_id} may go on; then: rungwise logs --follow {job_id}{option}")
         return FAILED
     duration = _duration((details.end_time or 0) - (details.start_time or 0))
-    style = _STYLES[details.status]
-    console.print(
-        f"\n[bold]{escape(job_id)}[/] has [{style}]{_ended(details.status)}[/] after {duration}",
-        highlight=False,
-    )
+    end = (_ENDS[details.status], _STYLES[details.status])
+    console.print(Text.assemble("\n", (job_id, "bold"), " has ", end, f" after {duration}"))
     if details.status is JobStatus.SUCCEEDED:
         return OK
     if details.driver_exit_code is None and details.message and details.status is JobStatus.FAILED:
-        _say(console, details.message.strip())  # Ray's: the command never ran, or its node died
-    _say(console, f"go on from its checkpoints: rungwise resume {job_id}{option}")
+        console.print(details.message.strip())  # Ray's: the command never ran, or its node died
+    console.print(f"go on from its checkpoints: rungwise resume {job_id}{option}")
     return FAILED
 
 
@@ -261,10 +253,6 @@ def _id(job: JobDetails) -> str:
     return job.submission_id
 
 
-def _ended(status: JobStatus) -> str:
-    return {"SUCCEEDED": "succeeded", "FAILED": "failed", "STOPPED": "been stopped"}[status.value]
-
-
 def _duration(milliseconds: float) -> str:
     seconds = max(0, round(milliseconds / 1000))
     if seconds < 60:
@@ -276,7 +264,3 @@ def _duration(milliseconds: float) -> str:
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

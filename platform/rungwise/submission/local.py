@@ -42,6 +42,10 @@ class Job:
         return not (Path(self.workflow).suffix and Path(self.config).suffix)
 
     @property
+    def input_paths(self) -> list[str]:
+        return list(dict.fromkeys(_input_paths(self.recipe.model_dump(mode="json"))))
+
+    @property
     def entrypoint(self) -> str:
         """The shell command that the head runs."""
         run = [] if Path(self.workflow).suffix else ["-m", "rungwise", "run"]
@@ -81,7 +85,7 @@ def count_stages(job: Job, notes: list[str]) -> dict[str, int]:
     `notes` says what was not checked. Raises UserError for any other fault.
     """
     with contextlib.chdir(job.folder):
-        elsewhere = [path for path in _input_paths(job.recipe) if _is_elsewhere(path)]
+        elsewhere = [path for path in job.input_paths if _is_elsewhere(path)]
         try:
             return resources.count_parallel(make_stages(job.workflow, job.recipe))
         except UserError as error:
@@ -98,7 +102,7 @@ def check_paths(job: Job, upload: Upload) -> list[str]:
     relative path is not uploaded, since the job reads it from the upload."""
     absolute = []
     with contextlib.chdir(job.folder):
-        for path in dict.fromkeys(_input_paths(job.recipe)):
+        for path in job.input_paths:
             if _is_elsewhere(path):
                 absolute += [] if is_remote(path) else [path]
                 continue
@@ -119,21 +123,16 @@ def check_paths(job: Job, upload: Upload) -> list[str]:
     return absolute
 
 
-def _input_paths(recipe: Recipe) -> list[str]:
-    leaves = _leaves(recipe.model_dump(mode="json"))
-    return [leaf for key, leaf in leaves if key in _PATH_KEYS and isinstance(leaf, str)]
-
-
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested mappings and lists, each with the last key above it."""
+def _input_paths(value: Any, key: str = "") -> Iterator[str]:
+    """The paths in nested mappings and lists, `key` being the last key above the value."""
     if isinstance(value, dict):
         for name, item in value.items():
-            yield from _leaves(item, str(name).rpartition(".")[2])
+            yield from _input_paths(item, str(name).rpartition(".")[2])
     elif isinstance(value, list):
         for item in value:
-            yield from _leaves(item, key)
-    else:
-        yield key, value
+            yield from _input_paths(item, key)
+    elif key in _PATH_KEYS and isinstance(value, str):
+        yield value
 
 
 def _is_elsewhere(path: str) -> bool:

@@ -9,11 +9,11 @@ from functools import cache
 
 import ray
 from packaging.version import Version
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
 from rungwise.core.plural import counted
 from rungwise.core.storage.object_store import is_remote
@@ -33,17 +33,16 @@ class Report:
     def add(self, name: str, value: str) -> None:
         self.rows.append((name, value))
 
-    def show(self, console: Console) -> None:
+    def show(self) -> None:
+        console = plain_console()
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for name, value in self.rows:
             table.add_row(name, Text(value))
-        console.print(table)
+        console.print(table, soft_wrap=False)
         for note in self.notes:
-            console.print(
-                f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True
-            )
+            console.print(f"note: {note}", style="yellow")
 
 
 def check_job(job: local.Job, server: Server, any_version: bool) -> tuple[Client, Report]:

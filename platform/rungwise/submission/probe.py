@@ -50,7 +50,12 @@ class Head:
 
 def query_head(client: Client) -> Head:
     """Query the head. Raises UserError if the job does not end or prints something unexpected."""
-    _delete_earlier(client)
+    for earlier in client.list_jobs():
+        probe = earlier.submission_id if METADATA in (earlier.metadata or {}) else None
+        ended = earlier.end_time
+        if probe and ended and time.time() - ended / 1000 > _WATCHED_SECONDS:
+            with contextlib.suppress(UserError):  # another client may have been first
+                client.delete_job(probe)
     job = client.submit_job(entrypoint=f"python -c {shlex.quote(_CODE)}", metadata={METADATA: "1"})
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not client.get_details(job).status.is_terminal():
@@ -63,14 +68,6 @@ def query_head(client: Client) -> Head:
             )
         time.sleep(_POLL_SECONDS)
     return _parse_output(client.get_job_logs(job))
-
-
-def _delete_earlier(client: Client) -> None:
-    for job in client.list_jobs():
-        probe = job.submission_id if METADATA in (job.metadata or {}) else None
-        if probe and job.end_time and time.time() - job.end_time / 1000 > _WATCHED_SECONDS:
-            with contextlib.suppress(UserError):  # another client may have been first
-                client.delete_job(probe)
 
 
 def _parse_output(output: str) -> Head:

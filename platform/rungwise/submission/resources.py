@@ -17,6 +17,7 @@ from typing import Any
 from rungwise.cluster.description import Scaling
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
+from rungwise.core.plural import counted
 from rungwise.core.stages.stage import Stage
 
 _GROUP_LABEL = "ray.io/node-group"
@@ -171,7 +172,11 @@ def list_prices(demand: Demand, machines: Sequence[MachineGroup]) -> list[tuple[
 def in_words(resources: Mapping[str, float]) -> str:
     """Resources in words, such as `8 GPUs and 4 CPUs`."""
     order = ["GPU", "CPU", *sorted(set(resources) - {"GPU", "CPU"})]
-    parts = [_count(resources[name], name) for name in order if resources.get(name)]
+    parts = [
+        f"{resources[name]:g} {name}{'s' * (name in ('CPU', 'GPU') and resources[name] != 1)}"
+        for name in order
+        if resources.get(name)
+    ]
     return " and ".join(parts) or "0 CPUs"
 
 
@@ -182,7 +187,7 @@ def total(machines: Sequence[MachineGroup]) -> str:
         name: sum(group.present * group.resources.get(name, 0.0) for group in machines)
         for name in ("GPU", "CPU")
     }
-    return f"{count} {'machine' if count == 1 else 'machines'}: {in_words(sums)}"
+    return f"{counted(count, 'machine')}: {in_words(sums)}"
 
 
 def _resources(cpus: float, gpus: float) -> dict[str, float]:
@@ -210,8 +215,3 @@ def _kinds(machines: Sequence[MachineGroup]) -> str:
         for (group, usable), (now, more) in rows.items()
     ]
     return "; ".join(texts) or "it has no machine"
-
-
-def _count(value: float, name: str) -> str:
-    plural = "" if value == 1 else "s"
-    return f"{value:g} {name}{plural if name in ('CPU', 'GPU') else ''}"

@@ -86,17 +86,7 @@ class SweepConfig(Config):
     seed: int = Field(default=0, ge=0)  # of the draws and of every trial
 
     @model_validator(mode="after")
-    def _sensible(self) -> SweepConfig:
-        self._check_keys()
-        self._check_search()
-        if isinstance(self.scheduler, HalvingScheduler) and isinstance(self.search, OptunaSearch):
-            raise ValueError(
-                "scheduler halving compares all trials at its first milestone, and search optuna "
-                "draws them one after the other: use search random or grid, or scheduler none"
-            )
-        return self
-
-    def _check_keys(self) -> None:
+    def _check_keys(self) -> SweepConfig:
         for key, allowed in self.space.items():
             block, _, rest = key.partition(".")
             if not rest or block in _OUTSIDE:
@@ -112,8 +102,10 @@ class SweepConfig(Config):
             inside = [other for other in self.space if other.startswith(f"{key}.")]
             if inside:
                 raise ValueError(f"space.{inside[0]} lies inside space.{key}; keep one of them")
+        return self
 
-    def _check_search(self) -> None:
+    @model_validator(mode="after")
+    def _check_search(self) -> SweepConfig:
         ranges = [key for key, allowed in self.space.items() if allowed.finite() is None]
         grids = [key for key, allowed in self.space.items() if isinstance(allowed, Grid)]
         if isinstance(self.search, GridSearch):
@@ -126,7 +118,7 @@ class SweepConfig(Config):
                 raise ValueError(
                     f"trials: leave it out, search grid has {self.size()}; found {self.trials}"
                 )
-            return
+            return self
         if self.trials is None:
             raise ValueError(f"trials: search {self.search.kind} needs their number")
         if isinstance(self.search, OptunaSearch):
@@ -134,7 +126,13 @@ class SweepConfig(Config):
                 raise ValueError(
                     f"space.{grids[0]}: search optuna draws every key; use kind choice"
                 )
-            return
+            if isinstance(self.scheduler, HalvingScheduler):
+                raise ValueError(
+                    "scheduler halving compares all trials at its first milestone, and search "
+                    "optuna draws them one after the other: use search random or grid, or "
+                    "scheduler none"
+                )
+            return self
         combinations = _product(
             [allowed for allowed in self.space.values() if not isinstance(allowed, Grid)]
         )
@@ -143,6 +141,7 @@ class SweepConfig(Config):
                 f"trials: the keys that are drawn have {combinations} combinations, found "
                 f"{self.trials}; ask for fewer, or use search: {{kind: grid}}"
             )
+        return self
 
     def size(self) -> int | None:
         """The number of combinations of values; None if a key has a range."""

@@ -65,7 +65,9 @@ def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str,
     """
     for number, values in enumerate(upstream):
         for name, artifact in select_inputs(inputs, number).items():
-            if _is_continued(artifact):
+            # Further pretraining has the config of its last step, not that of the recipe's block.
+            sources = artifact.record["inputs"].values()
+            if any(source["stage"] == artifact.stage for source in sources):
                 continue
             config = artifact.record["config"]
             for key, value in values.items():
@@ -81,9 +83,3 @@ def check_inputs(inputs: Mapping[str, Artifact], upstream: Sequence[Mapping[str,
                         f"upstream values {number} of the sweep have {key} {value!r}, but its "
                         f"{name} ({artifact.fingerprint}) was made with {built_with!r}"
                     )
-
-
-def _is_continued(artifact: Artifact) -> bool:
-    """Whether it continues an artifact of its own stage (further pretraining), so that its config
-    is not that of the recipe's block."""
-    return any(source["stage"] == artifact.stage for source in artifact.record["inputs"].values())

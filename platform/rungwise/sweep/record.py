@@ -162,11 +162,15 @@ def read_records(output: Folder) -> list[TrialRecord]:
 
 def table(trials: Iterable[Trial]) -> list[dict[str, Any]]:
     """Trials as flat rows, with a column per swept key; measured values are `effective/<key>`."""
+
+    def cell(value: Any) -> Any:
+        return json.dumps(value) if isinstance(value, dict | list | bool | None) else value
+
     return [
         {
             "trial": trial.name,
             "state": trial.state,
-            **{key: _cell(value) for key, value in trial.values.items()},
+            **{key: cell(value) for key, value in trial.values.items()},
             "epochs_run": trial.epochs_run,
             "epochs_asked": trial.epochs_asked,
             "score": getattr(trial, "score", ""),
@@ -177,7 +181,3 @@ def table(trials: Iterable[Trial]) -> list[dict[str, Any]]:
         }
         for trial in trials
     ]
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list | bool | None) else value

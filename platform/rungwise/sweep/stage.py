@@ -74,12 +74,13 @@ def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
     # Stopped trials were not trained as their settings say. Ties are broken by smaller loss, then
     # by number, which is the order of the records, so that the winner is deterministic.
     whole = [trial for trial in scored if not trial.stopped_early] or scored
-    best = min(whole, key=_rank)
+    best = min(whole, key=lambda each: (-each.score, math.inf if each.loss is None else each.loss))
     epochs_asked = sum(trial.epochs_asked for trial in trials)
     stopped = sum(trial.stopped_early for trial in trials)
     failed = sum(trial.state == "failed" for trial in trials)
     best_values = ", ".join(
-        f"{key.rpartition('.')[2]} {_short(value)}" for key, value in best.values.items()
+        f"{key.rpartition('.')[2]} {f'{value:.3g}' if isinstance(value, float) else value}"
+        for key, value in best.values.items()
     )
     summary = SweepSummary(
         trials=tuple(trials),
@@ -103,11 +104,3 @@ def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:
     text = json.dumps(whole_record, indent=1, ensure_ascii=False, allow_nan=False)
     job.output.write_bytes(RECORD, text.encode("utf-8"))
     return summary
-
-
-def _rank(trial: ScoredTrial) -> tuple[float, float]:
-    return -trial.score, math.inf if trial.loss is None else trial.loss
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -75,7 +75,13 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
     from ray import tune
     from ray.exceptions import RayActorError
 
-    trial = _begin(config["trial"]["number"], config["trial"]["values"], job)
+    trial = new_record(job.config, **config["trial"])
+    if isinstance(job.config.sweep.scheduler, HalvingScheduler):
+        trial = read_record(trial.name, job.output) or trial
+    # Epochs after the saved state run again.
+    trial.history = [row for row in trial.history if row["epoch"] <= (trial.saved_epoch or 0)]
+    trial.state, trial.error = "running", None
+    write_record(trial, job.output)
     settings = resolve_settings(job.config, trial.values)
     until = config.get("until")
     if not trial.history:
@@ -150,15 +156,3 @@ def new_record(config: SweepStageConfig, number: int, values: Values) -> TrialRe
         settings=resolve_settings(config, values).model_dump(mode="json"),
         seed=config.sweep.seed,
     )
-
-
-def _begin(number: int, values: Values, job: Job) -> TrialRecord:
-    """The record of a trial that starts, or resumes from its saved state."""
-    trial = new_record(job.config, number, values)
-    if isinstance(job.config.sweep.scheduler, HalvingScheduler):
-        trial = read_record(trial.name, job.output) or trial
-    # Epochs after the saved state run again.
-    trial.history = [row for row in trial.history if row["epoch"] <= (trial.saved_epoch or 0)]
-    trial.state, trial.error = "running", None
-    write_record(trial, job.output)
-    return trial

@@ -68,9 +68,15 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
     total = sweep.trials if values is None else len(values)
     assert total is not None
     remaining = sorted(set(range(total)) - {trial.number for trial in ended})
+    # Report earlier attempts' trials again, since their last reports may have been lost. Tracking
+    # accepts each point of a run once, so nothing is duplicated.
     for trial in records:
         if trial.ended or trial.saved_epoch is not None:
-            _report_again(trial, job)
+            job.report.nested(trial.name, trial.parameters())
+            for row in trial.history:
+                job.report.metrics(list_points(row), row["epoch"], run=trial.name)
+            if trial.ended:
+                job.report.nested(trial.name, {}, "FINISHED")
     if not remaining:
         return
     for each in values or ():
@@ -101,8 +107,8 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
             max_concurrent_trials=None if space else concurrent,
             # Saves starting a process per trial; safe because training seeds all its generators.
             reuse_actors=True,
-            trial_name_creator=_trial_name,
-            trial_dirname_creator=_folder_name,
+            trial_name_creator=lambda trial: trial_name(trial.config["trial"]["number"]),
+            trial_dirname_creator=lambda trial: f"{trial}-{trial.config.get('until', 'end')}",
         ),
         run_config=tune.RunConfig(
             name="sweep", storage_path=scratch, verbose=0, callbacks=[watch], stop=_Stop(watch)
@@ -110,14 +116,6 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
     ).fit()
     if watch.wrong:
         raise watch.wrong
-
-
-def _trial_name(trial: Any) -> str:
-    return trial_name(trial.config["trial"]["number"])
-
-
-def _folder_name(trial: Any) -> str:
-    return f"{_trial_name(trial)}-{trial.config.get('until', 'end')}"
 
 
 def _optuna(sweep: SweepConfig, records: Sequence[TrialRecord], remaining: Sequence[int]) -> Any:
@@ -224,13 +222,3 @@ class _Stop(Stopper):
 
     def stop_all(self) -> bool:
         return self._watch.wrong is not None
-
-
-def _report_again(trial: TrialRecord, job: Job) -> None:
-    """Report an earlier attempt's trial again, since its last reports may have been lost. Tracking
-    accepts each point of a run once, so nothing is duplicated."""
-    job.report.nested(trial.name, trial.parameters())
-    for row in trial.history:
-        job.report.metrics(list_points(row), row["epoch"], run=trial.name)
-    if trial.ended:
-        job.report.nested(trial.name, {}, "FINISHED")

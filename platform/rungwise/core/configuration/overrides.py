@@ -47,7 +47,10 @@ def with_overrides(
     for dotted in overrides:
         parts = dotted.split(".")
         # A later override may have made a block of a null.
-        if _follow(result, parts) is None and not _may_be_null(find_types(model, parts)):
+        types_here = find_types(model, parts)
+        # A key of no known type is one that validation will report.
+        may_be_null = not types_here or any(each in (None, type(None), Any) for each in types_here)
+        if _follow(result, parts) is None and not may_be_null:
             dropped.append(parts)
         elif parts[-1] == "kind":
             block, kind = _follow(result, parts[:-1]), _follow(result, parts)
@@ -96,11 +99,6 @@ def _follow(node: Any, parts: Sequence[str]) -> Any:
     for depth in range(len(parts)):
         node = node[_node_key(node, parts, depth)]
     return node
-
-
-def _may_be_null(types_here: list[Any]) -> bool:
-    """Whether the key accepts null. True for unknown keys, which validation will report."""
-    return not types_here or any(each in (None, type(None), Any) for each in types_here)
 
 
 def _keys_of_other_kinds(block: Any, types_here: list[Any], kind: Any) -> list[str]:

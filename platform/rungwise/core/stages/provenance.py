@@ -19,10 +19,14 @@ _MOST_OF_DIFF = 1 << 16  # characters
 
 def provenance() -> dict[str, Any]:
     """Describe what this process runs and where, as plain data. It enters no fingerprint."""
+    # Python gives the path of a module's file as the command.
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    name = module and module.name.removesuffix(".__main__")
+    command = ["python", "-m", name] if name else [sys.argv[0]]
     return {
         "commit": os.environ.get(COMMIT_VARIABLE) or commit(),
         "uncommitted": uncommitted(),
-        "command": _command(),
+        "command": shlex.join([*command, *sys.argv[1:]]),
         "python": platform.python_version(),
         "packages": {
             each.name: each.version
@@ -33,15 +37,6 @@ def provenance() -> dict[str, Any]:
             "cpus": os.cpu_count(),
         },
     }
-
-
-def _command() -> str:
-    """The command line; a module by its name, since Python gives the path of its file."""
-    module = getattr(sys.modules["__main__"], "__spec__", None)
-    started = [sys.argv[0]]
-    if module is not None:
-        started = ["python", "-m", module.name.removesuffix(".__main__")]
-    return shlex.join([*started, *sys.argv[1:]])
 
 
 def commit(folder: Path | None = None) -> str | None:

@@ -145,20 +145,16 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
             rows.append(Planned(stage, folder, artifact, "done"))
             continue
         finished = artifacts.list_artifacts(root, stage.name)
-        earlier = _earlier(stage, finished)
+        earlier = None
+        if stage.type.goes_on_from is not None:
+            inputs = {name: source.fingerprint for name, source in stage.inputs.items()}
+            earlier = stage.type.goes_on_from(stage.config, inputs, finished)
         if stage.type.resumes and folder.names():
             reason = GOES_ON
         else:
             reason = earlier.told if earlier else _reason(stage, finished, rows)
         rows.append(Planned(stage, folder, None, reason, earlier))
     return rows
-
-
-def _earlier(stage: Stage, finished: Sequence[Artifact]) -> Earlier | None:
-    if stage.type.goes_on_from is None:
-        return None
-    inputs = {name: source.fingerprint for name, source in stage.inputs.items()}
-    return stage.type.goes_on_from(stage.config, inputs, finished)
 
 
 def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned]) -> str:
@@ -198,12 +194,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], within: str = "") -
         elif isinstance(before or after, Mapping) and (before is None or after is None):
             changes.append(f"{name} {'added' if before is None else 'removed'}")
         else:
-            changes.append(f"{name} {_show(before)} -> {_show(after)}")
+            texts = ["unset" if value is None else str(value) for value in (before, after)]
+            short = [text if len(text) <= 40 else text[:37] + "..." for text in texts]
+            changes.append(f"{name} {' -> '.join(short)}")
     return [change.removeprefix("config.") for change in changes]
-
-
-def _show(value: Any) -> str:
-    if value is None:
-        return "unset"
-    text = str(value)
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -179,7 +179,13 @@ class Folder:
                 with explained(scratch):
                     yield path
                 with explained(self.uri):
-                    self._upload(path, name)
+                    fs, root = filesystem(self.uri)
+                    try:
+                        fs.put_file(str(path), f"{root}/{name}")
+                    except FileNotFoundError:
+                        # If the answer to a multipart completion was lost, the repeated completion
+                        # fails because the upload is no longer known.
+                        fs.put_file(str(path), f"{root}/{name}")
             return
         with explained(self.uri):
             target = Path(self.uri) / name
@@ -197,15 +203,6 @@ class Folder:
         for name in self.names():
             if (file := name.rpartition("/")[2]).startswith(".") and file.endswith(_STAGED):
                 self.remove(name)
-
-    def _upload(self, path: Path, name: str) -> None:
-        fs, root = filesystem(self.uri)
-        try:
-            fs.put_file(str(path), f"{root}/{name}")
-        except FileNotFoundError:
-            # If the answer to a multipart completion was lost, the repeated completion fails
-            # because the upload is no longer known.
-            fs.put_file(str(path), f"{root}/{name}")
 
     def local(self, name: str, cache: Path | None = None) -> Path:
         """A local path with the bytes of `name`: the file itself, or a download in `cache`."""

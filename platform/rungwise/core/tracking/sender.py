@@ -69,12 +69,12 @@ class Sender:
             case "tags":
                 from mlflow.entities import RunTag
 
-                ids = {RUN_ID: run_id, EXPERIMENT_ID: self._experiment_id}
-                tags = event["tags"]
-                for placeholder, run in ids.items():
-                    tags = {
-                        name: str(text).replace(placeholder, run) for name, text in tags.items()
-                    }
+                tags = {
+                    name: str(text)
+                    .replace(RUN_ID, run_id)
+                    .replace(EXPERIMENT_ID, self._experiment_id)
+                    for name, text in event["tags"].items()
+                }
                 texts = [RunTag(name, text) for name, text in _tag_texts(tags).items()]
                 self._client.log_batch(run_id, tags=texts)
             case "params":

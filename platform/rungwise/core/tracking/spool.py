@@ -31,21 +31,17 @@ def unsent(spool: Path) -> list[Spooled]:
                 continue
             with stream:
                 lines = stream.read().split("\n")[:-1]
-            events = [event for line in lines for event in _parsed(line, path)]
+            events: list[dict[str, Any]] = []
+            for line in lines:
+                try:
+                    events.append(json.loads(line))
+                except ValueError:  # of a full disk or a crash
+                    logger.warning("a corrupt line of %s is left out: %.80s", path, line)
             if events and events[0].pop("op") == "to":
                 files.append(Spooled(path, events[0], events[1:]))
             else:
                 logger.warning("%s does not say where its events belong; it stays", path)
     return files
-
-
-def _parsed(line: str, path: Path) -> list[dict[str, Any]]:
-    """The event in a line; none, with a warning, if a full disk or a crash corrupted the line."""
-    try:
-        return [json.loads(line)]
-    except ValueError:
-        logger.warning("a corrupt line of %s is left out: %.80s", path, line)
-        return []
 
 
 def locked(path: Path, mode: str) -> IO[str] | None:
