@@ -15,7 +15,7 @@ from rungwise.evaluation.statistics import Estimate
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.report.ladder import claims as board
-from rungwise.report.ladder import layer_plots, rows, score_plots
+from rungwise.report.ladder import plots, rows
 from rungwise.report.ladder.page import LadderConfig, write_ladder
 from rungwise.report.ladder.rungs import Cell, Column, gather_rungs
 from rungwise.report.writing import ReportSummary
@@ -192,9 +192,9 @@ def test_an_interval_that_ends_short_of_the_mean_is_drawn(
     rungs = gather_rungs(made.made, {name: measure_name(name) for name in list(MODELS)[1:]})
     short = Estimate(0.4, 0.39, math.nextafter(0.4, 0), 16)
     row = rows.LayerScore("polysemy", "", rungs[0].name, 0, **vars(short))
-    assert layer_plots.draw_layers([row], rungs).startswith(b"\x89PNG")
+    assert plots.draw_layers([row], rungs).startswith(b"\x89PNG")
     column = Column("polysemy", "", "accuracy", {rungs[0].name: Cell(short)}, frozenset())
-    assert score_plots.draw_by_year(rungs, [column]).startswith(b"\x89PNG")
+    assert plots.draw_by_year(rungs, [column]).startswith(b"\x89PNG")
 
 
 def test_the_relative_column_is_the_published_one() -> None:

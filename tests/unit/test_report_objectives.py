@@ -25,7 +25,6 @@ from rungwise.models.trained.language_models import CausalModel, TwoDirectionMod
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.plots import pretraining as pretraining_plots
-from rungwise.report.plots import speed as speed_plots
 from rungwise.report.sections import speed
 from rungwise.tokenizer import (
     ByteBpeConfig,
@@ -191,7 +190,8 @@ def test_a_change_of_sequence_length_is_drawn_and_listed(tmp_path: Path) -> None
     assert [last[key] for key in ("step", "sequence_length", "mlm_loss")] == ["20", "512", "5.478"]
     # Of 2,000 tokens.
     assert "books6,5431.5k75.0%1.25<wiki>32150025.0%3.50" in "".join(page.words.split())
-    assert (tmp_path / "page" / "speed.png").read_bytes() != speed_plots.draw_tokens_per_second(run)
+    unmarked_speed = pretraining_plots.draw_tokens_per_second(run)
+    assert (tmp_path / "page" / "speed.png").read_bytes() != unmarked_speed
     unmarked = _loss(plain["pretrain"])
     assert (tmp_path / "page" / "loss.png").read_bytes() != unmarked
     # One length is no change.

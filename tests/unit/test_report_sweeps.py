@@ -14,7 +14,6 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
 from rungwise.report.plots import sweeps as sweep_plots
-from rungwise.report.plots.sweep_axes import halving_epochs
 from rungwise.report.sections import tables
 from rungwise.report.sections.variants import VariantSweep
 from rungwise.report.style import series
@@ -86,9 +85,9 @@ def test_plots_of_sweeps_have_a_panel_for_each_task(draw: Any, tmp_path: Path) -
 def test_trials_are_compared_at_milestones_below_their_last_epoch() -> None:
     trials = [trial(epochs=9), trial(epochs=4)]
     settings = {"scheduler": {"kind": "halving", "grace_epochs": 1, "reduction_factor": 3}}
-    assert halving_epochs(settings, trials) == [1, 3]
-    assert halving_epochs(settings, [trial(epochs=10)]) == [1, 3, 9]
-    assert halving_epochs({"scheduler": {"kind": "none"}}, trials) == []
+    assert sweep_plots.halving_epochs(settings, trials) == [1, 3]
+    assert sweep_plots.halving_epochs(settings, [trial(epochs=10)]) == [1, 3, 9]
+    assert sweep_plots.halving_epochs({"scheduler": {"kind": "none"}}, trials) == []
 
 
 def test_the_table_has_every_trial_of_every_sweep_and_its_winners(tmp_path: Path) -> None:

@@ -23,19 +23,16 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.page import fill_in, generation, spelling, surprise
-from rungwise.instances.kind import Figure
 from rungwise.instances.kinds import read_kind
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.objectives import Objective
 from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.plots import budgets, comparison, pretraining, sweeps
-from rungwise.report.plots import speed as speed_plots
-from rungwise.report.sections import findings, origin, results, speed, tables
+from rungwise.report.sections import findings, origin, speed, tables
 from rungwise.report.sections.errors import TaskErrors, error_tables, gather_errors
 from rungwise.report.sections.examples import Examples, gather_examples
 from rungwise.report.sections.variants import (
@@ -46,7 +43,7 @@ from rungwise.report.sections.variants import (
     input_artifact,
     select_stage,
 )
-from rungwise.report.writing import ReportSummary, environment, write_files
+from rungwise.report.writing import ReportSummary, render_template, write_files
 from rungwise.serving.registry import RegisterSummary
 from rungwise.tokenizer import TokenizerSummary, load_tokenizer
 
@@ -120,7 +117,7 @@ def draw_plots(content: Content) -> dict[str, bytes]:
         plots["loss"] = pretraining.draw_loss(pretrain, run, content.objective)
         if content.objective.pair:
             plots["pair"] = pretraining.draw_pair_task(run, content.objective.pair)
-        plots["speed"] = speed_plots.draw_tokens_per_second(run)
+        plots["speed"] = pretraining.draw_tokens_per_second(run)
     if results := content.comparison:
         for task in results.tasks:
             plots[f"scores-{task.name}"] = comparison.draw_scores(task, results.looks)
@@ -150,30 +147,24 @@ def render_page(
 ) -> str:
     """The page as HTML; `title` defaults to the label of the run."""
     inputs, instances = content.inputs, content.inputs.get("instances")
-    last = list(inputs.values())[-1]
-    # Modules whose functions the templates call.
-    modules = (findings, origin, results, speed)
-    template = environment().get_template("page.html.j2")
-    return template.render(
-        **{module.__name__.rpartition(".")[2]: module for module in modules},
+    summary = InstancesSummary.of(instances) if instances else None
+    return render_template(
+        "page.html.j2",
+        title=title,
+        plots=plots,
+        recipe=recipe,
         **vars(content),
         **vars(content.examples),
-        title=title or last.label,
+        findings=findings,
+        speed=speed,
         run=content.pretrain.gradient,
-        instances=InstancesSummary.of(instances) if instances else None,
-        corpus=CorpusSummary.of(inputs["corpus"]),
-        sources=describe_sources(inputs["corpus"]),
+        instances=summary,
         tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
-        figures=_figures(instances) if instances else [],
+        figures=read_kind(instances).figures(summary.statistics) if instances and summary else [],
         num_pretrained=len(select_stage(inputs, "pretrain")),
         registered=_registered_models(inputs),
         error_files=[f"{name}.csv" for name in error_tables(content.errors)],
-        stages=tables.stages(inputs),
         seconds=tables.stage_seconds(inputs),
-        plots=plots,
-        finished=last.record["finished"],
-        root=origin.root_folder(last),
-        recipe=recipe,
         from_weights=INITIAL in inputs["pretrain"].record["inputs"],
         ln_vocabulary=math.log(content.pretrain.vocab_size),
         ln_2=math.log(2),
@@ -182,10 +173,6 @@ def render_page(
         levels=surprise.LEVELS,
         temperature=generation.TEMPERATURE,
     )
-
-
-def _figures(instances: Artifact) -> list[Figure]:
-    return read_kind(instances).figures(InstancesSummary.of(instances).statistics)
 
 
 def _registered_models(

@@ -1,4 +1,4 @@
-"""What both pages share: the Jinja environment, and writing a page with its files."""
+"""What both pages share: the Jinja environment, common fields, and a page written with its files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 
 import jinja2
 
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
+from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.report import formats
+from rungwise.report.sections import origin, results, tables
 from rungwise.report.sections.origin import RECIPE
 
 
@@ -34,17 +37,47 @@ def environment() -> jinja2.Environment:
     return result
 
 
+def render_template(
+    name: str,
+    inputs: Mapping[str, Artifact],
+    title: str | None,
+    plots: Mapping[str, bytes],
+    recipe: str,
+    **fields: Any,
+) -> str:
+    """A page as HTML, with its own `fields`; `title` defaults to the label of the run."""
+    last = list(inputs.values())[-1]
+    return (
+        environment()
+        .get_template(name)
+        .render(
+            origin=origin,
+            results=results,
+            inputs=inputs,
+            title=title or last.label,
+            corpus=CorpusSummary.of(inputs["corpus"]),
+            sources=describe_sources(inputs["corpus"]),
+            stages=tables.stages(inputs),
+            plots=plots,
+            finished=last.record["finished"],
+            root=origin.root_folder(last),
+            recipe=recipe,
+            **fields,
+        )
+    )
+
+
 def write_files(
     output: Folder,
     page: tuple[str, str],
     plots: Mapping[str, bytes],
-    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+    csv_tables: Mapping[str, Sequence[Mapping[str, Any]]],
     recipe: str,
     headline: str,
 ) -> ReportSummary:
     """Write a page (file name, HTML), its plots, each table as CSV, and the recipe."""
     name, html = page
-    csv = {f"{table}.csv": csv_bytes(rows) for table, rows in tables.items()}
+    csv = {f"{table}.csv": csv_bytes(rows) for table, rows in csv_tables.items()}
     files = {name: html.encode("utf-8"), **plots, **csv, RECIPE: recipe.encode("utf-8")}
     for file, data in files.items():
         output.write_bytes(file, data)

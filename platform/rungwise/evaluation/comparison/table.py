@@ -94,7 +94,9 @@ def build_table(
     evaluations = [EvaluateSummary.of(artifact) for artifact in inputs.values()]
     whole = [each for each in evaluations if each.budget is None]
     scores = [score for each in whole for score in _task_scores(each)]
-    differences = _correct_ps([row for each in whole for row in _row_differences(config, each)])
+    rows = [row for each in whole for row in _row_differences(config, each)]
+    ps = holm([row.p for row in rows])  # all rows are one family of comparisons
+    differences = [row.model_copy(update={"p_holm": p}) for row, p in zip(rows, ps, strict=True)]
     budgets = [
         BudgetScore(**score.model_dump(), budget=each.budget or each.examples.train)
         for each in evaluations
@@ -180,12 +182,6 @@ def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[R
     return rows
 
 
-def _correct_ps(rows: list[RowDifference]) -> list[RowDifference]:
-    """Correct p values over all rows as one family of comparisons."""
-    ps = holm([row.p for row in rows])
-    return [row.model_copy(update={"p_holm": p}) for row, p in zip(rows, ps, strict=True)]
-
-
 def _published_points(config: TableConfig, task: str, above: str, name: str) -> float | None:
     """The published difference in points; None if a value is missing."""
     column = config.columns.get(task)
@@ -210,10 +206,15 @@ def markdown(
         else ""
         for score in tasks.values()
     ]
+    cells = {
+        (each.variant, each.task): f"{100 * each.mean:.1f} "
+        f"[{100 * each.low:.1f}, {100 * each.high:.1f}]"
+        for each in scores
+    }
     lines = [
         "Ours: mean [95 % interval] over seeds, in percent, correlations times 100.",
         "",
-        *_grid(heads, tasks, {(s.variant, s.task): _score_text(s) for s in scores}),
+        *_grid(heads, tasks, cells),
         _line("best trivial baseline", *trivial),
     ]
     if differences:
@@ -247,10 +248,6 @@ def _grid(
 
 def _line(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _score_text(score: TaskScore) -> str:
-    return f"{100 * score.mean:.1f} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
 
 
 def _difference_text(row: RowDifference) -> str:

@@ -92,10 +92,14 @@ class Occurrence:
 def read_textbook() -> dict[str, list[Occurrence]]:
     file = resources.files("rungwise.evaluation.suites") / "polysemy.yaml"
     data = yaml.safe_load(file.read_text("utf-8"))
-    return {
-        word: [Occurrence(_parse_marked(row["text"]), row["sense"]) for row in rows]
-        for word, rows in data.items()
-    }
+    texts: dict[str, list[Occurrence]] = {}
+    for word, rows in data.items():
+        for row in rows:
+            before, marked, after = row["text"].split("*")
+            span = (len(before), len(before) + len(marked))
+            sentence = Sentence(before + marked + after, (span,))
+            texts.setdefault(word, []).append(Occurrence(sentence, row["sense"]))
+    return texts
 
 
 def nearest_credit(cosines: NDArray[np.float64], senses: Sequence[str], place: int) -> float:
@@ -181,11 +185,6 @@ def _sentences(rung: Rung) -> Iterator[str]:
         if row.split == "validation":
             for document in read_documents(rung.corpus.folder, row.file):
                 yield from document.sentences
-
-
-def _parse_marked(text: str) -> Sentence:
-    before, word, after = text.split("*")
-    return Sentence(before + word + after, ((len(before), len(before) + len(word)),))
 
 
 def _sentence_data(sentence: Sentence) -> dict[str, Any]:

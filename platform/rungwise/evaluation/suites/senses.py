@@ -159,7 +159,7 @@ class _EncodedWord:
         lowest = min(1, len(by_layer) - 1)
         layer = lowest + int(np.argmax(by_layer[lowest:]))
         places = evenly(self.test.shape[1], _POINTS).tolist()
-        points = project(self.test[layer][places])
+        points, senses = project(self.test[layer][places]), self.test_senses.tolist()
         return {
             "layer": layer,
             "accuracy_in_folds_of_train": by_layer,
@@ -168,7 +168,7 @@ class _EncodedWord:
                 {
                     "x": round(float(x), 4),
                     "y": round(float(y), 4),
-                    "sense": int(self.test_senses[place]),
+                    "sense": senses[place],
                     "text": _context(self.word.test.sentences[place]),
                 }
                 for place, (x, y) in zip(places, points, strict=True)

@@ -14,20 +14,17 @@ that both know.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import matching
-from rungwise.core.storage.source_files import SourceFile
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.words import KNOWN, cosines, word_vectors
 from rungwise.models.trained.capabilities import WordVectors
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
-from rungwise.tasks.kinds.examples import Text
 
 FEWEST = 3  # pairs; with two, rho is 1 or -1
 _PAIRS = TableFormat(
@@ -53,32 +50,24 @@ class SimilaritySuite(FileSuite):
         key = f"measure.{name}.path"
         sets: dict[str, str] = {}
         for file in matching(self.path, key):
-            other = sets.setdefault(_set_name(file), file.uri)
+            part = file.name.rpartition("/")[2].partition(".")[0]
+            other = sets.setdefault(part, file.uri)
             if other != file.uri:
                 raise DataError(
-                    f"{key}: expected a name of its own for each set, found {_set_name(file)} (up "
-                    f"to the first dot) of {other} and of {file.uri}; rename one"
+                    f"{key}: expected a name of its own for each set, found {part} (up to "
+                    f"the first dot) of {other} and of {file.uri}; rename one"
                 )
             pairs = list(_PAIRS.read(file, "", Counter()))
             if not pairs:
                 raise DataError(f"{file.uri}: expected pairs of words, found none; change {key}")
-            items += _set_items(rung, name, _set_name(file), pairs)
+            first, knows_first = word_vectors(rung, [pair.text for pair in pairs])
+            second, knows_second = word_vectors(rung, [str(pair.second) for pair in pairs])
+            known = knows_first & knows_second
+            names, groups = [pair.where for pair in pairs], [""] * len(pairs)
+            if known.sum() >= FEWEST:
+                gold = np.array([float(str(pair.target)) for pair in pairs])
+                numbers = np.stack([gold, cosines(first, second)], axis=1)
+                rated = Items(name, "correlation", names, groups, numbers, part)
+                items.append(rated.select(np.flatnonzero(known).tolist()))
+            items.append(Items.of_credit(name, f"{part} {KNOWN}", names, groups, known))
         return SuiteResult(items)
-
-
-def _set_items(rung: Rung, suite: str, part: str, pairs: Sequence[Text]) -> list[Items]:
-    first, knows_first = word_vectors(rung, [pair.text for pair in pairs])
-    second, knows_second = word_vectors(rung, [str(pair.second) for pair in pairs])
-    known = knows_first & knows_second
-    names, groups = [pair.where for pair in pairs], [""] * len(pairs)
-    shares = Items.of_credit(suite, f"{part} {KNOWN}", names, groups, known)
-    if known.sum() < FEWEST:
-        return [shares]
-    gold = np.array([float(str(pair.target)) for pair in pairs])
-    numbers = np.stack([gold, cosines(first, second)], axis=1)
-    items = Items(suite, "correlation", names, groups, numbers, part)
-    return [items.select(np.flatnonzero(known).tolist()), shares]
-
-
-def _set_name(file: SourceFile) -> str:
-    return file.name.rpartition("/")[2].partition(".")[0]

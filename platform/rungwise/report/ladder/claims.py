@@ -83,14 +83,12 @@ def describe_comparison(result: ComparisonResult) -> str:
     metric = metric_name(result.metric or "accuracy")
     subject = result.of if result.of in (TASKS, metric) else f"{result.of}, {metric}"
     terms = sorted(result.terms.items(), key=lambda term: -term[1])  # positive terms first
-    words = [_term(name, weight, first=not place) for place, (name, weight) in enumerate(terms)]
+    words = []
+    for name, weight in terms:
+        sign = "\N{MINUS SIGN} " if weight <= 0 else "+ " if words else ""
+        times = "" if abs(weight) == 1 else f"{abs(weight):g} \N{MULTIPLICATION SIGN} "
+        words.append(f"{sign}{times}{name}")
     return f"{subject}: {' '.join(words)}"
-
-
-def _term(name: str, weight: float, first: bool) -> str:
-    sign = "" if first and weight > 0 else "+ " if weight > 0 else "\N{MINUS SIGN} "
-    times = "" if abs(weight) == 1 else f"{abs(weight):g} \N{MULTIPLICATION SIGN} "
-    return f"{sign}{times}{name}"
 
 
 def missing_rungs(claim: ClaimResult) -> list[str]:

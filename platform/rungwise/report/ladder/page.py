@@ -19,12 +19,13 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.summary import CorpusSummary, describe_sources
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.comparison import published
 from rungwise.evaluation.comparison.claims import ClaimsSummary, claim_rows
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.report import formats
-from rungwise.report.ladder import claims, layer_plots, rows, score_plots
+from rungwise.report.ladder import claims, rows
+from rungwise.report.ladder import plots as ladder_plots
 from rungwise.report.ladder.rows import LayerScore, LayerShare
 from rungwise.report.ladder.rungs import (
     PAIRS,
@@ -38,10 +39,10 @@ from rungwise.report.ladder.rungs import (
     variant_looks,
 )
 from rungwise.report.plots import budgets
-from rungwise.report.sections import origin, results, tables
+from rungwise.report.sections import origin, tables
 from rungwise.report.sections.tables import Row
 from rungwise.report.sections.variants import Comparison, gather_comparison, select_stage
-from rungwise.report.writing import ReportSummary, environment, write_files
+from rungwise.report.writing import ReportSummary, render_template, write_files
 from rungwise.tokenizer import TokenizerSummary
 
 PAGE = "ladder.html"
@@ -124,7 +125,7 @@ def draw_plots(content: Content) -> dict[str, bytes]:
     plots: dict[str, bytes | None] = {}
     # Perplexity is bits per byte in another unit.
     if columns := [column for column in content.columns if column.metric != "perplexity"]:
-        plots["year"] = score_plots.draw_by_year(rungs, columns)
+        plots["year"] = ladder_plots.draw_by_year(rungs, columns)
         models = {rung.name: rung.pretrain for rung in rungs}
         flops = {name: model.flops for name, model in models.items() if model.flops}
         parameters = {name: model.parameters for name, model in models.items()}
@@ -132,14 +133,14 @@ def draw_plots(content: Content) -> dict[str, bytes]:
             ("operations", "operations (FLOP)", flops),
             ("parameters", "parameters", parameters),
         ):
-            plots[name] = score_plots.draw_by_size(rungs, columns, axis, sizes)
-    plots["while_learning"] = score_plots.draw_learning_curves(rungs)
+            plots[name] = ladder_plots.draw_by_size(rungs, columns, axis, sizes)
+    plots["while_learning"] = ladder_plots.draw_learning_curves(rungs)
     for word, maps in content.maps.items():
-        plots[f"senses-{word}"] = layer_plots.draw_senses(maps)
+        plots[f"senses-{word}"] = ladder_plots.draw_senses(maps)
     if content.layers:
-        plots["layers"] = layer_plots.draw_layers(content.layers, rungs)
+        plots["layers"] = ladder_plots.draw_layers(content.layers, rungs)
     if content.mixes:
-        plots["layer_mixes"] = layer_plots.draw_mixes(content.mixes, rungs)
+        plots["layer_mixes"] = ladder_plots.draw_mixes(content.mixes, rungs)
     if comparison and comparison.has_budgets:
         plots["budgets"] = budgets.draw_budgets(comparison)
     if comparison and budgets.layer_weights(comparison):
@@ -151,23 +152,21 @@ def render_page(
     content: Content, title: str | None, headline: str, plots: Mapping[str, bytes], recipe: str
 ) -> str:
     """The page as HTML; `title` defaults to the label of the run."""
-    inputs, rungs = content.inputs, content.rungs
-    last = list(inputs.values())[-1]
-    corpus = CorpusSummary.of(inputs["corpus"])
+    rungs = content.rungs
     fields = vars(content) | {
         "claims": content.claims.claims,
         "sentences": list(_group_by_rung(content.sentences, "word", "number").values()),
         "others": _group_by_rung(content.others, "suite", "part", "metric"),
     }
-    template = environment().get_template("ladder.html.j2")
-    return template.render(
+    return render_template(
+        "ladder.html.j2",
+        title=title,
+        plots=plots,
+        recipe=recipe,
         **fields,
         effects=claims,
-        results=results,
-        origin=origin,
-        title=title or last.label,
         lede=f"{headline[0].upper()}{headline[1:]}.",
-        budget=_describe_budget(content, corpus),
+        budget=_describe_budget(content),
         pairs=[_pair_table(rungs, suite) for suite in suite_names(rungs, PAIRS)],
         skipped=skipped_suites(rungs),
         same_weights={rung.name: rung.also for rung in rungs if rung.also},
@@ -180,20 +179,14 @@ def render_page(
         orders_source=published.RESULTS.orders.source,
         gains_source=published.TABLES["T2"].source,
         published_gains=rows.published_gains(),
-        corpus=corpus,
-        sources=describe_sources(inputs["corpus"]),
         registered=[],
         run=None,
-        stages=tables.stages(inputs),
-        plots=plots,
-        finished=last.record["finished"],
-        root=origin.root_folder(last),
-        recipe=recipe,
     )
 
 
-def _describe_budget(content: Content, corpus: CorpusSummary) -> str:
+def _describe_budget(content: Content) -> str:
     """The corpus and the training budget in one line."""
+    corpus = CorpusSummary.of(content.inputs["corpus"])
     counts = sorted({rung.pretrain.tokens for rung in content.rungs})
     vocab_size = TokenizerSummary.of(content.inputs["tokenizer"]).vocab_size
     tokens = " to ".join(dict.fromkeys(map(formats.compact, (counts[0], counts[-1]))))

@@ -211,14 +211,12 @@ def maps(rungs: Sequence[Rung]) -> dict[str, dict[str, Mapping[str, Any]]]:
     for _, rung, data in _suite_files(rungs, "map.json", SENSES):
         for word, each in data.items():
             by_word.setdefault(word, {})[rung.name] = each
-    order = sorted(by_word, key=lambda word: _largest_share(next(iter(by_word[word].values()))))
-    return {word: by_word[word] for word in order}
 
+    def largest_share(word: str) -> float:
+        points = next(iter(by_word[word].values()))["points"]
+        return max(Counter(point["sense"] for point in points).values()) / len(points)
 
-def _largest_share(sense_map: Mapping[str, Any]) -> float:
-    """The share of the most frequent sense among a map's points."""
-    counts = Counter(point["sense"] for point in sense_map["points"])
-    return max(counts.values()) / counts.total()
+    return {word: by_word[word] for word in sorted(by_word, key=largest_share)}
 
 
 def sentences(rungs: Sequence[Rung]) -> list[Row]:

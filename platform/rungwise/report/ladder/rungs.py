@@ -73,25 +73,25 @@ def gather_rungs(inputs: Mapping[str, Artifact], measured: Mapping[str, str]) ->
     names: dict[str, list[str]] = {}
     for name, title in measured.items():
         names.setdefault(title, []).append(name)
-    rungs = [_rung(inputs, each, title) for title, each in names.items()]
+    rungs = []
+    for title, (name, *also) in names.items():
+        artifact = inputs[title]
+        pretrain = input_artifact(artifact, "pretrain", inputs)
+        assert pretrain is not None, f"the pretraining of {name} is not among the stages"
+        suites = artifact.record["config"]["suites"].items()
+        rungs.append(
+            Rung(
+                name=name,
+                also=tuple(also),
+                look=series(0),
+                pretrain=PretrainSummary.of(pretrain),
+                measured=artifact,
+                tokenizer=artifact.record["inputs"]["tokenizer"]["fingerprint"],
+                kinds={suite: config["kind"] for suite, config in suites},
+            )
+        )
     rungs.sort(key=lambda rung: rung.pretrain.model.year)
     return [replace(rung, look=series(place)) for place, rung in enumerate(rungs)]
-
-
-def _rung(inputs: Mapping[str, Artifact], names: Sequence[str], title: str) -> Rung:
-    artifact = inputs[title]
-    pretrain = input_artifact(artifact, "pretrain", inputs)
-    assert pretrain is not None, f"the pretraining of {names[0]} is not among the stages"
-    suites = artifact.record["config"]["suites"].items()
-    return Rung(
-        name=names[0],
-        also=tuple(names[1:]),
-        look=series(0),
-        pretrain=PretrainSummary.of(pretrain),
-        measured=artifact,
-        tokenizer=artifact.record["inputs"]["tokenizer"]["fingerprint"],
-        kinds={suite: config["kind"] for suite, config in suites},
-    )
 
 
 def variant_looks(rungs: Sequence[Rung], variants: Sequence[str]) -> dict[str, Series]:

@@ -6,36 +6,28 @@ own colour, marker and line.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from rungwise.report import style
 from rungwise.report.formats import metric_axis, score, setting
-from rungwise.report.plots.sweep_axes import (
-    Axis,
-    group_by_task,
-    halving_epochs,
-    key_axis,
-    readable,
-    sweep_keys,
-    value_text,
-)
 from rungwise.report.sections.variants import VariantSweep
+from rungwise.sweep.config import HalvingScheduler
+from rungwise.sweep.record import Trial
 
 _PANEL_INCHES = 3.7
 _ROW_INCHES = 3.4  # of a full-width panel
-_MOST_COLUMNS = 2
-_LAST = ("stopped early",)  # in a legend
 _SHIFT = 0.012  # between lines through the same value
+_WIDE_RANGE = 0.5  # powers of ten above which an axis is logarithmic
 
 
 def draw_parallel(sweeps: Sequence[VariantSweep]) -> bytes:
@@ -123,7 +115,7 @@ def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
     """The validation score of every trial by epoch, with a cross where it was stopped and dotted
     lines where successive halving compares trials."""
     tasks = group_by_task(sweeps)
-    figure, panels = _new_panels(len(tasks))
+    figure, panels = style.new_panels(len(tasks), 2, _PANEL_INCHES, 0.5)
     for axes, (task, task_sweeps) in zip(panels, tasks.items(), strict=True):
         for sweep in task_sweeps:
             for epoch in halving_epochs(sweep.settings, sweep.summary.trials):
@@ -157,12 +149,8 @@ def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
         x = "epoch (dotted: where trials are compared)" if is_halving else "epoch"
         style.dress(axes, title, x, metric_axis(task_sweeps[0].summary.metric, "validation"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    style.add_legend_below(figure, panels, last=_LAST)
+    style.add_legend_below(figure, panels, last=["stopped early"])
     return style.png(figure)
-
-
-def _new_panels(count: int) -> tuple[Figure, list[Axes]]:
-    return style.new_panels(count, _MOST_COLUMNS, _PANEL_INCHES, 0.5)
 
 
 def _winners(sweeps: Sequence[VariantSweep], keys: Sequence[str]) -> str:
@@ -177,3 +165,93 @@ def _winners(sweeps: Sequence[VariantSweep], keys: Sequence[str]) -> str:
 
 def _title(task: str, finding: str) -> str:
     return f"{task}: {finding}" if task and task != "sweep" else finding[:1].upper() + finding[1:]
+
+
+def group_by_task(sweeps: Sequence[VariantSweep]) -> dict[str, list[VariantSweep]]:
+    tasks: dict[str, list[VariantSweep]] = {}
+    for sweep in sweeps:
+        tasks.setdefault(sweep.task, []).append(sweep)
+    return tasks
+
+
+def sweep_keys(sweeps: Sequence[VariantSweep]) -> list[str]:
+    """The keys that any of these sweeps varied, learning rates first."""
+    keys = dict.fromkeys(key for sweep in sweeps for key in sorted(sweep.settings["space"]))
+    return sorted(keys, key=lambda key: not key.endswith("learning_rate"))
+
+
+def halving_epochs(settings: Mapping[str, Any], trials: Sequence[Trial]) -> list[int]:
+    """The epochs after which successive halving compares trials; none for another scheduler."""
+    if settings["scheduler"]["kind"] != "halving":
+        return []
+    scheduler = HalvingScheduler.model_validate(settings["scheduler"])
+    return scheduler.milestones(max(trial.epochs_asked for trial in trials))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Where the values of a key lie. `values` are all listed ones, with their `labels`, or the two
+    bounds of a range if `labels` is None."""
+
+    key: str
+    values: list[Any]
+    labels: list[str] | None
+
+    @property
+    def _numeric(self) -> bool:
+        return _are_numbers(self.values)
+
+    @property
+    def _logarithmic(self) -> bool:
+        if self.key == "score" or not self._numeric or min(self.values) <= 0:
+            return False
+        return math.log10(max(self.values) / min(self.values)) > _WIDE_RANGE
+
+    def height(self, value: Any) -> float:
+        """Coordinate between 0 and 1, for parallel axes."""
+        if not self._numeric:
+            texts = [value_text(one) for one in self.values]
+            return (texts.index(value_text(value)) + 0.5) / len(texts)
+        low, high = min(self.values), max(self.values)
+        if low == high:
+            return 0.5
+        if self._logarithmic:
+            return math.log(value / low) / math.log(high / low)
+        return (value - low) / (high - low)
+
+    def marks(self) -> list[Any]:
+        """The values labelled on a parallel axis."""
+        if self.labels or self.values[0] == self.values[-1]:
+            return self.values if self.labels else self.values[:1]
+        low, high = self.values
+        return [low, math.sqrt(low * high) if self._logarithmic else (low + high) / 2, high]
+
+
+def key_axis(key: str, sweeps: Sequence[VariantSweep]) -> Axis:
+    """The axis of a key over a task's sweeps: its search space and the values that trials had."""
+    spaces = [s.settings["space"][key] for s in sweeps if key in s.settings["space"]]
+    trial_values = [t.values[key] for s in sweeps for t in s.summary.scored if key in t.values]
+    if all("values" in space for space in spaces):
+        distinct = {value_text(value): value for space in spaces for value in space["values"]}
+        distinct |= {value_text(value): value for value in trial_values}
+        values = list(distinct.values())
+        if _are_numbers(values):
+            values.sort()
+        return Axis(key, values, [setting(value) for value in values])
+    ends = [end for s in spaces for end in s.get("values", (s.get("low"), s.get("high")))]
+    numbers = ends + trial_values
+    return Axis(key, [min(numbers), max(numbers)], None)
+
+
+def readable(key: str) -> str:
+    """`finetune.learning_rate` -> `learning rate`; other blocks keep their name."""
+    return key.removeprefix("finetune.").replace("_", " ").replace(".", " ")
+
+
+def value_text(value: Any) -> str:
+    """A text that is equal for equal values, lists and blocks included."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)

@@ -29,7 +29,6 @@ from rungwise.models.trained.capabilities import (
     TargetLogits,
     WordVectors,
 )
-from rungwise.pretraining.config import PretrainConfig
 from rungwise.pretraining.pretrained import load_model, trained_config
 from rungwise.training.config import GradientConfig
 
@@ -101,7 +100,9 @@ def gather_examples(
         nearest = neighbours_of_text(model, tokenizer, tokens, words, _NEAREST, seed)
         return Examples(neighbours=tuple(nearest))
     model = load_model(pretrain, InstancesSummary.of(instances).special)
-    count, mask_seed = _validation(config.pretrain)
+    count, mask_seed = held_out.MOST_INSTANCES, 0
+    if isinstance(config.pretrain, GradientConfig):  # as in validation
+        count, mask_seed = config.pretrain.validation_instances, config.pretrain.seed
     specimen, passage = None, None
     context, continuations, results = [], [], []
     reader = InstanceReader(instances, "validation")
@@ -152,13 +153,6 @@ def choose_specimen(reader: InstanceReader, tokenizer: Tokenizer, seed: int) -> 
         for piece in row.pieces
     )
     return Specimen(instance, tuple(pieces), row.answer)
-
-
-def _validation(settings: PretrainConfig) -> tuple[int, int]:
-    """How many held-out instances the run validated on, and the seed of their masks."""
-    if isinstance(settings, GradientConfig):
-        return settings.validation_instances, settings.seed
-    return held_out.MOST_INSTANCES, 0
 
 
 def _baseline(

@@ -118,10 +118,10 @@ def costs(comparison: Comparison) -> list[dict[str, Any]]:
         both = next(iter(by_task.values()))
         if all(each == both for each in by_task.values()):
             by_task = {"": both}
-        rows += [
-            {"variant": name, "task": task, "cost": cost, "share": _ratio(cost, first)}
-            for task, (cost, first) in by_task.items()
-        ]
+        for task, (cost, first) in by_task.items():
+            known = cost and first and cost.flops and first.flops
+            share = cost.flops / first.flops if known else None
+            rows.append({"variant": name, "task": task, "cost": cost, "share": share})
     return rows
 
 
@@ -131,10 +131,6 @@ def _task_costs(comparison: Comparison, variant: str) -> dict[str, PretrainingCo
         for task in comparison.tasks
         if variant in task.evaluation.variants
     }
-
-
-def _ratio(cost: PretrainingCost | None, first: PretrainingCost | None) -> float | None:
-    return cost.flops / first.flops if cost and first and cost.flops and first.flops else None
 
 
 def group_by_variant(cells: Iterable[_CellT]) -> dict[str, dict[str, _CellT]]:

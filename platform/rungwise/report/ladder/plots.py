@@ -1,21 +1,26 @@
-"""Plots of the whole ladder: scores by year, operations (FLOP) and parameters of the rungs, and
-validation curves by tokens and by operations."""
+"""Plots of a ladder: scores of all rungs by year, operations (FLOP) and parameters, validation
+curves, accuracy by layer, learned mixes of layers, maps of word senses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
 from rungwise.report import style
 from rungwise.report.formats import metric_axis
+from rungwise.report.ladder.rows import LayerScore, LayerShare
 from rungwise.report.ladder.rungs import Cell, Column, Rung
 
 _COLUMNS = 3
 _DECADE = 10
 _APART = 0.45  # years between rungs of the same year
 _POINTS = ("accuracy", "correlation")  # shown times 100
+_MAPS = 4  # per row
+_NO_SENSE = "sense not in training"
+_FREQUENT, _SAME_WORD = "most frequent", "same word"  # names from the suites
 
 
 def draw_by_year(rungs: Sequence[Rung], columns: Sequence[Column]) -> bytes:
@@ -120,3 +125,90 @@ def _legend_name(rung: Rung, cell: Cell, columns: Sequence[Column]) -> str:
     if cell.exact or not any(other.exact for other in others):
         return rung.name
     return "_hollow"
+
+
+def draw_layers(rows: Sequence[LayerScore], rungs: Sequence[Rung]) -> bytes:
+    """Accuracy by layer for every rung, one panel per suite and rule; the dashed line is the most
+    frequent answer."""
+    rules = [(row.suite, row.rule) for row in rows if row.layer is not None]
+    rules = list(dict.fromkeys(rules))
+    figure, panels = style.new_panels(len(rules), _COLUMNS, 3.0, 0.8)
+    for axes, (suite, rule) in zip(panels, rules, strict=True):
+        suite_rows = [row for row in rows if row.suite == suite]
+        for rung in rungs:
+            points = sorted(
+                (row.layer or 0, 100 * row.mean, 100 * row.low, 100 * row.high)
+                for row in suite_rows
+                if (row.rung, row.rule) == (rung.name, rule)
+            )
+            if points:
+                layers, bounds = [point[0] for point in points], [point[1:] for point in points]
+                style.draw_estimates(axes, layers, bounds, rung.look, rung.name, capsize=2.5)
+        # It reads no states, so it is the same for all rungs.
+        baseline = f"{_SAME_WORD} {_FREQUENT}" if rule == _SAME_WORD else _FREQUENT
+        frequent = [row.mean for row in suite_rows if row.rule == baseline]
+        if frequent:
+            axes.axhline(
+                100 * frequent[0],
+                color=style.MUTED,
+                linestyle=style.DASHED,
+                linewidth=1.2,
+                label=_FREQUENT,
+            )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        style.dress(axes, f"{suite}, {rule}" if rule else suite, "layer", "accuracy (%)")
+    style.add_legend_below(figure, panels, last=[_FREQUENT])
+    return style.png(figure)
+
+
+def draw_mixes(rows: Sequence[LayerShare], rungs: Sequence[Rung]) -> bytes:
+    """The share of every layer, one panel per suite; layer 0 is the token embeddings."""
+    suites = list(dict.fromkeys(row.suite for row in rows))
+    figure, panels = style.new_panels(len(suites), 2, 3.0, 0.8)
+    for axes, suite in zip(panels, suites, strict=True):
+        suite_rows = [row for row in rows if row.suite == suite]
+        names = {row.rung for row in suite_rows}
+        suite_rungs = [rung for rung in rungs if rung.name in names]
+        bar = style.BAR_GROUP / len(suite_rungs)
+        for place, rung in enumerate(suite_rungs):
+            shares = [row for row in suite_rows if row.rung == rung.name]
+            axes.bar(
+                [row.layer + bar * (place - (len(suite_rungs) - 1) / 2) for row in shares],
+                [100 * row.share for row in shares],
+                width=0.92 * bar,
+                color=rung.look.colour,
+                label=rung.name,
+            )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        style.dress(axes, suite, "layer", "share of the mix (%)")
+    style.add_legend_below(figure, panels)
+    return style.png(figure)
+
+
+def draw_senses(maps: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """Sentences with one word in the plane, one panel per rung, one mark and colour per sense."""
+    figure, panels = style.new_panels(len(maps), _MAPS, 2.5, 0.7)
+    for axes, (rung, sense_map) in zip(panels, maps.items(), strict=True):
+        for sense, name in [*enumerate(sense_map["senses"]), (-1, _NO_SENSE)]:
+            points = [point for point in sense_map["points"] if point["sense"] == sense]
+            if not points:
+                continue
+            look = style.series(sense)
+            axes.scatter(
+                [point["x"] for point in points],
+                [point["y"] for point in points],
+                s=22,
+                color=look.colour if sense >= 0 else style.MUTED,
+                marker=look.marker if sense >= 0 else "x",
+                alpha=0.7,
+                linewidth=0 if sense >= 0 else 1,
+                label=name,
+            )
+        layer = sense_map["layer"]
+        accuracy = sense_map["accuracy_in_folds_of_train"][layer]
+        style.dress(axes, rung, f"layer {layer}, accuracy {accuracy:.0%}")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.margins(0.08)
+    style.add_legend_below(figure, panels, last=[_NO_SENSE])
+    return style.png(figure)
