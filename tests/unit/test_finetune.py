@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from tokenizers import Tokenizer, models
 from torch.nn import functional
 
@@ -61,8 +62,7 @@ from tests.toy_tasks import FRAME, INFO, WAYS, config_of, stand_in, toy_data
 TASKS = tuple(kind for kind in INFO if kind != "generation")  # see test_generation.py
 CAUSAL: tuple[str, ...] = ("causal", "left_to_right", "llama")
 
-
-AUXILIARY: dict[str, Any] = {"auxiliary_language_model": 0.5}
+REFUSED = yaml.safe_load(Path(__file__).with_name("refused_finetuning.yaml").read_text("utf-8"))
 
 
 @pytest.fixture(autouse=True)
@@ -424,82 +424,13 @@ def test_a_model_comes_back_from_its_description_and_tensors(kind: Kind, objecti
 # What is refused.
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"loaded_layers": 1, "initialisation": "random"}, "remove loaded_layers"),
-        (
-            {"adaptation": {"kind": "frozen", "unfreeze_every_epochs": 1}},
-            r"adaptation\.unfreeze_every_epochs: unknown key",
-        ),
-        (
-            {"adaptation": {"kind": "discriminative", "unfreeze_every_epochs": 3}, "epochs": 3},
-            r"adaptation\.unfreeze_every_epochs is 3, and in 3 epochs no layer would ever learn",
-        ),
-        ({"adaptation": {"kind": "features", "layers": [1, 1]}}, "each once, found"),
-        ({"adaptation": {"kind": "features", "layers": []}}, "at least one"),
-        (
-            {"adaptation": {"kind": "froze"}},
-            "adaptation.kind: expected one of .* did you mean 'frozen'",
-        ),
-        ({"adaptation": {"kind": "discriminative", "decay": 1.1}}, r"adaptation\.decay"),
-        ({"pooling": "max"}, "pooling"),
-        ({"accumulation": 9}, "accumulation is 9, but a batch has 8 items to share out"),
-        ({"unfreeze_every_epochs": 1}, "unfreeze_every_epochs: unknown key"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "message"), REFUSED["settings"])
 def test_impossible_settings_are_named(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config_of(**keys)
 
 
-@pytest.mark.parametrize(
-    ("objective", "kind", "keys", "message"),
-    [
-        ("causal", "classification", {}, r"finetune\.pooling is cls, but a gpt .* last or mean"),
-        ("left_to_right", "choice", {}, r"finetune\.pooling is cls, but a bert pretrained on left"),
-        ("mlm", "tagging", {"loaded_layers": 3}, r"finetune\.loaded_layers is 3, .* has 2 layers"),
-        (
-            "mlm",
-            "tagging",
-            {"adaptation": {"kind": "features", "layers": [0, 3]}},
-            r"finetune\.adaptation\.layers names 3, but the pretrained model has 0, .* to 2",
-        ),
-        ("mlm", "classification", {"pairs": "both_orders"}, r"finetune\.pairs is both_orders"),
-        ("mlm", "span", {"pairs": "both_orders"}, r"finetune\.pairs is both_orders.* of span"),
-        (
-            "mlm",
-            "regression",
-            {"pairs": "apart", "windows": True},
-            r"finetune\.windows is for .* finetune\.pairs is apart; leave out one",
-        ),
-        ("mlm", "choice", {"windows": True}, r"finetune\.windows is true, .* of choice; leave"),
-        ("mlm", "tagging", {"windows": True}, r"finetune\.windows is true, .* of tagging; leave"),
-        (
-            "mlm",
-            "tagging",
-            {"class_weights": "balanced"},
-            r"finetune\.class_weights is balanced, .* classification and multilabel, .* of tagging",
-        ),
-        ("mlm", "span", {"legal_tags": True}, r"finetune\.legal_tags is true, .* of span; leave"),
-        ("mlm", "tagging", {"legal_tags": True}, r"finetune\.legal_tags is true, .* mark spans"),
-        (
-            "mlm",
-            "span",
-            {"sequence_length": 17},
-            r"finetune\.sequence_length is 17, but the pretrained model has 16 positions",
-        ),
-        ("mlm", "span", AUXILIARY, r"auxiliary_language_model is 0\.5, but bert pretrained on mlm"),
-        ("left_to_right", "tagging", AUXILIARY, r"auxiliary_language_model is 0\.5, but bert"),
-        ("causal", "generation", AUXILIARY, r"0\.5, but a task of generation is a language model"),
-        (
-            "causal",
-            "tagging",
-            AUXILIARY | {"adaptation": {"kind": "frozen"}},
-            r"0\.5, but finetune\.adaptation\.kind is frozen, where the encoder is fixed; leave",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("objective", "kind", "keys", "message"), REFUSED["models"])
 def test_what_a_model_or_a_task_cannot_be_asked_is_refused_before_anything_runs(
     objective: str, kind: Kind, keys: dict[str, Any], message: str
 ) -> None:

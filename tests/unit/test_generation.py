@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn import functional
 
-from rungwise.core.configuration.config import Config, validate
-from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.configuration.config import validate
+from rungwise.core.errors import ConfigError
 from rungwise.finetune import (
     FinetuneConfig,
     Pretrained,
@@ -26,14 +24,13 @@ from rungwise.finetune import (
     evaluate,
     finetune,
 )
-from rungwise.finetune.data import build_frame, check
+from rungwise.finetune.data import build_frame
 from rungwise.finetune.heads import Rows
 from rungwise.finetune.loop import build
 from rungwise.finetune.scoring import outputs
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import hugging_face
 from rungwise.serving.onnx import export_onnx
-from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.guess import guess_format
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, Text
@@ -216,52 +213,6 @@ def test_a_file_of_pairs_is_known_by_its_names_and_by_texts_that_do_not_recur(
         "source\ttarget\n" + "".join(f"a text {n}\tyes\nno {n}\tno\n" for n in range(9))
     )
     assert guess_format(str(path)).form["columns"] == {"text": "source", "label": "target"}
-
-
-class _Block(Config):
-    format: TaggedFormat
-
-
-def read(folder: Path, text: str, **keys: Any) -> list[Any]:
-    (folder / "pairs").write_text(text)
-    block = validate(_Block, {"format": {"kind": "table", **keys}})
-    file = SourceFile(f"{folder}/pairs", "pairs", len(text))
-    return list(block.format.read(file, "train", Counter()))
-
-
-def test_pairs_are_read_from_tables_and_json_lines(tmp_path: Path) -> None:
-    tsv = "en\tzh\nA cat.\t猫。\n"
-    assert read(tmp_path, tsv, columns={"text": "en", "target": "zh"}) == [
-        Text("pairs:2", "A cat.", target="猫。")
-    ]
-    lines = '{"q": {"title": "Why", "body": "so?"}, "a": ["Because", "of it."]}\n'
-    columns = {"text": ["q.title", "q.body"], "target": "a"}
-    assert read(tmp_path, lines, layout="json_lines", columns=columns) == [
-        Text("pairs:1", "Why so?", target="Because of it.")
-    ]
-    with pytest.raises(DataError, match=r"pairs:2: the target is empty"):
-        read(tmp_path, "en\tzh\nA cat.\t\n", columns={"text": "en", "target": "zh"})
-    for other in ("second", "label"):
-        with pytest.raises(ConfigError, match=f"{other} and target are both set"):
-            read(tmp_path, tsv, columns={"text": "en", "target": "zh", other: "fr"})
-
-
-@pytest.mark.parametrize(
-    ("kind", "keys", "message"),
-    [
-        (
-            "bidirectional",
-            {},
-            r"model\.kind is bidirectional.*\(gpt, llama, lstm, rnn, nnlm\) or .*\(bert",
-        ),
-        ("causal", {"top": {"kind": "bilstm"}}, r"finetune\.top\.kind is bilstm.* needs linear"),
-        ("causal", {"sequence_length": 4}, r"finetune\.sequence_length is 4.* choose 5 or more"),
-        ("causal", {"windows": True}, r"finetune\.windows is true.* of generation"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(kind: str, keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check(config_of(**keys), INFO, small_config(kind), objective_of(kind))
 
 
 def test_other_formats_are_refused_with_a_reason(letters: Tokenizer, tmp_path: Path) -> None:

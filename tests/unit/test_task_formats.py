@@ -226,6 +226,8 @@ def test_what_cannot_be_used_is_refused_with_its_place(tmp_path: Path, case: str
         ({"kind": "tsv"}, r"format\.kind: expected one of table, folders, "),
         ({"kind": "glue", "task": "COLA"}, r"format\.task"),
         (table(columns={"text": "a", "label": "b", "score": "c"}), "label and score are both set"),
+        (table(columns={"text": "a", "target": "b", "second": "c"}), "second and target are both"),
+        (table(columns={"text": "a", "target": "b", "label": "c"}), "label and target are both"),
         (table(columns={"text": -1, "label": 0}), "an index of a column is 0 or more"),
         (table(header=False), r"columns\.text is a name, but header is false"),
         (table(layout="json_lines", columns={"text": 0, "label": "a"}), "JSON fields have names"),

@@ -255,10 +255,29 @@ def test_a_look_at_real_files_reads_them_as_their_blocks_do(block: str, real_dat
         assert inputs[0] == inputs[1]
 
 
-def test_what_nothing_reads_is_said(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\x00\x01\n")
+SENTENCES = [f"The {a} {b} the {c}" for a in ("old", "new") for b in ("is", "was", "saw")
+             for c in ("film", "plot", "end", "cast")]  # fmt: skip
+WEBANNO = "#Text=Ann left\n{n}-1\t0-3\tAnn\tPER\t\n{n}-2\t4-8\tleft\t_\t\n\n"
+UNREADABLE = {
+    "control characters": "\x00\x01\n",
+    "places are no words": "#FORMAT=WebAnno TSV 3.3\n\n\n"
+    + "".join(WEBANNO.format(n=n) for n in range(1, 30)),
+    "the first word of a sentence is no label": "".join(f"{each} .\n" for each in SENTENCES),
+    "a mark without a place": lines({"text": "a b", "label": {"X": {"a": [[]]}}}),
+    "a mark that is a number": lines({"text": "a b", "label": {"X": {"a": 1}}}),
+    "places that are text": lines({"text": "a b", "label": {"X": {"a": [["0", "1"]]}}}),
+    "objects beside a text": lines({"text": "a b", "turns": [{"who": "a"}, "b"]}),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_what_nothing_reads_is_said(case: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(UNREADABLE[case])
     with pytest.raises(DataError, match="no format reads this"):
         guess_format(str(tmp_path / "a.txt"))
+
+
+def test_a_packed_file_that_is_damaged_is_not_guessed(tmp_path: Path) -> None:
     whole = gzip.compress(b"good\tit is good\n" * 99)
     for name, content, reason in (("b", b"not gzip", "an unsound"), ("c", whole[:40], "a cut-off")):
         (tmp_path / f"{name}.tsv.gz").write_bytes(content)
@@ -266,34 +285,11 @@ def test_what_nothing_reads_is_said(tmp_path: Path) -> None:
             guess_format(str(tmp_path / f"{name}.tsv.gz"))
 
 
-def test_places_are_no_words(tmp_path: Path) -> None:
-    sentence = "#Text=Ann left\n{n}-1\t0-3\tAnn\tPER\t\n{n}-2\t4-8\tleft\t_\t\n\n"
-    webanno = "".join(sentence.format(n=n) for n in range(1, 30))
-    (tmp_path / "doc.tsv").write_text("#FORMAT=WebAnno TSV 3.3\n\n\n" + webanno)
-    with pytest.raises(DataError, match="no format reads this"):
-        guess_format(str(tmp_path / "doc.tsv"))
-
-
 def test_a_header_that_lacks_the_name_of_the_first_column_is_no_header(tmp_path: Path) -> None:
     rows = "".join(f"{n}\tit is {word} {n}\t{word}\n" for n, word in enumerate(["good", "bad"] * 9))
     (tmp_path / "from_r.txt").write_text("review\topinion\n" + rows)
     guess = guess_format(str(tmp_path / "from_r.txt"))
     assert (guess.form["columns"], guess.damaged) == ({"text": 1, "label": 2}, 1)
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"text": "a b", "label": {"X": {"a": [[]]}}},
-        {"text": "a b", "label": {"X": {"a": 1}}},
-        {"text": "a b", "label": {"X": {"a": [["0", "1"]]}}},
-        {"text": "a b", "turns": [{"who": "a"}, "b"]},
-    ],
-)
-def test_odd_json_is_looked_at_too(odd: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(odd))
-    with pytest.raises(DataError, match="no format reads this"):
-        guess_format(str(tmp_path / "a.jsonl"))
 
 
 def test_a_header_may_have_names_of_several_words(tmp_path: Path) -> None:
@@ -403,16 +399,6 @@ def test_an_example_without_its_label_does_not_make_one_label_several(tmp_path: 
     guess = guess_format(str(tmp_path / "all.jsonl"))
     assert guess.form["columns"] == {"text": "text", "label": "label"}
     assert (guess.form["on_error"], guess.damaged, len(guess.examples)) == ("drop", 3, 27)
-
-
-SENTENCES = [f"The {a} {b} the {c}" for a in ("old", "new") for b in ("is", "was", "saw")
-             for c in ("film", "plot", "end", "cast")]  # fmt: skip
-
-
-def test_sentences_are_no_examples_with_the_first_word_as_their_label(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("".join(f"{each} .\n" for each in SENTENCES))
-    with pytest.raises(DataError, match="no format reads this"):
-        guess_format(str(tmp_path / "a.txt"))
 
 
 @pytest.mark.parametrize(
