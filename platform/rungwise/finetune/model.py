@@ -115,17 +115,16 @@ def _head(
     config: FinetuneConfig, info: TaskInfo, width: int, pooler: bool, num_tokens: int
 ) -> Head:
     outputs = num_tokens if info.kind == "generation" else max(1, len(info.labels))
+    pooled = (config.pooling, config.dropout, pooler)
     match task_kind(info).head:
         case "sequence":
-            return SequenceHead(
-                width, outputs, config.pooling, config.dropout, pooler, config.pairs
-            )
+            return SequenceHead(width, outputs, *pooled, config.pairs)
         case "token":
             return TokenHead(width, outputs, config.dropout)
         case "span":
             return SpanHead(width)
         case "choice":
-            return ChoiceHead(width, 1, config.pooling, config.dropout, pooler)
+            return ChoiceHead(width, 1, *pooled)
 
 
 def describe(model: TaskModel) -> dict[str, Any]:

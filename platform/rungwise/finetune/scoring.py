@@ -27,7 +27,7 @@ from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Kind
 from rungwise.tasks.kinds.generation import longest_target
 from rungwise.tasks.kinds.items import Item, Row
-from rungwise.tasks.kinds.kind import Outputs, TaskKind
+from rungwise.tasks.kinds.kind import Outputs
 
 _ROWS_AT_A_TIME = 64
 Output = NDArray[Any]
@@ -51,32 +51,21 @@ def outputs(model: TaskModel, items: Sequence[Item]) -> list[Output]:
     return _answers(model, items)[0]
 
 
-def evaluate(model: TaskModel, data: TaskData, split: str) -> Scores:
-    """Return loss, metrics and predictions of a split, with the model's calibration."""
-    return _score(model, *_split_outputs(model, data, split))
-
-
 def calibrate_and_score(model: TaskModel, data: TaskData) -> Scores:
     """Calibrate the model on the validation split and score it there."""
-    outputs, loss = _split_outputs(model, data, "validation")
-    model.calibration = _kind(model).calibrate(outputs)
-    return _score(model, outputs, loss)
+    return evaluate(model, data, "validation", calibrate=True)
 
 
-def _kind(model: TaskModel) -> TaskKind:
-    return task_kind(model.info, model.config.reading)
-
-
-def _split_outputs(model: TaskModel, data: TaskData, split: str) -> tuple[Outputs, float]:
-    part = data.splits[split]
+def evaluate(model: TaskModel, data: TaskData, split: str, *, calibrate: bool = False) -> Scores:
+    """Return loss, metrics and predictions of a split, with the model's calibration, or with the
+    one that is fitted on this split first."""
+    part, kind = data.splits[split], task_kind(model.info, model.config.reading)
     arrays, loss = _answers(model, part.items)
-    return Outputs(arrays, part.items, part.examples, data.tokenizer), loss
-
-
-def _score(model: TaskModel, outputs: Outputs, loss: float) -> Scores:
-    kind = _kind(model)
+    outputs = Outputs(arrays, part.items, part.examples, data.tokenizer)
+    if calibrate:
+        model.calibration = kind.calibrate(outputs)
     predictions = kind.decode(outputs, model.calibration)
-    metrics = kind.score(predictions, outputs.examples)
+    metrics = kind.score(predictions, part.examples)
     return Scores(loss, metrics, predictions, kind.probabilities(outputs))
 
 

@@ -118,7 +118,7 @@ def guess_records(
             columns = {"text": "text", "label": "answer"}
             yield {"kind": "table", **layout, "columns": columns, "skip_labels": ["ignore"]}
         layout = layout | {"only": {"answer": "accept"}}
-    if any(map(_was_cancelled, records)):
+    if any(each[0] is True for each in fields.get("annotations.*.was_cancelled", ())):
         layout = layout | {"only": {"annotations.0.was_cancelled": False}}
     # Records without a label may come first.
     shapes = ([*_of_shape(record, records, layout)] for record in records)
@@ -182,13 +182,6 @@ def _of_marks(record: dict[str, Any], layout: dict[str, Any]) -> Iterator[dict[s
         }
         if None not in keys.values():
             yield {"kind": "marks", **layout, "columns": {"text": text, "marks": name, **keys}}
-
-
-def _was_cancelled(record: dict[str, Any]) -> bool:
-    match record:
-        case {"annotations": [{"was_cancelled": True}, *_]}:
-            return True
-    return False
 
 
 def _chosen(records: Sequence[dict[str, Any]]) -> Iterator[list[str]]:

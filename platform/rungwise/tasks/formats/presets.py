@@ -39,11 +39,10 @@ def _pair(
     return TableFormat(columns=columns, labels=labels)
 
 
-def _nli(text: str, second: str, label: str) -> TableFormat:
-    # "-" marks pairs without agreement of the annotators (Bowman et al. 2015, arXiv:1508.05326).
-    return _pair(text, second, label, _NLI).model_copy(update={"skip_labels": ("-",)})
-
-
+# "-" marks pairs without agreement of the annotators (Bowman et al. 2015, arXiv:1508.05326).
+_INFERENCE = _pair("sentence1", "sentence2", "gold_label", _NLI).model_copy(
+    update={"skip_labels": ("-",)}
+)
 _GLUE: dict[GlueTask, TableFormat] = {
     "CoLA": TableFormat(
         columns=ColumnsConfig(text=3, label=1),
@@ -62,19 +61,14 @@ _GLUE: dict[GlueTask, TableFormat] = {
         columns=ColumnsConfig(text="sentence1", second="sentence2", score="score"),
         score_range=(0, 5),
     ),
-    "MNLI": _nli("sentence1", "sentence2", "gold_label"),
-    "SNLI": _nli("sentence1", "sentence2", "gold_label"),
+    "MNLI": _INFERENCE,
+    "SNLI": _INFERENCE,
     "QNLI": _pair("question", "sentence", "label", _TWO_WAY),
     "RTE": _pair("sentence1", "sentence2", "label", _TWO_WAY),
     "WNLI": _pair("sentence1", "sentence2", "label", {"0": "not_entailment", "1": "entailment"}),
     "AX": _pair("Premise", "Hypothesis", "Label", _NLI),  # in diagnostic-full.tsv, which has labels
 }
-_GLUE_METRICS: dict[GlueTask, str] = {
-    "CoLA": "matthews",
-    "MRPC": "f1",
-    "QQP": "f1",
-    "AX": "matthews",
-}
+_GLUE_METRICS = {"CoLA": "matthews", "MRPC": "f1", "QQP": "f1", "AX": "matthews"}
 
 
 class _Preset(FormatConfig):
@@ -150,18 +144,14 @@ class StsFormat(_Preset):
 
     @property
     def table(self) -> TableFormat:
-        if self.layout == "csv":
-            return TableFormat(
-                columns=ColumnsConfig(text=0, second=1, score=2),
-                delimiter=",",
-                header=False,
-                quoting=True,
-                score_range=(0, 5),
-            )
+        csv = self.layout == "csv"
+        text, second, score = (0, 1, 2) if csv else (5, 6, 4)
         return TableFormat(
-            columns=ColumnsConfig(text=5, second=6, score=4),
+            columns=ColumnsConfig(text=text, second=second, score=score),
+            delimiter="," if csv else "\t",
             header=False,
-            extra_columns=True,
+            quoting=csv,
+            extra_columns=not csv,
             score_range=(0, 5),
         )
 
