@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.building.in_memory import write_corpus
@@ -61,12 +60,6 @@ def test_what_is_cut_is_counted(tmp_path: Path) -> None:
     around = len("".join(TODAY)) - 2
     assert (cut.source, cut.reason, cut.characters) == ("x", "boilerplate", around)
     assert summary.headline.endswith(f"cut {around:,} characters")
-
-
-def test_only_whole_files_have_boilerplate() -> None:
-    source = {"kind": "text", "paths": ["x"], "boilerplate": "gutenberg", "documents": "line"}
-    with pytest.raises(ConfigError, match=r"set documents=file \(now line\)"):
-        validate(CorpusConfig, {"sources": [source]})
 
 
 def test_books_as_they_are(real_data: Path) -> None:

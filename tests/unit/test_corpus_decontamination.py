@@ -142,7 +142,7 @@ def test_as_found_in_strings(documents: list[list[str]], test: str, ngram: int) 
     runs = {" ".join(words[at : at + ngram]) for at in range(len(words) - ngram + 1)}
     if not runs:
         return
-    tests = NgramHashes(_hashes([test], ngram), ngram)
+    tests = NgramHashes(np.unique(decontamination._ngrams([test], ngram)[0]), ngram)
     left, _ = paragraphs_left(documents, tests)
     expected = {}
     for number, paragraphs in enumerate(documents):
@@ -159,10 +159,6 @@ def test_as_found_in_strings(documents: list[list[str]], test: str, ngram: int) 
         if kept:
             expected[str(number)] = kept
     assert left == expected
-
-
-def _hashes(texts: list[str], ngram: int) -> np.ndarray:
-    return np.unique(decontamination._ngrams(texts, ngram)[0])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rungwise.core.errors import ConfigError
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.readers import pydocs
 
 KEY = "corpus.sources.0.packages"
@@ -48,7 +49,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_documents_are_modules_in_source_order(library: str) -> None:
     modules = pydocs.list_modules([library], KEY)
-    assert [module.name for module in modules] == [
+    assert [pydocs.module_name(module) for module in modules] == [
         library,
         f"{library}.broken",
         f"{library}.inner",
@@ -70,10 +71,11 @@ def test_documents_are_modules_in_source_order(library: str) -> None:
 
 def test_standard_library_and_the_language_reference() -> None:
     modules = pydocs.list_modules(["stdlib"], KEY)
-    names = {module.name for module in modules}
+    by_name = {pydocs.module_name(module): module for module in modules}
+    names = set(by_name)
     assert {"json", "json.decoder", "asyncio.tasks", "pydoc_data.topics"} <= names
     assert not [name for name in names if "site-packages" in name or name.startswith("test.")]
-    chosen = [module for module in modules if module.name in ("textwrap", "pydoc_data.topics")]
+    chosen = [by_name["textwrap"], by_name["pydoc_data.topics"]]
     drafts = {draft.id: draft for draft in pydocs.read_modules(chosen, KEY)}
     assert {draft.label for draft in drafts.values()} == {"python"}
     assert drafts["textwrap"].paragraphs[0] == "Text wrapping and filling."
@@ -106,6 +108,6 @@ def test_a_package_that_cannot_be_read_is_refused(package: str, message: str) ->
 
 
 def test_another_version_on_a_worker_is_named() -> None:
-    gone = pydocs.Module("json", "gone.py", 1)
+    gone = SourceFile("json", "gone.py", 1)
     with pytest.raises(ConfigError, match=r"gone\.py of json is not on every machine"):
         list(pydocs.read_modules([gone], KEY))

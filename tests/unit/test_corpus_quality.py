@@ -13,8 +13,6 @@ from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.ranges import list_ranges, read_range
 from rungwise.corpus.cleaning.quality import QualityConfig, find_fault
-from rungwise.corpus.config import Rules
-from rungwise.corpus.document import RawDocument
 
 ENGLISH = ["The committee met on Monday.", "It decided, after some hours, to wait for the report."]
 CHINESE = [
@@ -69,14 +67,6 @@ def test_a_share_may_reach_its_limit_and_not_pass_it(
     assert find_fault(at_limit, config) == ""
     assert find_fault(beyond, config) != ""
     assert find_fault(beyond, QualityConfig(**off)) == ""
-
-
-def test_a_dropped_document_shows_its_start() -> None:
-    builder = RangeBuilder(Rules(quality=QualityConfig()), "x")
-    assert list(builder.tables([RawDocument("a", "b", ["1 2 3. " * 40])])) == []
-    assert builder.report.samples == {
-        "quality: few letters": [{"id": "a", "text": ("1 2 3. " * 40)[:80]}]
-    }
 
 
 @pytest.mark.parametrize(

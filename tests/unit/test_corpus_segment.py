@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rungwise.corpus.cleaning import sentences as module
@@ -139,6 +139,8 @@ WORDS = (
 PIECES = st.sampled_from([*WORDS.split(), "\n", " ", "\t", '"'])
 
 
+@example("")
+@example("\n \n\t")
 @given(st.text() | st.lists(PIECES).map("".join) | st.lists(PIECES).map(" ".join))
 def test_nothing_but_white_space_is_lost(text: str) -> None:
     sentences = segment(text)
@@ -146,11 +148,6 @@ def test_nothing_but_white_space_is_lost(text: str) -> None:
     assert all(sentence == sentence.strip() and sentence for sentence in sentences)
     assert all("\n" not in sentence for sentence in sentences)
     assert segment(text) == sentences
-
-
-@pytest.mark.parametrize("blank", ["", " ", "\n \n\t"])
-def test_nothing_has_no_sentences(blank: str) -> None:
-    assert segment(blank) == []
 
 
 def _printed(tokens: str) -> str:

@@ -29,20 +29,36 @@ def text(*paths: Path | str, **keys: Any) -> dict[str, Any]:
     return {"kind": "text", "paths": [str(path) for path in paths], **keys}
 
 
+PYDOCS = {"kind": "pydocs"}
+
+
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("sources", "keys", "message"),
     [
-        ({"sources": []}, "sources: "),
-        ({"sources": [{"kind": "txt", "paths": ["a"]}]}, "sources.0"),
-        ({"sources": [{"kind": "text", "paths": []}]}, "sources.0.paths"),
-        ({"sources": [{"kind": "text", "paths": ["a"], "label_field": "x"}]}, "unknown key"),
-        ({"sources": [{"kind": "pydocs", "packages": ["os.path"]}]}, "sources.0.packages.0"),
-        ({"sources": [{"kind": "pydocs"}], "held_out_fraction": 0}, "held_out_fraction"),
+        ([], {}, "sources: "),
+        ([{"kind": "txt", "paths": ["a"]}], {}, "sources.0"),
+        ([text()], {}, "sources.0.paths"),
+        ([text("a", label_field="x")], {}, "unknown key"),
+        (
+            [text("a", encoding="utf-99")],
+            {},
+            "encoding: expected a text encoding that Python knows",
+        ),
+        (
+            [text("a", boilerplate="gutenberg", documents="line")],
+            {},
+            r"set documents=file \(now line\)",
+        ),
+        ([PYDOCS | {"packages": ["os.path"]}], {}, "sources.0.packages.0"),
+        ([PYDOCS], {"held_out_fraction": 0}, "held_out_fraction"),
+        ([text("a", name="b")] * 2, {}, "two sources are called 'b'; give each of corpus"),
     ],
 )
-def test_bad_config_is_refused(data: dict[str, Any], message: str) -> None:
+def test_bad_config_is_refused(
+    sources: list[dict[str, Any]], keys: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        validate(CorpusConfig, data)
+        corpus(*sources, **keys)
 
 
 def test_pydocs_is_a_source_by_itself() -> None:
@@ -106,8 +122,6 @@ def test_sources_have_names_of_their_own(tmp_path: Path) -> None:
     assert source_names(alone.sources) == ["text", "pydocs"]
     several = corpus(text(tmp_path), text(tmp_path, name="books"), text(tmp_path))
     assert source_names(several.sources) == ["text-0", "books", "text-2"]
-    with pytest.raises(ConfigError, match=r"two sources are called 'books'; give each of corpus"):
-        corpus(text(tmp_path, name="books"), text(tmp_path, name="books"))
 
 
 def test_two_files_of_one_name_in_a_source_are_refused(tmp_path: Path) -> None:

@@ -46,11 +46,11 @@ def wordpiece() -> Tokenizer:
 
 def byte_bpe(merged: list[str]) -> Tokenizer:
     """Bytes, and merges that build each of these texts from the left."""
-    letters = dict(zip(*_byte_letters(), strict=True))
-    vocabulary = {letter: index for index, letter in enumerate(sorted(letters.values()))}
+    by_byte = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    vocabulary = {letter: index for index, letter in enumerate(sorted(by_byte.alphabet()))}
     merges = []
     for text in merged:
-        mapped = [letters[byte] for byte in text.encode()]
+        [(mapped, _)] = by_byte.pre_tokenize_str(text)
         for left, right in zip(itertools.accumulate(mapped), mapped[1:], strict=False):
             if left + right not in vocabulary:
                 vocabulary[left + right] = len(vocabulary)
@@ -58,15 +58,6 @@ def byte_bpe(merged: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return tokenizer
-
-
-def _byte_letters() -> tuple[list[int], list[str]]:
-    """GPT-2's letters for bytes: printable ones for themselves, the others from U+0100 on."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return printable + others, [chr(b) for b in printable] + [
-        chr(256 + n) for n in range(len(others))
-    ]
 
 
 def unigram() -> Tokenizer:
@@ -77,10 +68,7 @@ def unigram() -> Tokenizer:
 
 
 def units(
-    text: str,
-    tokenizer: Tokenizer,
-    spans: list[int] | None = None,
-    **config: Any,
+    text: str, tokenizer: Tokenizer, spans: list[int] | None = None, **config: Any
 ) -> list[str]:
     """The tokens of `text`, joined by + inside units."""
     found = encode_units(

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
@@ -26,6 +27,7 @@ from rungwise.tokenizer import (
     SpecialIds,
     TokenizerConfig,
     TokenizerFileConfig,
+    TokenizerSummary,
     UnigramConfig,
     WordConfig,
     WordPieceConfig,
@@ -67,6 +69,15 @@ def config(kind: str, **changes: object) -> TrainedConfig:
     return KINDS[kind](**values)  # type: ignore[arg-type]
 
 
+def stage_on(
+    text: list[str], config: TrainedConfig, folder: Path
+) -> tuple[TokenizerSummary, Tokenizer]:
+    """What the stage gives for a corpus of `text`: its summary, and the tokenizer it stored."""
+    output = Folder.at(folder / "t")
+    inputs = {"corpus": corpus_of_sentences(folder / "c", text)}
+    return train_tokenizer(config, inputs, output, Context()), load_tokenizer(output)
+
+
 def digests() -> dict[str, str]:
     """What training gives for each kind, as text that has no other meaning."""
     files = {kind: train(config(kind, vocab_size=SIZES[kind]), TEXT).to_str() for kind in KINDS}
@@ -92,13 +103,8 @@ def test_special_tokens_have_the_ids_the_rest_of_the_platform_uses(kind: str) ->
     tokenizer = train(config(kind, vocab_size=SIZES[kind]), TEXT)
     special = special_ids(tokenizer)
     assert special == SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, end=3, ids=(0, 1, 2, 3, 4))
-    assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == [
-        PAD_ID,
-        UNK_ID,
-        CLS_ID,
-        SEP_ID,
-        MASK_ID,
-    ]
+    ids = [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS]
+    assert ids == [PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID]
 
 
 def test_words_fall_into_pieces_and_come_back() -> None:
@@ -120,25 +126,14 @@ def test_byte_level_bpe_knows_every_text() -> None:
 
 
 def test_text_that_looks_like_a_special_token_is_text(tmp_path: Path) -> None:
-    output = Folder.at(tmp_path / "t")
-    inputs = {
-        "corpus": corpus_of_sentences(
-            tmp_path / "c", [*TEXT, "The [MASK] token and [SEP] and [CLS] too."]
-        )
-    }
-    train_tokenizer(config("wordpiece", vocab_size=100), inputs, output, Context())
-    ids = (
-        load_tokenizer(output).encode("a [MASK] b [SEP] [CLS] [PAD]", add_special_tokens=False).ids
-    )
+    text = [*TEXT, "The [MASK] token and [SEP] and [CLS] too."]
+    _, tokenizer = stage_on(text, config("wordpiece", vocab_size=100), tmp_path)
+    ids = tokenizer.encode("a [MASK] b [SEP] [CLS] [PAD]", add_special_tokens=False).ids
     assert not {PAD_ID, CLS_ID, SEP_ID, MASK_ID} & set(ids)
 
 
 def test_the_summary_counts_what_it_measured(tmp_path: Path) -> None:
-    inputs = {"corpus": corpus_of_sentences(tmp_path / "c", TEXT)}
-    summary = train_tokenizer(
-        config("wordpiece", vocab_size=100), inputs, Folder.at(tmp_path / "t"), Context()
-    )
-    tokenizer = load_tokenizer(Folder.at(tmp_path / "t"))
+    summary, tokenizer = stage_on(TEXT, config("wordpiece", vocab_size=100), tmp_path)
     tokens = sum(len(tokenizer.encode(s, add_special_tokens=False).ids) for s in TEXT)
     words = sum(len(s.split()) for s in TEXT)
     assert summary.vocab_size == 100
@@ -146,17 +141,6 @@ def test_the_summary_counts_what_it_measured(tmp_path: Path) -> None:
     assert summary.unknown_rate == 0
     assert summary.sample_characters == sum(len(s) for s in TEXT)
     assert summary.special == special_ids(tokenizer)
-
-
-@pytest.mark.parametrize(("size", "message"), [(5000, "fill only"), (30, "different characters")])
-def test_a_vocabulary_that_does_not_fit_the_text_is_refused(
-    tmp_path: Path, size: int, message: str
-) -> None:
-    inputs = {"corpus": corpus_of_sentences(tmp_path / "c", TEXT)}
-    output = Folder.at(tmp_path / "t")
-    with pytest.raises(DataError, match=rf"tokenizer\.vocab_size: .*{message}"):
-        train_tokenizer(config("wordpiece", vocab_size=size), inputs, output, Context())
-    assert output.names() == []
 
 
 @pytest.mark.parametrize("kind", ["unigram", "character", "word"])
@@ -179,16 +163,8 @@ def test_a_unigram_tokenizer_finds_the_likeliest_pieces() -> None:
     scores = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
 
     def ways(rest: str) -> list[list[str]]:
-        return (
-            [[]]
-            if not rest
-            else [
-                [rest[:end], *more]
-                for end in range(1, len(rest) + 1)
-                if rest[:end] in scores
-                for more in ways(rest[end:])
-            ]
-        )
+        ends = [end for end in range(1, len(rest) + 1) if rest[:end] in scores]
+        return [[rest[:end], *way] for end in ends for way in ways(rest[end:])] if rest else [[]]
 
     for word in ("playing", "plays", "strawberries", "bluest"):
         best = max(ways("\u2581" + word), key=lambda way: sum(scores[piece] for piece in way))
@@ -223,17 +199,15 @@ def test_counting_on_the_cluster_gives_what_counting_here_does(
 ) -> None:
     text = [*TEXT, "A sentence: that is, one more [MASK].", "with  two blanks"]
     for megabytes in (1.0, 200e-6):
-        output = Folder.at(tmp_path / f"{kind}{megabytes}")
-        inputs = {"corpus": corpus_of_sentences(tmp_path / f"c{megabytes}", text)}
         settings = config(kind, sample_megabytes=megabytes)
-        summary = train_tokenizer(settings, inputs, output, Context())
+        summary, tokenizer = stage_on(text, settings, tmp_path / str(megabytes))
         sample: list[str] = []
         for sentence in text:
             if sum(map(len, sample)) < megabytes * 1e6:
                 sample.append(sentence)
-        assert load_tokenizer(output).get_vocab() == train(settings, sample).get_vocab()
+        assert tokenizer.get_vocab() == train(settings, sample).get_vocab()
         assert summary.sample_characters == sum(map(len, sample))
-        assert summary.vocab_size == load_tokenizer(output).get_vocab_size()
+        assert summary.vocab_size == tokenizer.get_vocab_size()
         assert summary.kind == kind
         assert summary.special.ids == (0, 1, 2, 3, 4)
 
@@ -254,10 +228,7 @@ def test_the_block_is_told_apart_by_kind(data: dict[str, object], expected: Conf
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (
-            {"kind": "wordpeice"},
-            "tokenizer.kind: expected one of wordpiece, byte_bpe.*did you mean",
-        ),
+        ({"kind": "wordpeice"}, "kind: expected one of wordpiece, byte_bpe.*did you mean"),
         ({}, "tokenizer.kind: expected one of .*; this key is missing"),
         ("wordpiece", "tokenizer: input should be a valid dictionary"),
         ({"kind": "unigram", "min_frequency": 2}, "tokenizer.min_frequency: unknown key"),
@@ -279,7 +250,8 @@ def test_what_is_learned_here_reads_nothing_from_outside() -> None:
 @pytest.mark.parametrize(
     ("kind", "size", "message"),
     [
-        ("wordpiece", 16, "raise it to more than"),
+        ("wordpiece", 16, "different characters that .*; raise it to more than"),
+        ("wordpiece", 5000, "fill only"),
         ("byte_bpe", 5000, "fill only"),
         ("unigram", 16, "cannot learn 16 pieces .*; raise tokenizer.vocab_size if"),
         ("unigram", 5000, "fill only"),
@@ -288,9 +260,8 @@ def test_what_is_learned_here_reads_nothing_from_outside() -> None:
 def test_a_vocabulary_that_the_text_cannot_give_is_refused(
     kind: str, size: int, message: str, tmp_path: Path
 ) -> None:
-    inputs = {"corpus": corpus_of_sentences(tmp_path / "c", TEXT)}
-    with pytest.raises(DataError, match=message) as caught:
-        train_tokenizer(config(kind, vocab_size=size), inputs, Folder.at(tmp_path / "t"), Context())
-    assert "tokenizer.vocab_size" in str(caught.value)
+    with pytest.raises(DataError, match=rf"tokenizer\.vocab_size: .*{message}") as caught:
+        stage_on(TEXT, config(kind, vocab_size=size), tmp_path)
+    assert Folder.at(tmp_path / "t").names() == []
     if kind == "unigram":
         assert "min_frequency" not in str(caught.value)

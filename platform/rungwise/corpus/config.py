@@ -69,8 +69,7 @@ class _Encoded(_Files):
     @field_validator("encoding")
     @classmethod
     def _known(cls, encoding: str) -> str:
-        if encoding != DETECT:
-            find_codec(encoding)
+        find_codec(encoding)
         return encoding
 
 
@@ -81,9 +80,8 @@ class TextSource(_Encoded):
     # a document is a whole file, a chunk of one, a block between blank lines, or a line
     documents: Literal["file", "chunk", "blank_line", "line"] = "file"
     chunk_kilobytes: float = Field(default=64, gt=0)  # size of a chunk, if documents is chunk
-    lines: LineLayout = (
-        "wrapped"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
-    )
+    # a line is part of a wrapped paragraph, a paragraph, or a sentence
+    lines: LineLayout = "wrapped"
     # gutenberg: remove the header and licence of Project Gutenberg books
     boilerplate: Literal["gutenberg"] | None = None
     label: str | None = None  # label of every document; null: the name of the source
@@ -111,9 +109,8 @@ class _Fields(Config):
     label_field: str | None = None  # field with the document's label; null: the name of the source
     # field with phrases, a list of [start, end) in characters of the text; null: none
     spans_field: str | None = None
-    lines: LineLayout = (
-        "paragraph"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
-    )
+    # a line is part of a wrapped paragraph, a paragraph, or a sentence
+    lines: LineLayout = "paragraph"
 
 
 class JsonLinesSource(_Fields, _Encoded):
@@ -138,9 +135,8 @@ class WarcSource(_Encoded):
     """Plain-text records of a web archive, such as Common Crawl's WET, one document per record."""
 
     kind: Literal["warc"] = "warc"
-    lines: LineLayout = (
-        "paragraph"  # a line is part of a wrapped paragraph, a paragraph, or a sentence
-    )
+    # a line is part of a wrapped paragraph, a paragraph, or a sentence
+    lines: LineLayout = "paragraph"
 
 
 class PydocsSource(_Source):

@@ -186,14 +186,11 @@ def _read_heads(files: Sequence[SourceFile]) -> dict[SourceFile, bytes]:
 
 def _read_head(file: SourceFile, num_bytes: int = _SAMPLE_BYTES) -> bytes:
     head = b""
-    with contextlib.suppress(streams.UnsoundError, OSError):
-        for piece in streams.read_pieces(file):
-            head += piece
-            if len(head) >= num_bytes:
-                break
+    with contextlib.suppress(OSError):
+        head = streams.read_head(file, num_bytes)
     if wide := streams.detect_wide_encoding(file):
         return head[: num_bytes // 4 * 4].decode(wide, "ignore").encode()
-    return head[:num_bytes]
+    return head
 
 
 def _decode(head: bytes) -> tuple[str, bool]:

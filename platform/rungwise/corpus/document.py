@@ -105,14 +105,19 @@ def text_digest(sentences: Sequence[str]) -> str:
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
+@contextlib.contextmanager
+def open_corpus_file(folder: Folder, file: str) -> Iterator[pq.ParquetFile]:
+    """Open a corpus file; raises DataError where it cannot be read."""
+    try:
+        with folder.open(file) as stream, pq.ParquetFile(stream) as parquet:
+            yield parquet
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"cannot read {folder.path(file)} as a corpus file: {error}") from error
+
+
 def read_documents(folder: Folder, file: str) -> Iterator[Document]:
     """Yield the documents of a corpus file in order, a few in memory at a time."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stream = stack.enter_context(folder.open(file))
-            parquet = stack.enter_context(pq.ParquetFile(stream))
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"cannot read {folder.path(file)} as a corpus file: {error}") from error
+    with open_corpus_file(folder, file) as parquet:
         columns = ["id", "label", "sentences", "paragraph_starts", "spans"]
         for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
             for row in batch.to_pylist():

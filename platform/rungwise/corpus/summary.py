@@ -165,15 +165,7 @@ def summarise_reports(reports: Sequence[RangeReport]) -> CorpusSummary:
     """Summarise a corpus from the reports of reading its ranges and, after all, of writing them."""
     files = [file for report in reports for file in report.files]
     files.sort(key=lambda row: SPLITS.index(row.split))
-    totals: dict[str, Any] = {
-        unit: PerSplit(
-            **{
-                split: sum(getattr(row, unit) for row in files if row.split == split)
-                for split in SPLITS
-            }
-        )
-        for unit in _UNITS
-    }
+    totals: dict[str, Any] = {unit: PerSplit.sum_rows(files, unit) for unit in _UNITS}
     labels: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     samples: dict[str, list[dict[str, str]]] = {}

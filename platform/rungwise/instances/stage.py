@@ -107,14 +107,13 @@ def _summary(task: ShardTask, tokens: TokensSummary, rows: list[FileRow]) -> Ins
     if more := config.headline(totals, statistics):
         headline += f"  {more}"
     files = tuple(ShardFile(**{key: row[key] for key in ShardFile.model_fields}) for row in rows)
-    instances = {s: sum(row.instances for row in files if row.split == s) for s in _SPLITS}
     return InstancesSummary(
         kind=config.kind,
         sequence_length=config.length,
         files=files,
         vocab_size=tokens.vocab_size,
         special=tokens.special,
-        instances=PerSplit(**instances),
+        instances=PerSplit.sum_rows(files, "instances"),
         tokens=totals["tokens"],
         text_bytes=tokens.text_bytes,
         statistics=statistics,

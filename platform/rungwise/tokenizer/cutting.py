@@ -17,6 +17,7 @@ others stay whole.
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,21 +33,13 @@ Flags = NDArray[np.bool_]
 
 _BLANK, _LETTER, _DIGIT, _PUNCTUATION = 1, 2, 3, 4
 _APOSTROPHE = ord("'")
-_PUNCTUATION_BYTES = b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 # U+4E00 to U+9FFF in UTF-8: E4 B8 80 to E9 BF BF.
 _FIRST_HAN, _LAST_HAN, _SECOND_OF_FIRST_HAN = 0xE4, 0xE9, 0xB8
-
-
-def _classes() -> Bytes:
-    table = np.zeros(256, np.uint8)
-    table[ord(" ")] = _BLANK
-    table[ord("a") : ord("z") + 1] = table[ord("A") : ord("Z") + 1] = _LETTER
-    table[ord("0") : ord("9") + 1] = _DIGIT
-    table[list(_PUNCTUATION_BYTES)] = _PUNCTUATION
-    return table
-
-
-_CLASSES = _classes()
+_CLASSES = np.zeros(256, np.uint8)
+_CLASSES[ord(" ")] = _BLANK
+_CLASSES[ord("a") : ord("z") + 1] = _CLASSES[ord("A") : ord("Z") + 1] = _LETTER
+_CLASSES[ord("0") : ord("9") + 1] = _DIGIT
+_CLASSES[list(string.punctuation.encode())] = _PUNCTUATION
 _LETTERS, _CASE_BIT = 26, np.uint8(0x20)
 
 

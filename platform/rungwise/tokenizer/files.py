@@ -17,6 +17,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.tokenizer.config import TokenizerFileConfig, TrainedConfig
+from rungwise.tokenizer.reference import disable_extras
 from rungwise.tokenizer.special import END_OF_TEXT, KNOWN_NAMES, ROLE_NAMES
 from rungwise.tokenizer.training import wordpiece
 
@@ -31,7 +32,7 @@ def load_tokenizer(folder: Folder) -> Tokenizer:
 
     `[MASK]` or `[SEP]` in a text is split like any text and never becomes a special token.
     """
-    return _disable_extras(Tokenizer.from_str(folder.read_bytes(FILE).decode("utf-8")))
+    return disable_extras(Tokenizer.from_str(folder.read_bytes(FILE).decode("utf-8")))
 
 
 def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
@@ -54,7 +55,7 @@ def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
             f"{_KEY}: {file.uri}: expected the ids 0 to {size - 1:,} for its {size:,} tokens, "
             f"found {highest:,} and so gaps between them; number the tokens without gaps"
         )
-    return _disable_extras(tokenizer)
+    return disable_extras(tokenizer)
 
 
 def outside(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]:
@@ -195,14 +196,6 @@ def _read_gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenize
     return tokenizer
 
 
-def _disable_extras(tokenizer: Tokenizer) -> Tokenizer:
-    """Turn off special tokens, truncation and padding, so that all ids of a text return."""
-    tokenizer.encode_special_tokens = True
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
 def _text(file: SourceFile) -> str:
     with file.open() as stream:
         data = stream.read()
@@ -214,18 +207,16 @@ def _text(file: SourceFile) -> str:
 
 
 def _parse_json(file: SourceFile, text: str) -> Any:
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(key for key, _ in pairs)
+        for key, count in counts.items():
+            if count > 1:
+                raise DataError(f"{_KEY}: {file.uri}: {key!r} appears twice")
+        return dict(pairs)
+
     try:
-        return json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(file, pairs))
+        return json.loads(text, object_pairs_hook=distinct)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{_KEY}: {file.uri} line {error.lineno} is not JSON: {error.msg}"
         ) from error
-
-
-def _without_repeats(file: SourceFile, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    distinct = dict(pairs)
-    if len(distinct) < len(pairs):
-        counts = Counter(key for key, _ in pairs)
-        key = next(key for key, _ in pairs if counts[key] > 1)
-        raise DataError(f"{_KEY}: {file.uri}: {key!r} appears twice")
-    return distinct

@@ -52,7 +52,7 @@ class MemoEncoder:
 
     def _clear(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._characters = 0
+        self.characters = 0
         self._begins = np.zeros(1, np.int64)  # [entries]: begin of the tokens in _ids
         self._counts = np.zeros(1, np.int64)  # [entries]: number of tokens
         self._ids = np.zeros(0, self._dtype)
@@ -61,10 +61,6 @@ class MemoEncoder:
     @property
     def entries(self) -> int:
         return len(self._numbers)
-
-    @property
-    def characters(self) -> int:
-        return self._characters
 
     @property
     def tokens(self) -> int:
@@ -87,7 +83,9 @@ class MemoEncoder:
         flags = self._rules.find_cuts(data)
         flags[offsets[:-1][offsets[:-1] < offsets[1:]]] = True
         begins = np.flatnonzero(flags)
-        pieces = _strings(begins, data).dictionary_encode()
+        offsets_of_pieces = pa.py_buffer(np.append(begins, len(data)).astype(np.int32))
+        pieces = pa.StringArray.from_buffers(len(begins), offsets_of_pieces, pa.py_buffer(data))
+        pieces = pieces.dictionary_encode()
         codes = int32_values(pieces.indices)  # [pieces]: index into the distinct ones
         numbers = self._look_up(pieces.dictionary)
         counts = self._counts[numbers][codes]
@@ -145,7 +143,7 @@ class MemoEncoder:
                 number = numbers_of[word] = next_number + len(new)
                 new.append(word)
             numbers_of[key] = number
-            self._characters += len(key)
+            self.characters += len(key)
             numbers.append(number)
         if new:
             ids, counts, starts = self._pieces.encode(new)
@@ -244,8 +242,3 @@ def int32_values(numbers: pa.Int32Array) -> NDArray[np.int32]:
     assert buffer is not None or len(numbers) == 0, "numbers without values"
     values = np.frombuffer(buffer, np.int32) if buffer else np.zeros(0, np.int32)
     return values[numbers.offset :][: len(numbers)]
-
-
-def _strings(begins: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.StringArray:
-    offsets = np.append(begins, len(data)).astype(np.int32)
-    return pa.StringArray.from_buffers(len(begins), pa.py_buffer(offsets), pa.py_buffer(data))

@@ -12,11 +12,10 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.tokenizer.cutting import Rules, find_rules
+from rungwise.tokenizer.cutting import find_rules
 from rungwise.tokenizer.memo import MemoEncoder, text_bytes
 from rungwise.tokenizer.reference import Encoded, id_type, own_copy
 
@@ -28,25 +27,18 @@ def matching_package(tokenizer: Tokenizer) -> Package | None:
     rules = find_rules(tokenizer)
     if rules is None:
         return None
-    if _is_bert(tokenizer, rules):
-        return "nanotoken"
-    if rules.punctuation == "classes" and tokenizer.normalizer is None:
-        return "gigatoken"
-    return None
-
-
-def _is_bert(tokenizer: Tokenizer, rules: Rules) -> bool:
-    """Whether `tokenizer` is WordPiece as BERT's, whose pieces show where words begin.
-
-    Each mark is a word there, so no word begins with "##".
-    """
     model = tokenizer.model
-    return (
+    # WordPiece as BERT's: each mark is a word, so no word begins with "##" and pieces show words.
+    if (
         isinstance(model, models.WordPiece)
         and rules.punctuation == "alone"
         and not rules.blank_is_text
         and model.continuing_subword_prefix == "##"
-    )
+    ):
+        return "nanotoken"
+    if rules.punctuation == "classes" and tokenizer.normalizer is None:
+        return "gigatoken"
+    return None
 
 
 def _import_package(package: Package) -> ModuleType:
@@ -74,23 +66,19 @@ class NanoEncoder:
             own_copy(tokenizer).to_str()
         ).encode_batch
         self._dtype = id_type(tokenizer)
-        self._begins_word = _first_pieces(tokenizer)
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        # [V]: whether each token begins a word; `[UNK]` is a whole word.
+        self._begins_word = np.ones(max(vocabulary.values(), default=-1) + 1, np.bool_)
+        inner = [index for piece, index in vocabulary.items() if piece.startswith("##")]
+        self._begins_word[inner] = False
+        unknown = tokenizer.token_to_id(tokenizer.model.unk_token)
+        if unknown is not None:
+            self._begins_word[unknown] = True
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
         ids, ends = self._encode(texts.to_pylist(), add_special_tokens=False, parallel=False)
         starts = np.take(self._begins_word, ids) if words else None
         return Encoded(ids.astype(self._dtype, copy=False), np.diff(ends), starts)
-
-
-def _first_pieces(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """Return [V]: whether each token begins a word; `[UNK]` is a whole word."""
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    first = np.ones(max(vocabulary.values(), default=-1) + 1, np.bool_)
-    first[[index for piece, index in vocabulary.items() if piece.startswith("##")]] = False
-    unknown = tokenizer.token_to_id(tokenizer.model.unk_token)
-    if unknown is not None:
-        first[unknown] = True
-    return first
 
 
 class GigaEncoder:

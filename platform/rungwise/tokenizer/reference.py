@@ -78,11 +78,7 @@ def word_starts(encoding: Encoding) -> NDArray[np.bool_]:
 def own_copy(tokenizer: Tokenizer) -> Tokenizer:
     """Return a tokenizer with the same model that finds no special tokens and truncates nothing."""
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
-        copy = Tokenizer.from_str(tokenizer.to_str())
-        copy.encode_special_tokens = True
-        copy.no_truncation()
-        copy.no_padding()
-        return copy
+        return disable_extras(Tokenizer.from_str(tokenizer.to_str()))
     # Special tokens are not recognised, so they are left out and the model is shared.
     copy = Tokenizer(tokenizer.model)
     if tokenizer.normalizer is not None:
@@ -90,6 +86,14 @@ def own_copy(tokenizer: Tokenizer) -> Tokenizer:
     if tokenizer.pre_tokenizer is not None:
         copy.pre_tokenizer = tokenizer.pre_tokenizer
     return copy
+
+
+def disable_extras(tokenizer: Tokenizer) -> Tokenizer:
+    """Turn off special tokens, truncation and padding, so that all ids of a text return."""
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def id_type(tokenizer: Tokenizer) -> type[np.uint16 | np.uint32]:

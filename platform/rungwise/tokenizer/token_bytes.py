@@ -14,17 +14,13 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     ]
     if type(tokenizer.decoder).__name__ != "ByteLevel":
         return [piece.encode() for piece in pieces]
-    letters = _byte_letters()
+    # GPT-2's letters: printable Latin-1 for itself, other bytes in order from U+0100.
+    letters = {chr(byte): byte for byte in (*range(33, 127), *range(161, 173), *range(174, 256))}
+    others = [byte for byte in range(256) if chr(byte) not in letters]
+    letters |= {chr(256 + number): byte for number, byte in enumerate(others)}
     return [
         bytes(letters[letter] for letter in piece)
         if all(letter in letters for letter in piece)
         else piece.encode()  # added as it stands
         for piece in pieces
     ]
-
-
-def _byte_letters() -> dict[str, int]:
-    """GPT-2's letters: printable Latin-1 for itself, other bytes in order from U+0100."""
-    letters = {chr(byte): byte for byte in (*range(33, 127), *range(161, 173), *range(174, 256))}
-    others = [byte for byte in range(256) if byte not in letters.values()]
-    return letters | {chr(256 + number): byte for number, byte in enumerate(others)}

@@ -37,6 +37,9 @@ from rungwise.tokenizer.special import SPECIAL_TOKENS, UNK, UNK_ID
 _SENTENCES_AT_ONCE = 20_000
 EVERY_CHARACTER = r"[\s\S]"
 SPECIAL_IS_TEXT = r"\[(?=(?:PAD|UNK|CLS|SEP|MASK)\])"
+# Models of whole words or pieces would turn `[MASK]` in a text into the special token, so its
+# bracket is made a word of its own.
+_BRACKET_ALONE = pre_tokenizers.Split(Regex(SPECIAL_IS_TEXT), "isolated")
 _LONGEST_LINE_BYTES = 1 << 30
 
 
@@ -153,9 +156,7 @@ def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer
     ]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=UNK_ID, byte_fallback=False))
     tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(), _special_is_text()]
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), _BRACKET_ALONE])
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
@@ -206,15 +207,9 @@ def _counted(config: CountedConfig, vocabulary: dict[str, int]) -> Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.WhitespaceSplit(), _special_is_text()]
+            [pre_tokenizers.WhitespaceSplit(), _BRACKET_ALONE]
         )
     return tokenizer
-
-
-def _special_is_text() -> pre_tokenizers.PreTokenizer:
-    # These models would turn `[MASK]` in a text into the special token, so its bracket is made a
-    # word of its own.
-    return pre_tokenizers.Split(Regex(SPECIAL_IS_TEXT), "isolated")
 
 
 def _normalizer(lowercase: bool) -> normalizers.Normalizer:

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc  # type checkers miss functions made at run time
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.document import open_corpus_file
 from rungwise.corpus.summary import CorpusFile
 from rungwise.tokenizer import Encoded, TextEncoder
 from rungwise.tokenizer.memo import int32_values
@@ -69,15 +68,10 @@ def blank_is_text(tokenizer: Tokenizer) -> bool:
 
 def _batches(corpus: Folder, file: CorpusFile, spans: bool) -> Iterator[pa.RecordBatch]:
     columns = ["id", "sentences", *(["spans"] if spans else [])]
-    try:
-        with corpus.open(file.file) as stream, pq.ParquetFile(stream) as parquet:
-            rows = parquet.metadata.num_rows
-            at_once = int(max(1, min(_MOST_ROWS, rows * _BATCH_BYTES / max(file.bytes, 1))))
-            yield from parquet.iter_batches(at_once, columns=columns, use_threads=False)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(
-            f"cannot read {corpus.path(file.file)} as a corpus file: {error}"
-        ) from error
+    with open_corpus_file(corpus, file.file) as parquet:
+        rows = parquet.metadata.num_rows
+        at_once = int(max(1, min(_MOST_ROWS, rows * _BATCH_BYTES / max(file.bytes, 1))))
+        yield from parquet.iter_batches(at_once, columns=columns, use_threads=False)
 
 
 def _spans(batch: pa.RecordBatch) -> pa.ListArray | None:

@@ -104,9 +104,11 @@ def encode_units(
     if not has_units.any():
         return encoder.encode(texts, words=True)
     units[:, 0] = (np.cumsum(has_units) - 1)[units[:, 0]]
-    with_units = _encode_with_units(
-        texts.filter(pa.array(has_units)).to_pylist(), tokenizer, _segmenter(config), units
-    )
+    segmenter = jieba_words() if config.segmenter == "jieba" else None
+    if config.word_list is not None:
+        segmenter = word_list_words(read_entries("word_list", config.word_list))
+    selection = texts.filter(pa.array(has_units)).to_pylist()
+    with_units = _encode_with_units(selection, tokenizer, segmenter, units)
     if has_units.all():
         return with_units
     plain = encoder.encode(texts.filter(pa.array(~has_units)), words=True)
@@ -220,9 +222,3 @@ def _phrases(texts: pa.StringArray, config: MaskUnitsConfig) -> NDArray[np.int64
         for index, text in enumerate(texts.to_pylist()):
             matches += [(index, start, end) for start, end in entries.matches(text)]
     return np.array(matches, np.int64).reshape(-1, 3)
-
-
-def _segmenter(config: MaskUnitsConfig) -> Segmenter | None:
-    if config.word_list is not None:
-        return word_list_words(read_entries("word_list", config.word_list))
-    return jieba_words() if config.segmenter == "jieba" else None

@@ -56,7 +56,8 @@ class Entries:
     """The words or phrases of a list, matched in any case."""
 
     def __init__(self, lines: Iterable[str]) -> None:
-        self._entries = {atoms for line in lines if (atoms := tuple(_atoms(line)))}
+        matches = (_ATOM.findall(line) for line in lines)
+        self._entries = {tuple(map(str.casefold, atoms)) for atoms in matches if atoms}
         self._longest: dict[str, int] = {}
         for atoms in self._entries:
             self._longest[atoms[0]] = max(len(atoms), self._longest.get(atoms[0], 0))
@@ -79,10 +80,6 @@ class Entries:
             if size:
                 yield atom_matches[at].start(), atom_matches[at + size - 1].end()
             at += max(size, 1)
-
-
-def _atoms(text: str) -> list[str]:
-    return [atom.casefold() for atom in _ATOM.findall(text)]
 
 
 def read_entries(name: str, path: str) -> Entries:

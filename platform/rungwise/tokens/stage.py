@@ -33,8 +33,6 @@ from rungwise.tokens.config import TokensConfig, identity, outside
 from rungwise.tokens.encoding import encode_file
 from rungwise.tokens.summary import TokensRow, TokensSummary
 
-_SPLITS = ("train", "validation")
-
 
 @dataclass(frozen=True)
 class FileOrder:
@@ -65,17 +63,13 @@ class EncodeTask:
         """Encode one file; return its row of the manifest."""
         source = order.source
         encoder = cached_encoder(self.tokenizer, self.encoder)
-        text = encode_file(
-            self.corpus,
-            source,
-            _load_tokenizer(self.tokenizer),
-            encoder,
-            self.config,
-        )
+        tokenizer = _load_tokenizer(self.tokenizer)
+        text = encode_file(self.corpus, source, tokenizer, encoder, self.config)
         with self.output.staged(order.file) as path:
             texts.write_tokens(text, path)
             sha256 = file_digest(path)
         held_out = text.ids if source.split == "validation" else text.ids[:0]
+        counts = np.stack(np.unique(held_out, return_counts=True)).astype("<u4")
         return {
             "file": order.file,
             "split": source.split,
@@ -85,7 +79,7 @@ class EncodeTask:
             "sentences": len(text.starts) - 1,
             "tokens": len(text.ids),
             "text_bytes": source.bytes,
-            "held_out_counts": _pack_counts(np.bincount(held_out)),
+            "held_out_counts": base64.b64encode(counts.tobytes()).decode(),
         }
 
 
@@ -144,12 +138,8 @@ def summarise_files(
 ) -> TokensSummary:
     """Summarise files from their rows and the counts of held-out tokens."""
     files = tuple(TokensRow(**{key: row[key] for key in TokensRow.model_fields}) for row in rows)
-    totals: dict[str, Any] = {
-        unit: PerSplit(
-            **{s: sum(getattr(row, unit) for row in files if row.split == s) for s in _SPLITS}
-        )
-        for unit in ("documents", "tokens", "text_bytes")
-    }
+    units = ("documents", "tokens", "text_bytes")
+    totals: dict[str, Any] = {unit: PerSplit.sum_rows(files, unit) for unit in units}
     tokens, text_bytes = totals["tokens"].total, totals["text_bytes"].total
     return TokensSummary(
         files=files,
@@ -162,11 +152,6 @@ def summarise_files(
     )
 
 
-def _pack_counts(counts: NDArray[np.int64]) -> str:
-    present = np.flatnonzero(counts)
-    return base64.b64encode(np.stack([present, counts[present]]).astype("<u4").tobytes()).decode()
-
-
 def entropy(counts: NDArray[np.int64]) -> float:
     """Return the Shannon entropy of a histogram, in nats."""
     share = counts[counts > 0] / counts.sum()
@@ -174,11 +159,5 @@ def entropy(counts: NDArray[np.int64]) -> float:
 
 
 TOKENS = StageType(
-    "tokens",
-    1,
-    encode_corpus,
-    TokensSummary,
-    identity=identity,
-    outside=outside,
-    resumes=True,
+    "tokens", 1, encode_corpus, TokensSummary, identity=identity, outside=outside, resumes=True
 )

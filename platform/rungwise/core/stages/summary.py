@@ -8,7 +8,8 @@ the stage (stage.py).
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -63,6 +64,16 @@ class PerSplit(Part):
 
     train: int
     validation: int
+
+    @classmethod
+    def sum_rows(cls, rows: Sequence[Any], unit: str) -> Self:
+        """Add up the field `unit` of rows of each split."""
+        return cls(
+            **{
+                split: sum(getattr(row, unit) for row in rows if row.split == split)
+                for split in cls.model_fields
+            }
+        )
 
     @property
     def total(self) -> int:

@@ -43,11 +43,12 @@ class Comparison:
         """Return the decisions on all partitions, without positions, and the files of these."""
         config = self.task.config
         moved_bytes = 2 * num_documents * documents.ROW_BYTES
-        files = self._files("duplicates", moved_bytes)
+        num_partitions = choose_partitions(moved_bytes)
+        files = PositionFiles(self.task.output, "duplicates", num_partitions, self.group_of)
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
             for number in numbers:
-                yield documents.key_rows(self.task.keys(number), number, files.num_partitions)
+                yield documents.key_rows(self.task.keys(number), number, num_partitions)
 
         def decide(partition: pa.Table) -> pa.Table:
             decision = documents.decide(partition, config.deduplicate)
@@ -57,11 +58,11 @@ class Comparison:
 
         keys = self._map_packs(rows)
         if config.near_duplicates is not None:
-            marks = self._marks(config.near_duplicates, num_documents, files.num_partitions)
+            marks = self._marks(config.near_duplicates, num_documents, num_partitions)
             keys = keys.union(marks)
         decisions: list[Decision] = []
-        empty = set(range(files.num_partitions))
-        decided = group_parts(keys, "partition", files.num_partitions, moved_bytes, decide)
+        empty = set(range(num_partitions))
+        decided = group_parts(keys, "partition", num_partitions, moved_bytes, decide)
         for row in decided.iter_rows():
             count, held_out, same_name = json.loads(row["decision"])
             pair = same_name and (Position(*same_name[0]), Position(*same_name[1]))
@@ -77,7 +78,8 @@ class Comparison:
             return PositionFiles(self.task.output, "repeats", 0, self.group_of)
         # An upper bound: a paragraph has at least so many bytes.
         moved_bytes = text_bytes / config.minimum_characters * paragraphs.ROW_BYTES
-        files = self._files("repeats", moved_bytes)
+        num_partitions = choose_partitions(moved_bytes)
+        files = PositionFiles(self.task.output, "repeats", num_partitions, self.group_of)
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
             positions = duplicates.read(int(self.group_of[numbers[0]]))
@@ -87,7 +89,7 @@ class Comparison:
                     positions[positions[:, 0] == number, 1],
                     number,
                     config.minimum_characters,
-                    files.num_partitions,
+                    num_partitions,
                 )
 
         def decide(partition: pa.Table) -> pa.Table:
@@ -97,9 +99,9 @@ class Comparison:
             return pa.table({"partition": pa.array(numbers, pa.int64())})
 
         keys = self._map_packs(rows)
-        decided = group_parts(keys, "partition", files.num_partitions, moved_bytes, decide)
+        decided = group_parts(keys, "partition", num_partitions, moved_bytes, decide)
         partitions = {row["partition"] for row in decided.iter_rows()}
-        files.write_empty(set(range(files.num_partitions)) - partitions)
+        files.write_empty(set(range(num_partitions)) - partitions)
         return files
 
     def _marks(
@@ -127,10 +129,6 @@ class Comparison:
 
         packs = ray.data.from_arrow([pa.table({"range": pack}) for pack in self.packs])
         return packs.map_batches(read, batch_size=None, batch_format="pyarrow")
-
-    def _files(self, name: str, moved_bytes: float) -> PositionFiles:
-        count = choose_partitions(moved_bytes)
-        return PositionFiles(self.task.output, name, count, self.group_of)
 
 
 def choose_partitions(moved_bytes: float) -> int:

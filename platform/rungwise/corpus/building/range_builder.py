@@ -121,9 +121,11 @@ class RangeBuilder:
             banding = signatures.choose_banding(rules.near_duplicates)
             bands = _binary(signatures.band_keys(signed, banding).astype("<u8"))
             signature = _binary(signatures.low_bytes(signed))
-        names = pa.array([self._name(one.id) for one in documents], pa.binary(16))
+        names = [f"{self.report.source}\0{one.id}".encode() for one in documents]
+        hashes = [hashlib.blake2b(name, digest_size=16).digest() for name in names]
+        name = pa.array(hashes, pa.binary(16))
         self._keys.append(
-            pa.Table.from_arrays([digest, names, split, bands, signature], schema=KEYS_SCHEMA)
+            pa.Table.from_arrays([digest, name, split, bands, signature], schema=KEYS_SCHEMA)
         )
         # Removed text has shifted the positions of spans after it.
         spans = [
@@ -147,9 +149,6 @@ class RangeBuilder:
             ],
             schema=TEXT_SCHEMA,
         )
-
-    def _name(self, id_: str) -> bytes:
-        return hashlib.blake2b(f"{self.report.source}\0{id_}".encode(), digest_size=16).digest()
 
 
 class _CleanDocument:

@@ -23,6 +23,7 @@ from rungwise.corpus.files import list_test_files
 from rungwise.corpus.summary import RangeReport
 
 _TESTS_FILE = f"{STAGING}/tests"
+_TEXT_FILE, _KEYS_FILE = STAGING + "/{:05d}.text.arrow", STAGING + "/{:05d}.keys.arrow"
 
 
 @dataclass(frozen=True)
@@ -34,25 +35,25 @@ class RangeTask:
 
     def read(self, range: Range) -> RangeReport:
         """Stage the documents of a range unless already staged; return the report."""
-        name = _keys_file(range.number)
+        name = _KEYS_FILE.format(range.number)
         if self.output.exists(name):
             with open_tables(self.output, name) as reader:
                 return RangeReport.from_json(reader.schema.metadata[b"report"])
         builder = RangeBuilder(self.config, self._source(range), self._tests)
         tables = builder.tables(read_range(range, self.config))
-        write_tables(self.output, _text_file(range.number), TEXT_SCHEMA, tables)
+        write_tables(self.output, _TEXT_FILE.format(range.number), TEXT_SCHEMA, tables)
         keys = builder.keys.replace_schema_metadata({"report": builder.report.to_json()})
         write_tables(self.output, name, keys.schema, [keys])
         return builder.report
 
     def keys(self, number: int) -> pa.Table:
         """Return the keys of a staged range."""
-        with open_tables(self.output, _keys_file(number)) as reader:
+        with open_tables(self.output, _KEYS_FILE.format(number)) as reader:
             return reader.read_all()
 
     def tables(self, number: int) -> Iterator[pa.Table]:
         """Yield the documents of a staged range."""
-        with open_tables(self.output, _text_file(number)) as reader:
+        with open_tables(self.output, _TEXT_FILE.format(number)) as reader:
             for batch in range(reader.num_record_batches):
                 yield pa.Table.from_batches([reader.get_batch(batch)])
 
@@ -101,11 +102,3 @@ class RangeTask:
 
     def _source(self, range: Range) -> str:
         return source_names(self.config.sources)[range.source]
-
-
-def _text_file(number: int) -> str:
-    return f"{STAGING}/{number:05d}.text.arrow"
-
-
-def _keys_file(number: int) -> str:
-    return f"{STAGING}/{number:05d}.keys.arrow"

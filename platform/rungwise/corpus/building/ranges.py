@@ -7,8 +7,9 @@ the file is cut. The cuts depend only on the config and the file listing, not on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.object_store import is_remote
@@ -22,7 +23,6 @@ from rungwise.corpus.config import (
     ParquetSource,
     PydocsSource,
     TextSource,
-    WarcSource,
     WikiTextSource,
     find_codec,
     source_key,
@@ -34,6 +34,14 @@ from rungwise.corpus.readers import pydocs, records, streams, text, warc
 from rungwise.corpus.readers.file_reader import FileReader
 
 _EMPTY = "empty file"
+_READERS: dict[str, Callable[[FileReader, Any], Iterator[RawDocument]]] = {
+    "text": text.text_documents,
+    "wikitext": lambda reader, _: text.wikitext_documents(reader),
+    "jsonl": records.json_documents,
+    "parquet": records.parquet_documents,
+    "arrow": records.arrow_documents,
+    "warc": warc.warc_documents,
+}
 
 
 @dataclass(frozen=True)
@@ -66,8 +74,12 @@ def list_ranges(config: CorpusConfig) -> list[Range]:
     for index, source in enumerate(config.sources):
         pack: list[SourceFile] = []
         pack_bytes = 0
+        if isinstance(source, PydocsSource):
+            files = pydocs.list_modules(source.packages, source_key(index, "packages"))
+        else:
+            files = list_source_files(source, index)
         # None ends the list and closes the last pack.
-        for file in [*_list_files(source, index), None]:
+        for file in [*files, None]:
             weight = 0 if file is None else streams.unpacked_bytes(file)
             # A remainder of less than half a range joins the last one.
             cuts = round(weight / step) if file and _is_splittable(file, source) else 1
@@ -82,13 +94,6 @@ def list_ranges(config: CorpusConfig) -> list[Range]:
                 pack.append(file)
                 pack_bytes += weight
     return ranges
-
-
-def _list_files(source: FileSource | PydocsSource, index: int) -> list[SourceFile]:
-    if not isinstance(source, PydocsSource):
-        return list_source_files(source, index)
-    modules = pydocs.list_modules(source.packages, source_key(index, "packages"))
-    return [SourceFile(module.package, module.path, module.size_bytes) for module in modules]
 
 
 def _is_splittable(file: SourceFile, source: FileSource | PydocsSource) -> bool:
@@ -115,8 +120,7 @@ def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
     """
     source = config.sources[range.source]
     if isinstance(source, PydocsSource):
-        modules = (pydocs.Module(file.uri, file.name, file.size_bytes) for file in range.files)
-        yield from pydocs.read_modules(modules, source_key(range.source, "packages"))
+        yield from pydocs.read_modules(range.files, source_key(range.source, "packages"))
         return
     label = getattr(source, "label", None) or source_names(config.sources)[range.source]
     for file in range.files:
@@ -147,7 +151,7 @@ def _documents(reader: FileReader, source: FileSource) -> Iterator[RawDocument]:
         return
     is_intact = False
     try:
-        for document in _read(reader, source):
+        for document in _READERS[source.kind](reader, source):
             is_intact = True
             yield document
     except streams.UnsoundError as error:
@@ -155,19 +159,3 @@ def _documents(reader: FileReader, source: FileSource) -> Iterator[RawDocument]:
         lost = error.lost if is_intact else reader.file.size_bytes
         field = "encoding" if error.reason == streams.NOT_DECODED else "paths"
         yield reader.skip(error.at, lost, error.reason, str(error), field, "unpacked byte")
-
-
-def _read(reader: FileReader, source: FileSource) -> Iterator[RawDocument]:
-    match source:
-        case TextSource():
-            return text.text_documents(reader, source)
-        case WikiTextSource():
-            return text.wikitext_documents(reader)
-        case JsonLinesSource():
-            return records.json_documents(reader, source)
-        case ParquetSource():
-            return records.parquet_documents(reader, source)
-        case ArrowSource():
-            return records.arrow_documents(reader, source)
-        case WarcSource():
-            return warc.warc_documents(reader, source)

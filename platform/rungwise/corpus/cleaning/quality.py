@@ -53,22 +53,25 @@ class QualityConfig(Config):
 def find_fault(sentences: Sequence[str], config: QualityConfig) -> str:
     """Return the reason to drop a document, such as "quality: few letters", or ""."""
     text = " ".join(sentences)
-    counts = _counts(text)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    counts = np.bincount(_classes()[codes], minlength=5)
     visible = max(1, int(counts.sum() - counts[_BLANK]))
-    if counts[_LOST] > config.maximum_lost_share * visible:
-        return "quality: many lost characters"
-    if counts[_LETTER] < config.minimum_letter_share * visible:
-        return "quality: few letters"
-    if counts[_DIGIT] > config.maximum_digit_share * visible:
-        return "quality: many digits"
-    if _is_unbroken(text, config.maximum_unbroken_characters):
-        return "quality: long run without a blank"
-    repeated, most = _repetition(sentences)
-    if repeated > config.maximum_repeated_share * len(text):
-        return "quality: repeated sentences"
-    if most > config.maximum_one_sentence_share * len(text):
-        return "quality: one sentence again and again"
-    return ""
+    longest = config.maximum_unbroken_characters
+    words = (word for word in text.split(" ") if len(word) > longest)
+    repeats = [(len(one), count) for one, count in Counter(sentences).items() if count > 1]
+    repeated = sum(length * (count - 1) for length, count in repeats)
+    most = max((length * count for length, count in repeats), default=0)
+    faults = {
+        "many lost characters": counts[_LOST] > config.maximum_lost_share * visible,
+        "few letters": counts[_LETTER] < config.minimum_letter_share * visible,
+        "many digits": counts[_DIGIT] > config.maximum_digit_share * visible,
+        "long run without a blank": any(
+            len(part) > longest for word in words for part in _NO_BLANKS.split(word)
+        ),
+        "repeated sentences": repeated > config.maximum_repeated_share * len(text),
+        "one sentence again and again": most > config.maximum_one_sentence_share * len(text),
+    }
+    return next((f"quality: {fault}" for fault, is_there in faults.items() if is_there), "")
 
 
 def is_word(codes: np.ndarray) -> np.ndarray:
@@ -83,26 +86,6 @@ def is_word_alone(codes: np.ndarray) -> np.ndarray:
     for first, last in _NO_BLANKS_RANGES:
         alone |= (codes >= ord(first)) & (codes <= ord(last))
     return alone
-
-
-def _counts(text: str) -> np.ndarray:
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    return np.bincount(_classes()[codes], minlength=5)
-
-
-def _repetition(sentences: Sequence[str]) -> tuple[int, int]:
-    """Count characters in repeats, and in all copies of the sentence that takes the most."""
-    times = Counter(sentences)
-    if len(times) == len(sentences):
-        return 0, 0
-    several = {sentence: count for sentence, count in times.items() if count > 1}
-    repeated = sum(len(sentence) * (count - 1) for sentence, count in several.items())
-    return repeated, max(len(sentence) * count for sentence, count in several.items())
-
-
-def _is_unbroken(text: str, maximum: int) -> bool:
-    words = (word for word in text.split(" ") if len(word) > maximum)
-    return any(len(part) > maximum for word in words for part in _NO_BLANKS.split(word))
 
 
 @functools.cache

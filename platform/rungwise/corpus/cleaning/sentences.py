@@ -66,12 +66,9 @@ def _not_after(words: str) -> str:
     return "".join(rf"(?<!\b(?:{group})\.)" for group in _same_length(words))
 
 
-def _after_number_of(words: str) -> str:
-    return "|".join(rf"(?<=\b(?:{group})\.\s[0-9]\.)" for group in _same_length(words))
-
-
 def _end(case: str, openers: str, begins: str) -> re.Pattern[str]:
     """Return the pattern of a sentence end; `case` "i" ignores case, `begins` opens a sentence."""
+    after_number = "|".join(rf"(?<=\b(?:{words})\.\s[0-9]\.)" for words in _same_length(_COUNTED))
     # The engine scans for the first class; the branches then tell the characters apart.
     return re.compile(
         rf"""
@@ -81,7 +78,7 @@ def _end(case: str, openers: str, begins: str) -> re.Pattern[str]:
             (?: {_not_after(_COUNTED)} | (?! \s+ [0-9(\[] ) )
             (?: {_not_after(_MAYBE_LAST)} (?<!\b[A-Z]\.) | (?= \s+ (?:{openers})\b ) )
             (?<! ^ [0-9]\. ) (?<! ^ [0-9][0-9]\. )
-            (?: (?<! [.!?:;]\s [0-9]\. ) | {_after_number_of(_COUNTED)} ) )
+            (?: (?<! [.!?:;]\s [0-9]\. ) | {after_number} ) )
           | (?<=\.) (?=\.)
           | (?<=[!?…])
         )

@@ -99,7 +99,11 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
             until_blank = True
         elif directive := _DIRECTIVE.match(stripped):
             if _PROSE_DIRECTIVE.fullmatch(directive[1]):
-                if argument := _argument(directive[1], directive[2] or ""):
+                argument = directive[2] or ""
+                if "versio" in directive[1]:
+                    # "versionadded:: 1.2" alone says nothing; the text after the number does.
+                    argument = re.sub(r"^[\d.]+\s*", "", argument)
+                if argument:
                     block.append(" " * indent + argument)
             else:
                 deeper_than = indent
@@ -117,11 +121,6 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _argument(directive: str, argument: str) -> str:
-    # "versionadded:: 1.2" alone says nothing; the text after the number does.
-    return re.sub(r"^[\d.]+\s*", "", argument) if "versio" in directive else argument
-
-
 def _logical_lines(block: list[str]) -> Iterator[str]:
     """Join wrapped lines; yield list items and parameters apart."""
     if any(_TABLE_BORDER.match(line.strip()) for line in block):
@@ -130,12 +129,8 @@ def _logical_lines(block: list[str]) -> Iterator[str]:
     indents = [len(line) - len(line.lstrip()) for line in block]
     for index, line in enumerate(block):
         text = line.strip()
-        if _UNDERLINE.match(text):
-            # The line above was a title.
-            yield " ".join(pieces)
-            pieces = []
-            continue
-        if _SECTION_NAME.fullmatch(text) or _TEMPLATE.match(text):
+        # The line above an underline was a title.
+        if _UNDERLINE.match(text) or _SECTION_NAME.fullmatch(text) or _TEMPLATE.match(text):
             yield " ".join(pieces)
             pieces = []
             continue
@@ -157,15 +152,15 @@ def _opening(text: str, deeper_follows: bool) -> str | None:
     """Return the text of a line that opens an item, field or parameter ("" drops it), or None."""
     if bullet := _BULLET.match(text):
         text = text[bullet.end() :]
-        parameter = _GOOGLE_PARAMETER.match(text)
-        return f"{parameter[1].lstrip('*')}: {text[parameter.end() :]}" if parameter else text
-    if field := _SPHINX_FIELD.match(text):
+    elif field := _SPHINX_FIELD.match(text):
         kind, name, description = field[1], field[2] or "", field[3] or ""
         if kind in ("type", "rtype") or not description:
             return ""
         return f"{name.split()[-1]}: {description}" if name.strip() else description
     if parameter := _GOOGLE_PARAMETER.match(text):
         return f"{parameter[1].lstrip('*')}: {text[parameter.end() :]}"
+    if bullet:
+        return text
     if parameter := _NUMPY_PARAMETER.match(text):
         # The type after the colon is not English; without a description, drop the line.
         if deeper_follows:

@@ -54,32 +54,29 @@ class FileReader:
             return streams.transcode(streams.read_pieces(self.file), wide)
         return streams.read_pieces(self.file, max(0, self.begin - 1), self.end)
 
-    def batches(self) -> Iterator[Lines]:
-        """Yield the lines that begin at `begin` or later, even past `end`, without a BOM.
-
-        Longer lines than a document may be are only counted; see `streams.split_lines`.
-        """
-        return self._batches(self.maximum_bytes)
-
     def lines(self, maximum_bytes: int | None = None) -> Iterator[tuple[int, int, bytes | None]]:
-        """Yield the offset of each line, its length, and the line with its break; None if it is
-        longer than `maximum_bytes`, or else than a document may be."""
-        for offset, lines, too_long in self._batches(maximum_bytes or self.maximum_bytes):
+        """Yield the offset of each line of `batches`, its length, and the line with its break;
+        None if it is only counted."""
+        for offset, lines, too_long in self.batches(maximum_bytes):
             if too_long:
                 yield offset, too_long, None
             for line in lines:
                 yield offset, len(line), line
                 offset += len(line)
 
-    def _batches(self, maximum_bytes: int) -> Iterator[Lines]:
+    def batches(self, maximum_bytes: int | None = None) -> Iterator[Lines]:
+        """Yield the lines that begin at `begin` or later, even past `end`, without a BOM.
+
+        Longer lines than `maximum_bytes`, or else than a document may be, are only counted; see
+        `streams.split_lines`.
+        """
         if self.begin and self._wide_encoding:
             return  # the range that begins at 0 reads it all
         start = max(0, self.begin - 1)
         # A line that begins before this range and ends after it belongs to another.
         first_ends_by = self.end if self.begin else None
-        batches = streams.split_lines(
-            self.pieces(), start, maximum_bytes + BREAK_BYTES, first_ends_by
-        )
+        limit = (maximum_bytes or self.maximum_bytes) + BREAK_BYTES
+        batches = streams.split_lines(self.pieces(), start, limit, first_ends_by)
         for offset, lines, too_long in batches:
             if not lines:
                 if not self.begin:
@@ -123,13 +120,9 @@ class FileReader:
         key = "corpus.maximum_document_megabytes" if reason == TOO_LONG else self.key(field)
         if self.stop and at is not None and unit == "byte" and not self._wide_encoding:
             place = f"line {streams.line_number(self.file, at)}"
+        file = self.file.uri
         damage = Damage(
-            file=self.file.uri,
-            place=place,
-            bytes=num_bytes,
-            reason=reason,
-            detail=detail,
-            key=key,
+            file=file, place=place, bytes=num_bytes, reason=reason, detail=detail, key=key
         )
         if self.stop:
             raise DataError(f"{damage}, or set corpus.on_error=skip")

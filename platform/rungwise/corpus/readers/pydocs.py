@@ -19,9 +19,10 @@ import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rungwise.core.errors import ConfigError
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers.docstrings import prose
 
@@ -60,19 +61,12 @@ _TOPICS = "pydoc_data/topics.py"
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-class Module(NamedTuple):
-    """A Python file: its package, its path in that package, its size."""
-
-    package: str
-    path: str
-    size_bytes: int
-
-    @property
-    def name(self) -> str:
-        parts = self.path.removesuffix(".py").split("/")
-        if parts[-1] == "__init__":
-            parts.pop()
-        return ".".join(parts if self.package == STDLIB else [self.package, *parts])
+def module_name(module: SourceFile) -> str:
+    """Return the name by which Python imports a module; its file is `name` in the package `uri`."""
+    parts = module.name.removesuffix(".py").split("/")
+    if parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts if module.uri == STDLIB else [module.uri, *parts])
 
 
 def package_versions(packages: Iterable[str], key: str) -> dict[str, Any]:
@@ -90,20 +84,20 @@ def package_versions(packages: Iterable[str], key: str) -> dict[str, Any]:
     return {"python": platform.python_version(), "packages": by_package}
 
 
-def list_modules(packages: Iterable[str], key: str) -> list[Module]:
+def list_modules(packages: Iterable[str], key: str) -> list[SourceFile]:
     """Return the modules to read, sorted; raises ConfigError if a package is not installed."""
-    distinct: dict[Module, None] = {}
+    distinct: dict[SourceFile, None] = {}
     for package in packages:
         for folder in _folders(package, key):
             paths = [folder] if folder.is_file() else sorted(_python_files(folder))
             root = folder.parent if folder.is_file() else folder
             for path in paths:
                 relative = path.relative_to(root).as_posix()
-                distinct[Module(package, relative, path.stat().st_size)] = None
+                distinct[SourceFile(package, relative, path.stat().st_size)] = None
     return list(distinct)
 
 
-def read_modules(modules: Iterable[Module], key: str) -> Iterator[RawDocument]:
+def read_modules(modules: Iterable[SourceFile], key: str) -> Iterator[RawDocument]:
     """Yield a document per module (or topic), its paragraphs the docstrings in source order.
 
     A paragraph that a module repeats (generated methods, shared parameters) is kept once.
@@ -113,13 +107,14 @@ def read_modules(modules: Iterable[Module], key: str) -> Iterator[RawDocument]:
     gc.disable()
     try:
         for module in modules:
-            label = STDLIB_LABEL if module.package == STDLIB else module.package
+            name = module_name(module)
+            label = STDLIB_LABEL if module.uri == STDLIB else module.uri
             source = _find(module, key).read_bytes()
-            if module.package == STDLIB and module.path == _TOPICS:
+            if module.uri == STDLIB and module.name == _TOPICS:
                 for topic, text in _topics(source).items():
-                    yield RawDocument(f"{module.name}.{topic}", label, _distinct([text]))
+                    yield RawDocument(f"{name}.{topic}", label, _distinct([text]))
             else:
-                yield RawDocument(module.name, label, _distinct(docstrings(source)))
+                yield RawDocument(name, label, _distinct(docstrings(source)))
     finally:
         if collecting:
             gc.enable()
@@ -177,13 +172,13 @@ def _python_files(folder: Path) -> Iterator[Path]:
                 yield Path(parent, name)
 
 
-def _find(module: Module, key: str) -> Path:
-    for folder in _folders(module.package, key):
-        path = folder if folder.is_file() else folder / module.path
+def _find(module: SourceFile, key: str) -> Path:
+    for folder in _folders(module.uri, key):
+        path = folder if folder.is_file() else folder / module.name
         if path.exists():
             return path
     raise ConfigError(
-        f"{key}: {module.path} of {module.package} is not on every machine of the cluster; install "
+        f"{key}: {module.name} of {module.uri} is not on every machine of the cluster; install "
         "the same version everywhere"
     )
 

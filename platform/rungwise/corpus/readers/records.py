@@ -273,9 +273,8 @@ def _skip_rest(
 
 def _arrow_stream(file: SourceFile) -> pa.NativeFile:
     # Only the touched pages of a mapped file are read: skipping batches is free.
-    if not is_remote(file.uri):
-        return pa.memory_map(file.uri)
-    return pa.PythonFile(file.open(), mode="r")
+    remote = is_remote(file.uri)
+    return pa.PythonFile(file.open(), mode="r") if remote else pa.memory_map(file.uri)
 
 
 @contextlib.contextmanager

@@ -98,6 +98,17 @@ def read_pieces(file: SourceFile, begin: int = 0, end: int | None = None) -> Ite
             remaining -= len(piece)
 
 
+def read_head(file: SourceFile, num_bytes: int) -> bytes:
+    """Return the first bytes of the content, fewer if it is damaged: its reader reports that."""
+    head = b""
+    with contextlib.suppress(UnsoundError):
+        for piece in read_pieces(file, 0, num_bytes):
+            head += piece
+            if len(head) >= num_bytes:
+                break
+    return head[:num_bytes]
+
+
 def _unpack(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]:
     at = 0
     with _OPEN[suffix](stream) as content:
@@ -207,21 +218,14 @@ def line_number(file: SourceFile, offset: int) -> int:
 
 def detect_wide_encoding(file: SourceFile) -> str:
     """Return the multi-byte encoding that a byte order mark announces, or ""."""
-    head = b""
-    with contextlib.suppress(UnsoundError):  # its reader reports that
-        head = next(read_pieces(file, 0, 4), b"")
+    head = read_head(file, 4)
     return next((name for mark, name in _WIDE.items() if head.startswith(mark)), "")
 
 
 def guess_file_encoding(file: SourceFile) -> str | None:
     """Guess the encoding of the first megabyte of a file; see `guess_encoding`."""
-    head = b""
-    with contextlib.suppress(UnsoundError):  # its reader reports that
-        for piece in read_pieces(file, 0, _HEAD_BYTES):
-            head += piece
-            if len(head) >= _HEAD_BYTES:
-                break
-    return guess_encoding(head[:_HEAD_BYTES].rpartition(b"\n")[0] or head)
+    head = read_head(file, _HEAD_BYTES)
+    return guess_encoding(head.rpartition(b"\n")[0] or head)
 
 
 def guess_encoding(content: bytes) -> str | None:
