@@ -1,15 +1,16 @@
-"""The command line: `rungwise VERB ...`, with one file per verb in the folders of commands/."""
+"""The command line: `rungwise VERB ...`; the files of commands/ define the verbs."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import importlib
+import pkgutil
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-# The files of each folder of commands/, in the groups that the help shows.
+# The verbs in each folder of commands/, in the groups that the help shows.
 VERBS = {
     "running": (
         *("init", "tasks", "plan", "dry_run", "run", "open", "ui", "doctor", "completion"),
@@ -57,9 +58,10 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     commands = parser.add_subparsers(
         required=True, prog="rungwise", metavar="COMMAND", help=argparse.SUPPRESS
     )
-    for folder, group in VERBS.items():
-        for verb in group:
-            importlib.import_module(f"rungwise.commands.{folder}.{verb}").add(commands)
+    for folder in VERBS:
+        package = importlib.import_module(f"rungwise.commands.{folder}")
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name).add(commands)
     lines = ["Pretrain language models on Ray, and say with evidence what each is worth."]
     for folder, group in VERBS.items():
         names = [verb.replace("_", "-") for verb in group]

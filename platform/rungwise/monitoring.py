@@ -57,6 +57,10 @@ class Metric:
         return ("run", *stage, *self.pattern.groupindex, *self.more_labels)
 
 
+def _momentary(name: str, meaning: str, reported: str = "", scale: float = 1.0) -> Metric:
+    return Metric(name, meaning, reported, passing=True, scale=scale)
+
+
 METRICS = (
     Metric("heartbeat_timestamp_seconds", "When the run's driver was last alive", of_stage=False),
     Metric("stages", "Stages by state", more_labels=("state",), of_stage=False),
@@ -66,45 +70,35 @@ METRICS = (
     Metric("stage_seconds", "How long the stage took, once it is done", r"system/stage_seconds"),
     Metric("tokens_total", "Real tokens read in training, over all attempts", r"train/tokens"),
     Metric("steps_total", "Optimizer steps, over all attempts"),
-    Metric(
+    _momentary(
         "tokens_per_second",
         "Real tokens a second since the last logged step, all workers together",
         r"system/tokens_per_second",
-        passing=True,
     ),
-    Metric(
+    _momentary(
         "mfu_ratio",
         "Model FLOPs utilisation: operations done over those of plain matrix products",
         r"system/mfu",
-        passing=True,
     ),
-    Metric(
-        "step_seconds",
-        "Mean time of a step, without validation",
-        r"system/step_seconds",
-        passing=True,
-    ),
-    Metric(
+    _momentary("step_seconds", "Mean time of a step, without validation", r"system/step_seconds"),
+    _momentary(
         "data_wait_ratio",
         "Share of the time that the leading worker waited for data",
         r"system/data_wait_share",
-        passing=True,
     ),
-    Metric(
+    _momentary(
         "checkpoint_stall_ratio",
         "Share of the time that training stood still for checkpoints",
         r"system/checkpoint_stall_share",
-        passing=True,
     ),
-    Metric(
+    _momentary(
         "straggler_ratio",
         "How much longer the slowest worker computed and waited for data than the median one, as "
         "a share of the step; 0 for one worker",
         r"system/straggler_share",
-        passing=True,
     ),
-    Metric("slowest_rank", "The rank of that slowest worker", r"system/slowest_rank", passing=True),
-    Metric("workers", "Workers of the present attempt", r"system/workers", passing=True),
+    _momentary("slowest_rank", "The rank of that slowest worker", r"system/slowest_rank"),
+    _momentary("workers", "Workers of the present attempt", r"system/workers"),
     Metric("attempts_total", "Attempts so far; each restart is one", r"system/attempts"),
     Metric(
         "loss_nats",
@@ -117,33 +111,21 @@ METRICS = (
         r"(?P<split>train|validation)/(?P<part>\w+)_accuracy",
     ),
     Metric("bits_per_byte", "Of held-out text, where it is known", r"validation/bits_per_byte"),
-    Metric("gradient_norm", "Before it is cut", r"train/gradient_norm", passing=True),
-    Metric("learning_rate", "Of the last logged step", r"train/learning_rate", passing=True),
+    _momentary("gradient_norm", "Before it is cut", r"train/gradient_norm"),
+    _momentary("learning_rate", "Of the last logged step", r"train/learning_rate"),
     Metric("skipped_steps_total", "Steps whose gradient was not finite", r"train/skipped_steps"),
     Metric("loss_spikes_total", "Steps whose loss stood out", r"train/spikes"),
-    Metric(
-        "checkpoint_save_seconds",
-        "Of the last one",
-        r"system/checkpoint_save_seconds",
-        passing=True,
-    ),
-    Metric(
+    _momentary("checkpoint_save_seconds", "Of the last one", r"system/checkpoint_save_seconds"),
+    _momentary(
         "checkpoint_bytes",
         "The leading worker's part of the last one",
         r"system/checkpoint_megabytes",
         scale=1e6,
-        passing=True,
     ),
     Metric("checkpoints_total", "Checkpoints by result", more_labels=("result",)),
-    Metric(
-        "checkpoint_timestamp_seconds",
-        "When the last sound one was known to be written",
-        passing=True,
-    ),
-    Metric(
-        "checkpoint_interval_seconds",
-        "compute.checkpoint_every_steps at the present speed",
-        passing=True,
+    _momentary("checkpoint_timestamp_seconds", "When the last sound one was known to be written"),
+    _momentary(
+        "checkpoint_interval_seconds", "compute.checkpoint_every_steps at the present speed"
     ),
     Metric("documents_total", "Documents read by a stage that reads text", r"read/documents"),
     Metric("read_bytes_total", "Bytes of text read by a stage that reads text", r"read/bytes"),

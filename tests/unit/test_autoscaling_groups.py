@@ -69,12 +69,13 @@ class Aws:
                 AvailabilityZones=[f"{REGION}a"],
             )
         self._fill = FakeAutoScalingGroup.replace_autoscaling_group_instances
-        self._set = AutoScalingBackend.set_desired_capacity
-        self._terminate = AutoScalingBackend.terminate_instance
         self.denied = False
         self.settings: list[tuple[str, int, int]] = []  # group, capacity, MaxSize at that time
-        patch.setattr(AutoScalingBackend, "set_desired_capacity", self._recorded(self._set))
-        patch.setattr(AutoScalingBackend, "terminate_instance", self._refusing(self._terminate))
+        for name, wrap in (
+            ("set_desired_capacity", self._recorded),
+            ("terminate_instance", self._refusing),
+        ):
+            patch.setattr(AutoScalingBackend, name, wrap(getattr(AutoScalingBackend, name)))
 
     def _recorded(self, original: Any) -> Any:
         def set_desired(backend: Any, group_name: str, desired_capacity: int) -> None:
@@ -90,11 +91,9 @@ class Aws:
         def terminate(backend: Any, instance_id: str, should_decrement: bool) -> Any:
             for group in backend.autoscaling_groups.values():
                 ids = [state.instance.id for state in group.instance_states]
-                if instance_id in ids and should_decrement:
-                    if group.desired_capacity <= group.min_size:
-                        raise ValidationError("would violate group's min size constraint")
-                    return original(backend, instance_id, should_decrement)
                 if instance_id in ids:
+                    if should_decrement and group.desired_capacity <= group.min_size:
+                        raise ValidationError("would violate group's min size constraint")
                     return original(backend, instance_id, should_decrement)
             raise ValidationError("Instance Id not found")
 

@@ -175,9 +175,15 @@ def test_doctor_asks_a_server_with_a_password_and_gives_whole_advice(
         (["up", "--mlflow-port", "x"], "--mlflow-port: expected a port, at most 65535, found x"),
         (["dry-run", "x", "--tokens-per-second", "-3"], "expected a number above 0, found -3"),
         (["neighbours", "sea", "--count", "x"], "--count: expected 1 or more, found x"),
+        (["plna"], "there is no command 'plna'; did you mean 'plan'?"),
+        (["prove_resume"], "did you mean 'prove-resume'?"),
+        (["xyz"], "there is no command 'xyz'; rungwise help lists the commands"),
+        (["help", "rn"], "did you mean 'run'?"),
+        (["run", "books.yaml"], "put a workflow before it, such as: pretrain books.yaml"),
+        (["plan", "books.yaml"], "put a workflow before it, such as: pretrain books.yaml"),
     ],
 )
-def test_a_number_out_of_range_is_one_line(
+def test_arguments_that_do_not_parse_are_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -290,13 +296,6 @@ def test_what_mlflow_refuses_is_one_line(
         assert "name=a" in capfd.readouterr().err
 
 
-def test_ui_without_a_store_or_on_a_taken_port_is_refused(
-    recipe: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["ui", str(recipe)]) == 2
-    assert "there is no MLflow store" in capfd.readouterr().err
-
-
 def test_ui_names_the_page_of_the_runs(
     recipe: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -346,24 +345,6 @@ def test_the_module_and_a_workflow_file_print_their_usage() -> None:
             check=True,
         )
         assert "usage:" in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["plna"], "there is no command 'plna'; did you mean 'plan'?"),
-        (["prove_resume"], "did you mean 'prove-resume'?"),
-        (["xyz"], "there is no command 'xyz'; rungwise help lists the commands"),
-        (["help", "rn"], "did you mean 'run'?"),
-    ],
-)
-def test_a_mistyped_command_names_the_nearest(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -420,15 +401,6 @@ def test_a_shell_completes_verbs_workflows_and_options(capfd: pytest.CaptureFixt
     assert completed("run", "fi") == {"finetune"}
     assert completed("predict", "--inp") == {"--input"}
     assert completed("predict", "reviews") == set()  # the shell then completes files
-
-
-@pytest.mark.parametrize("verb", ["run", "plan"])
-def test_a_recipe_without_its_workflow_is_told_so(
-    verb: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main([verb, "books.yaml"])
-    assert "put a workflow before it, such as: pretrain books.yaml" in capfd.readouterr().err
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

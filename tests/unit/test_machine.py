@@ -417,10 +417,6 @@ def watched(said: Path, cluster: FakeCluster) -> notice.Watch:
     return notice.Watch(InstanceMetadata(), cluster)
 
 
-def test_a_notice_is_read_as_aws_writes_it() -> None:
-    assert notice.parse_notice(ACTION) == notice.Notice("terminate", 1505722920.0)
-
-
 def test_a_notice_drains_each_node_once_also_one_that_came_after_it(said: Path) -> None:
     cluster = FakeCluster(["a"])
     watch = watched(said, cluster)

@@ -48,7 +48,14 @@ def build_files(
     UserError that a `build` raised."""
 
     def build_pack(pack: list[OrderT]) -> Iterator[tuple[str, FileRow]]:
-        return ((order.file, _build_once(order, build, output)) for order in pack)
+        for order in pack:
+            marker = f"{MARKERS}/{order.file}.json"
+            if output.exists(marker):
+                row = json.loads(output.read_bytes(marker))
+            else:
+                row = build(order)
+                output.write_bytes(marker, json.dumps(row).encode())
+            yield order.file, row
 
     text_bytes = {order.file: order.text_bytes for order in orders}
     documents = num_bytes = 0
@@ -62,12 +69,3 @@ def build_files(
         report.metrics({"read/documents": documents, "read/bytes": num_bytes}, step=len(rows))
         on_row(row, len(rows))
     return [rows[order.file] for order in orders]
-
-
-def _build_once(order: OrderT, build: Callable[[OrderT], FileRow], output: Folder) -> FileRow:
-    marker = f"{MARKERS}/{order.file}.json"
-    if output.exists(marker):
-        return json.loads(output.read_bytes(marker))
-    row = build(order)
-    output.write_bytes(marker, json.dumps(row).encode())
-    return row

@@ -1,4 +1,4 @@
-"""The verbs of the command line, one per file: `add` declares the arguments, then the command.
+"""The verbs of the command line: `add` of each file declares its arguments.
 
 `--help` imports every file, so heavy modules are imported inside the commands.
 """

@@ -5,13 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from rich.console import Console
-
-if TYPE_CHECKING:
-    from rungwise.core.stages.artifact import Artifact
-    from rungwise.submission.connection import Server
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Command: TypeAlias = Callable[[argparse.Namespace], int | None]
@@ -61,18 +57,6 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_artifact(parser: argparse.ArgumentParser) -> None:
-    """Add a finished artifact, which `find_artifact` finds."""
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="models:/NAME@ALIAS, a recipe (its pretrained model), or the folder of an artifact or "
-        "of a stage (its newest artifact), local or s3://",
-    )
-    add_registry(parser)
-    add_overrides(parser)
-
-
 def add_served_model(parser: argparse.ArgumentParser) -> None:
     """Add a model for `predict` and `serve`."""
     parser.add_argument(
@@ -88,20 +72,6 @@ def add_registry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", default="artifacts", help="root with the registry for models:/")
 
 
-def find_artifact(options: argparse.Namespace) -> Artifact:
-    """The artifact of `add_artifact`. Raises UserError if there is none."""
-    from rungwise.pipeline.loading import find_built
-
-    return find_built(options.model, options.root, options.overrides)
-
-
-def add_job(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add a job and its cluster; return `parser`."""
-    parser.add_argument("job", metavar="ID", help="the id of a job, or its first characters")
-    add_cluster(parser)
-    return parser
-
-
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -111,18 +81,6 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         "cluster that `rungwise up` started",
     )
     which.add_argument("--name", metavar="CLUSTER", help="a cluster that `rungwise up` started")
-
-
-def find_server(options: argparse.Namespace) -> Server:
-    """The job server of the cluster. Raises UserError if nothing names one."""
-    from rungwise.submission import connection
-
-    return connection.find_server(options.address, options.name)
-
-
-def add_submission(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--working-dir", default=".", metavar="FOLDER", help="folder to upload")
-    parser.add_argument("--no-wait", action="store_true", help="return once the job is submitted")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

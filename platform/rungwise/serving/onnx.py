@@ -69,8 +69,12 @@ def export_onnx(
     arguments = [
         torch.ones((4, min(longest or _TRACED, _TRACED)), dtype=torch.int64) for _ in INPUTS
     ]
-    rows: Any = 2 * Dim("items") if _has_two_rows(model) else Dim("rows")
+    has_two_rows = task is not None and task.config.pairs != "joined"
+    rows: Any = 2 * Dim("items") if has_two_rows else Dim("rows")
     sizes = {0: rows, 1: Dim("length", max=longest)}
+    outputs = ("last_hidden_state",) if task is None else ("logits",)
+    if task is not None and task.info.kind == "span":
+        outputs = ("start_logits", "end_logits")
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     try:
@@ -82,7 +86,7 @@ def export_onnx(
                 _Graph(model).eval(), tuple(arguments), dynamic_shapes=(sizes,) * len(INPUTS)
             )
             program = torch.onnx.export(
-                traced, verbose=False, input_names=INPUTS, output_names=_outputs(model)
+                traced, verbose=False, input_names=INPUTS, output_names=outputs
             )
     except ImportError as error:
         raise UserError(f"{error.name} is not installed: pip install 'rungwise[onnx]'") from error
@@ -113,16 +117,6 @@ class _Graph(nn.Module):
             logits = head.linear(states_RTE)
             return logits.unbind(dim=-1) if isinstance(head, SpanHead) else logits
         return head.linear(head.vectors(states_RTE, lengths_R))
-
-
-def _has_two_rows(model: LayeredEncoder | TaskModel) -> bool:
-    return isinstance(model, TaskModel) and model.config.pairs != "joined"
-
-
-def _outputs(model: LayeredEncoder | TaskModel) -> tuple[str, ...]:
-    if not isinstance(model, TaskModel):
-        return ("last_hidden_state",)
-    return ("start_logits", "end_logits") if model.info.kind == "span" else ("logits",)
 
 
 def _add_frame(tokenizer: Tokenizer, frame: Frame) -> None:

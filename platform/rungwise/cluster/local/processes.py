@@ -53,8 +53,7 @@ def find_process(recorded: Process) -> psutil.Process | None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(recorded.pid)
         # The machine's clock may since have been adjusted by a fraction of a second.
-        same = abs(process.create_time() - recorded.started) < 1.0
-        if same and process.status() != psutil.STATUS_ZOMBIE:
+        if abs(process.create_time() - recorded.started) < 1.0 and _is_alive(process):
             return process
     return None
 

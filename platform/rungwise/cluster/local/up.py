@@ -263,13 +263,6 @@ def _get_port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def _boards(cluster: RegisteredCluster) -> str:
-    if cluster.prometheus_uri is None:
-        return "need Prometheus"
-    page = f"{cluster.prometheus_uri}/{dashboards.PAGE}"
-    return f"{cluster.grafana_uri}/dashboards, {page}" if cluster.grafana_uri else page
-
-
 def describe_cluster(cluster: RegisteredCluster) -> str:
     """All addresses and what to do next, in lines."""
     root = Path(cluster.root)
@@ -277,17 +270,19 @@ def describe_cluster(cluster: RegisteredCluster) -> str:
         entry.what == "head" or entry.what.startswith("node-") for entry in cluster.processes
     )
     name = "" if cluster.name == "local" else f" --name {cluster.name}"
-    folder = ClusterFolder(cluster.name)
+    boards = f"{cluster.prometheus_uri}/{dashboards.PAGE}"
+    if cluster.grafana_uri:
+        boards = f"{cluster.grafana_uri}/dashboards, {boards}"
     rows = [
         (f"cluster {cluster.name}", f"{count} nodes, token required"),
         ("job address", cluster.job_address),
         ("Ray dashboard", f"{cluster.job_address}  (asks for the token)"),
         ("MLflow", cluster.tracking_uri),
         ("Prometheus", cluster.prometheus_uri or "not installed"),
-        ("boards", _boards(cluster)),
+        ("boards", boards if cluster.prometheus_uri else "need Prometheus"),
         ("token", cluster.token_path),
         ("artifacts", f"a recipe's `root: artifacts` is {root / 'artifacts'}"),
-        ("logs", str(folder.logs)),
+        ("logs", str(ClusterFolder(cluster.name).logs)),
         ("", ""),
         ("next", f"rungwise submit pretrain quickstart{name}"),
         ("", f"rungwise down{name}"),

@@ -191,7 +191,7 @@ def _write_for_transformers(
     longest: int | None = None,
 ) -> Export:
     from rungwise.serving import hugging_face
-    from rungwise.serving.hugging_face.names import AUTO_CLASSES, CONFIG, MODULES
+    from rungwise.serving.hugging_face.names import CONFIG, MODULES, auto_class
 
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         architecture = hugging_face.export_model(
@@ -200,7 +200,7 @@ def _write_for_transformers(
         files = _put(scratch, to, last=CONFIG)
     if MODULES in files:
         return Export(files, "SentenceTransformer from sentence-transformers")
-    loaders = f"{AUTO_CLASSES[architecture]}.from_pretrained and AutoTokenizer.from_pretrained"
+    loaders = f"{auto_class(architecture)}.from_pretrained and AutoTokenizer.from_pretrained"
     return Export(files, f"{loaders} from transformers")
 
 

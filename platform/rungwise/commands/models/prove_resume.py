@@ -68,38 +68,25 @@ def _print_certificate(certificate: dict[str, Any], console: Console) -> None:
     workers, window = certificate["workers"], certificate["kill_drawn_from"]
     parts = certificate["logical_workers"]
     logical = f"; {parts} logical" if parts else ""
-    for name, value in (
-        ("verdict", certificate["verdict"]),
-        (
-            "instances of every step",
-            "the same"
-            if certificate["same_instances_at_every_step"]
-            else f"DIFFERENT from step {certificate['first_differing_step']}",
-        ),
-        ("hash of all steps", certificate["data_hash"]["disturbed"]),
-        (
-            "largest loss difference",
-            f"{certificate['largest_relative_loss_difference']:.2e} "
-            f"relative, allowed {certificate['allowed_loss_difference']:.0e}",
-        ),
-        (
-            "killed",
-            f"all processes by SIGKILL at step {certificate['killed_at_step']} of "
-            f"{certificate['steps']}, resumed from {certificate['resumed_at_step']}",
-        ),
-        (
-            "drawn from",
-            f"steps {window['first_step']} to {window['last_step']} of {window['part']}; "
-            f"{certificate['steps_after_the_kill']} steps came after the kill",
-        ),
-        (
-            "workers",
-            f"{workers['until_the_kill']} before, {workers['after_it']} after, "
-            f"{workers['undisturbed']} undisturbed{logical}",
-        ),
-        ("parallel", f"{certificate['parallel']}, {certificate['precision']}"),
-        ("seeds", ", ".join(f"{key} {value}" for key, value in certificate["seeds"].items())),
-    ):
+    same = f"DIFFERENT from step {certificate['first_differing_step']}"
+    if certificate["same_instances_at_every_step"]:
+        same = "the same"
+    rows = {
+        "verdict": certificate["verdict"],
+        "instances of every step": same,
+        "hash of all steps": certificate["data_hash"]["disturbed"],
+        "largest loss difference": f"{certificate['largest_relative_loss_difference']:.2e} "
+        f"relative, allowed {certificate['allowed_loss_difference']:.0e}",
+        "killed": f"all processes by SIGKILL at step {certificate['killed_at_step']} of "
+        f"{certificate['steps']}, resumed from {certificate['resumed_at_step']}",
+        "drawn from": f"steps {window['first_step']} to {window['last_step']} of "
+        f"{window['part']}; {certificate['steps_after_the_kill']} steps came after the kill",
+        "workers": f"{workers['until_the_kill']} before, {workers['after_it']} after, "
+        f"{workers['undisturbed']} undisturbed{logical}",
+        "parallel": f"{certificate['parallel']}, {certificate['precision']}",
+        "seeds": ", ".join(f"{key} {value}" for key, value in certificate["seeds"].items()),
+    }
+    for name, value in rows.items():
         table.add_row(name, str(value))
     console.print(_tabulate_steps(certificate), "", table, sep="\n")
 

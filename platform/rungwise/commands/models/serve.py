@@ -50,7 +50,7 @@ def serve(options: argparse.Namespace) -> None:
 
 def _free_port(host: str, port: int) -> int:
     """Return the port, or a free one for 0. Raises UserError if it cannot listen there."""
-    family = socket.AF_INET6 if _is_ipv6(host) else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.create_server((host, port), family=family) as probe:
             return probe.getsockname()[1]
@@ -63,8 +63,4 @@ def _free_port(host: str, port: int) -> int:
 
 def _place(host: str, port: int) -> str:
     """`127.0.0.1:8000`, `[::1]:8000`."""
-    return f"[{host}]:{port}" if _is_ipv6(host) else f"{host}:{port}"
-
-
-def _is_ipv6(host: str) -> bool:
-    return ":" in host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

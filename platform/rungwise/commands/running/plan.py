@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from rungwise.commands.arguments import Commands, add_json, add_verb, add_workflow, print_json
 from rungwise.core.console import plain_console
-
-if TYPE_CHECKING:
-    from rungwise.core.stages.stage import Planned
 
 # The reason begins so if a stage continues a stopped one (core/stages/stage.py) or a shorter run
 # (pretraining/prolonging.py).
@@ -42,7 +38,18 @@ def plan(options: argparse.Namespace) -> None:
         return
     rows = workflow.plan(options.workflow, recipe)
     if options.json:
-        print_json([_describe(row) for row in rows])
+        print_json(
+            [
+                {
+                    "stage": row.stage.display_name,
+                    "fingerprint": row.stage.fingerprint,
+                    "state": "cached" if row.artifact else "build",
+                    "because": row.reason,
+                    "folder": row.folder.uri,
+                }
+                for row in rows
+            ]
+        )
         return
     root = workflow.root_folder(recipe.root)
     names = dict.fromkeys(row.stage.name for row in rows)
@@ -63,13 +70,3 @@ def plan(options: argparse.Namespace) -> None:
     console.print(table, soft_wrap=False)
     missing = sum(row.artifact is None for row in rows)
     console.print(f"{missing} of {len(rows)} stages to build below {root.uri}")
-
-
-def _describe(row: Planned) -> dict[str, Any]:
-    return {
-        "stage": row.stage.display_name,
-        "fingerprint": row.stage.fingerprint,
-        "state": "cached" if row.artifact else "build",
-        "because": row.reason,
-        "folder": row.folder.uri,
-    }

@@ -18,29 +18,19 @@ from torch import Tensor
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
-from rungwise.models.families.bert import BertConfig
-from rungwise.models.families.gpt import GptConfig
-from rungwise.models.families.llama import LlamaConfig
-from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.serving.hugging_face.modern import llama_values, modern_bert_values
 from rungwise.serving.hugging_face.names import (
     BUFFERS,
     CONFIG,
-    DROPOUTS,
+    FORMATS,
     HEADS,
     INDEX,
-    NO_DROPOUT,
     OLD_WEIGHTS,
-    PREFIX,
-    SETTINGS,
-    SIZES,
-    TIED,
     WEIGHTS,
     Known,
-    ModelType,
     positions_before,
 )
-from rungwise.serving.hugging_face.tensors import ENCODER, Entry, list_entries
+from rungwise.serving.hugging_face.tensors import ENCODER, list_entries
 
 
 def load_model(folder: Path) -> tuple[Known, dict[str, Tensor]]:
@@ -50,16 +40,19 @@ def load_model(folder: Path) -> tuple[Known, dict[str, Tensor]]:
     layer of a task head; absent heads are left out. The vocabulary size is that of the embedding.
     Raises DataError naming the file and the missing or unsupported key.
     """
-    data, kind, config = _read_config(folder / CONFIG)
+    data, config = _read_config(folder / CONFIG)
+    kind = data["model_type"]
     paths = [folder / name for name in list_weight_files(folder)]
     path, tensors = paths[0], _read_weights(paths, kind, config)
     entries = list_entries(config)
     groups = {entry.group for entry in entries if not tensors.keys().isdisjoint(entry.parts)}
-    state = {
-        entry.name: _pop_tensor(entry, tensors, path)
-        for entry in entries
-        if entry.group in {ENCODER, *groups}
-    }
+    state: dict[str, Tensor] = {}
+    for entry in entries:
+        if entry.group in {ENCODER, *groups}:
+            if missing := [part for part in entry.parts if part not in tensors]:
+                raise DataError(f"{path}: the tensor {missing[0]} is missing")
+            parts = [tensors.pop(part) for part in entry.parts]
+            state[entry.name] = entry.join(parts).contiguous()
     if tensors:
         raise DataError(
             f"{path}: {min(tensors)} has no place in a {kind} of {CONFIG}; expected the "
@@ -91,23 +84,53 @@ def list_weight_files(folder: Path) -> list[str]:
 
 def load_config(folder: Path) -> Known:
     """Only the config of `load_model`."""
-    return _read_config(folder / CONFIG)[2]
+    return _read_config(folder / CONFIG)[1]
 
 
-def _read_config(path: Path) -> tuple[dict[str, Any], ModelType, Known]:
+def _read_config(path: Path) -> tuple[dict[str, Any], Known]:
+    """The data of the file and the config that they describe."""
     data = _read_json(path)
-    kind = _check_type(data, path)
-    return data, kind, _convert_config(data, kind, path)
-
-
-def _check_type(data: dict[str, Any], path: Path) -> ModelType:
-    kind: ModelType | None = next((x for x in SETTINGS if x == data.get("model_type")), None)
-    if kind is None:
+    _check_settings(data, path)
+    kind = data["model_type"]
+    stored = FORMATS[kind]
+    missing = [key for key in (*stored.sizes.values(), "vocab_size") if key not in data]
+    if missing:
+        raise DataError(f"{path}: the key {missing[0]} is missing")
+    if not isinstance(data["vocab_size"], int) or data["vocab_size"] < 1:
+        size = json.dumps(data["vocab_size"])
+        raise DataError(f"{path}: vocab_size must be a number above 0, found {size}")
+    rates = {name: data.get(name, stored.usual_dropout) for name in stored.dropouts}
+    if len(set(rates.values())) > 1:
         raise DataError(
-            f"{path}: model_type must be one of {', '.join(SETTINGS)}, found "
-            f"{json.dumps(data.get('model_type'))}"
+            f"{path}: {' and '.join(rates)} must be the same, found "
+            f"{', '.join(str(rate) for rate in rates.values())}; rungwise has one dropout, change "
+            f"the file to the one you want"
         )
-    for key, allowed in SETTINGS[kind].items():
+    values: dict[str, Any] = {name: data[key] for name, key in stored.sizes.items()}
+    values["dropout"] = next(iter(rates.values()))
+    values["initializer_range"] = data.get("initializer_range", 0.02)
+    match kind:
+        case "roberta-prelayernorm":
+            values["norm"] = "pre"
+            values["max_position_embeddings"] -= positions_before(data)
+        case "modernbert":
+            values |= modern_bert_values(data, path)
+        case "llama" | "qwen3":
+            values |= llama_values(data, path)
+        case "gpt2" | "openai-gpt":
+            inner = data.get("n_inner") if kind == "gpt2" else None
+            values["intermediate_size"] = 4 * data["n_embd"] if inner is None else inner
+            values["norm"] = "pre" if kind == "gpt2" else "post"
+    return data, validate(stored.config, values, source=str(path))
+
+
+def _check_settings(data: dict[str, Any], path: Path) -> None:
+    kind = data.get("model_type")
+    if kind not in [*FORMATS]:  # JSON may hold what has no hash
+        raise DataError(
+            f"{path}: model_type must be one of {', '.join(FORMATS)}, found {json.dumps(kind)}"
+        )
+    for key, allowed in FORMATS[kind].settings.items():
         value = data.get(key, allowed[0])
         if value not in allowed:
             values = sorted(allowed, key=lambda value: value is None)
@@ -116,55 +139,16 @@ def _check_type(data: dict[str, Any], path: Path) -> ModelType:
                 f"{path}: {key} must be {expected}, found {json.dumps(value)}; rungwise "
                 f"has no such {kind}"
             )
-    return kind
 
 
-def _convert_config(data: dict[str, Any], kind: ModelType, path: Path) -> Known:
-    missing = [key for key in (*SIZES[kind].values(), "vocab_size") if key not in data]
-    if missing:
-        raise DataError(f"{path}: the key {missing[0]} is missing")
-    if not isinstance(data["vocab_size"], int) or data["vocab_size"] < 1:
-        size = json.dumps(data["vocab_size"])
-        raise DataError(f"{path}: vocab_size must be a number above 0, found {size}")
-    usual = 0.0 if kind in NO_DROPOUT else 0.1
-    rates = {name: data.get(name, usual) for name in DROPOUTS[kind]}
-    if len(set(rates.values())) > 1:
-        raise DataError(
-            f"{path}: {' and '.join(rates)} must be the same, found "
-            f"{', '.join(str(rate) for rate in rates.values())}; rungwise has one dropout, change "
-            f"the file to the one you want"
-        )
-    values: dict[str, Any] = {name: data[key] for name, key in SIZES[kind].items()}
-    values["dropout"] = next(iter(rates.values()))
-    values["initializer_range"] = data.get("initializer_range", 0.02)
-    match kind:
-        case "bert":
-            return validate(BertConfig, values, source=str(path))
-        case "roberta-prelayernorm":
-            values["norm"] = "pre"
-            values["max_position_embeddings"] -= positions_before(data)
-            return validate(BertConfig, values, source=str(path))
-        case "modernbert":
-            values |= modern_bert_values(data, path)
-            return validate(ModernBertConfig, values, source=str(path))
-        case "llama" | "qwen3":
-            values |= llama_values(data, path)
-            return validate(LlamaConfig, values, source=str(path))
-        case "gpt2" | "openai-gpt":
-            pass
-    inner = data.get("n_inner") if kind == "gpt2" else None
-    values["intermediate_size"] = 4 * data["n_embd"] if inner is None else inner
-    values["norm"] = "pre" if kind == "gpt2" else "post"
-    return validate(GptConfig, values, source=str(path))
-
-
-def _read_weights(paths: list[Path], kind: ModelType, config: Known) -> dict[str, Tensor]:
+def _read_weights(paths: list[Path], kind: str, config: Known) -> dict[str, Tensor]:
     """The tensors under current names of transformers, tied ones once."""
     stored: dict[str, Tensor] = {}
     for path in paths:
         if not path.name.endswith(INDEX):
             stored |= _read_tensors(path)
-    prefix = "" if any(name.startswith(PREFIX[kind]) for name in stored) else PREFIX[kind]
+    prefix = FORMATS[kind].prefix
+    prefix = "" if any(name.startswith(prefix) for name in stored) else prefix
     tensors: dict[str, Tensor] = {}
     for name, tensor in stored.items():
         if name.endswith(BUFFERS):
@@ -174,7 +158,7 @@ def _read_weights(paths: list[Path], kind: ModelType, config: Known) -> dict[str
         leaf = {"gamma": "weight", "beta": "bias"}.get(leaf, leaf)
         full = f"{head}.{leaf}"
         tensors[full if full.startswith(HEADS) else prefix + full] = tensor.float()
-    tied = TIED[kind] if getattr(config, "tied", True) else {}
+    tied = FORMATS[kind].tied if getattr(config, "tied", True) else {}
     for copy, original in tied.items():
         if copy in tensors and not torch.equal(
             tensors.pop(copy), tensors.get(original, torch.empty(0))
@@ -197,13 +181,6 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     if not isinstance(stored, dict) or not all(isinstance(t, Tensor) for t in stored.values()):
         raise DataError(f"{path}: expected {kind}, found other objects")
     return stored
-
-
-def _pop_tensor(entry: Entry, tensors: dict[str, Tensor], path: Path) -> Tensor:
-    for part in entry.parts:
-        if part not in tensors:
-            raise DataError(f"{path}: the tensor {part} is missing")
-    return entry.join([tensors.pop(part) for part in entry.parts]).contiguous()
 
 
 def _check_shapes(

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
@@ -52,7 +51,9 @@ def import_weights(
                 f"{folder}: {name} has {len(state[name])} rows, fewer than the {size} "
                 "tokens of the tokenizer beside it; give the folder the tokenizer of its model"
             )
-        state[name] = _add_rows(state[name][:size], pieces)
+        rows = state[name][:size]
+        more = [rows[ids].mean(dim=0, keepdim=True) for ids in pieces]
+        state[name] = torch.cat((rows, *more))
     save_tensors(output, MODEL, state)
     return ImportSummary(
         model=model,
@@ -97,7 +98,3 @@ def _list_vocabulary_tensors(config: Known) -> list[str]:
     with torch.device("meta"):
         one, other = (config.build(size, config.objectives[0]).state_dict() for size in (7, 8))
     return [name for name, tensor in one.items() if tensor.shape != other[name].shape]
-
-
-def _add_rows(rows: Tensor, pieces: list[list[int]]) -> Tensor:
-    return torch.cat((rows, *(rows[ids].mean(dim=0, keepdim=True) for ids in pieces)))

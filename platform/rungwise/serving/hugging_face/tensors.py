@@ -87,8 +87,6 @@ def _bert_entries(config: BertConfig) -> Iterator[Entry]:
     yield from _both("mlm.norm", "cls.predictions.transform.LayerNorm", group="mlm")
     yield Entry("mlm.bias", ("cls.predictions.bias",), "none", "mlm")
     yield from _both("nsp", "cls.seq_relationship", "reversed", group="nsp")
-    yield from _both("classifier", "classifier", group="classifier")
-    yield from _both("qa_outputs", "qa_outputs", group="qa_outputs")
 
 
 def _pre_norm_bert_entries(config: BertConfig) -> Iterator[Entry]:
@@ -98,16 +96,14 @@ def _pre_norm_bert_entries(config: BertConfig) -> Iterator[Entry]:
     yield from _both("mlm.dense", "lm_head.dense", group="mlm")
     yield from _both("mlm.norm", "lm_head.layer_norm", group="mlm")
     yield Entry("mlm.bias", ("lm_head.bias",), "none", "mlm")
-    yield from _both("classifier", "classifier", group="classifier")
     for part in ("dense", "out_proj"):
         yield from _both(f"classifier.{part}", f"classifier.{part}", group="sequence")
-    yield from _both("qa_outputs", "qa_outputs", group="qa_outputs")
 
 
 def _bert_body(
     config: BertConfig, prefix: str, norms: tuple[str, str], positions: Change = "none"
 ) -> Iterator[Entry]:
-    """Embeddings, layers and pooler; `norms` are the parts that hold a layer's two norms."""
+    """All but the pretraining heads; `norms` are the parts that hold a layer's two norms."""
     for kind, part in (("token", "word"), ("segment", "token_type"), ("position", "position")):
         part = f"{prefix}.embeddings.{part}_embeddings.weight"
         change = positions if kind == "position" else "none"
@@ -126,6 +122,8 @@ def _bert_body(
         yield from _both(f"{block}.mlp.contract", f"{layer}.output.dense")
         yield from _both(f"{block}.mlp_norm", f"{layer}.{norms[1]}.LayerNorm")
     yield from _both("bert.pooler", f"{prefix}.pooler.dense", group="pooler")
+    for head in ("classifier", "qa_outputs"):
+        yield from _both(head, head, group=head)
 
 
 def _gpt_entries(config: GptConfig) -> Iterator[Entry]:

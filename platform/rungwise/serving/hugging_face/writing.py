@@ -26,12 +26,7 @@ from rungwise.finetune.heads import (
     TokenHead,
 )
 from rungwise.finetune.model import TaskModel
-from rungwise.models.families.bert import (
-    Bert,
-    BertConfig,
-    BertForPretraining,
-    BertLeftToRight,
-)
+from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining, BertLeftToRight
 from rungwise.models.families.gpt import GptForPretraining
 from rungwise.models.families.llama import LlamaConfig, LlamaForPretraining
 from rungwise.models.families.modern_bert import (
@@ -44,17 +39,14 @@ from rungwise.models.losses.contrastive import SentenceEncoder
 from rungwise.serving.hugging_face.modern import llama_keys, modern_bert_keys
 from rungwise.serving.hugging_face.names import (
     CONFIG,
-    DROPOUTS,
+    FORMATS,
     MODULES,
     POOLING,
     SENTENCES,
-    SETTINGS,
-    SIZES,
     TOKENIZER,
     TOKENIZER_CONFIG,
     WEIGHTS,
     Known,
-    is_masked,
     model_type,
     positions_before,
 )
@@ -78,18 +70,20 @@ def export_model(
     """
     config, vocab_size, architecture = _find_counterpart(model, config)
     kind = model_type(config)
-    tokenizer, roles = read_tokenizer(tokenizer_file, vocab_size, is_masked(config))
-    if is_masked(config) and tokenizer.post_processor is None:
+    stored = FORMATS[kind]
+    is_masked = isinstance(config, BertConfig | ModernBertConfig)
+    tokenizer, roles = read_tokenizer(tokenizer_file, vocab_size, is_masked)
+    if is_masked and tokenizer.post_processor is None:
         add_frame(tokenizer, roles)
     data = {
         "architectures": [architecture],
         "model_type": kind,
         "vocab_size": vocab_size,
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        **{key: getattr(config, name) for name, key in SIZES[kind].items()},
-        **dict.fromkeys(DROPOUTS[kind], config.dropout),
+        **{key: getattr(config, name) for name, key in stored.sizes.items()},
+        **dict.fromkeys(stored.dropouts, config.dropout),
         "initializer_range": config.initializer_range,
-        **{key: allowed[0] for key, allowed in SETTINGS[kind].items() if allowed[0]},
+        **{key: allowed[0] for key, allowed in stored.settings.items() if allowed[0]},
         **{
             f"{role}_id": tokenizer.token_to_id(roles[role]) if role in roles else None
             for role in ("pad_token", "bos_token", "eos_token")

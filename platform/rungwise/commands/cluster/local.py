@@ -1,4 +1,4 @@
-"""`rungwise up`: start a Ray cluster of several nodes on this machine (cluster/local/up.py)."""
+"""`rungwise up|down`: a Ray cluster of several nodes on this machine (cluster/local/)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from rungwise.commands.arguments import Commands, add_verb, port_number
 from rungwise.core.console import plain_console
 from rungwise.core.exit_codes import INTERRUPTED, OK
 
+_PORTS = {
+    "--port": "for job API and dashboard; default: near 8265",
+    "--mlflow-port": "default: near 5000",
+    "--prometheus-port": "default: near 9090",
+    "--grafana-port": "default: near 3000",
+}
+
 
 def add(commands: Commands) -> None:
     parser = add_verb(commands, up, "start a Ray cluster of several nodes on this machine")
@@ -16,21 +23,13 @@ def add(commands: Commands) -> None:
     parser.add_argument("--cpus", type=int, metavar="N", help="per node; default: divide the cores")
     parser.add_argument("--name", default="local", help="name of the cluster, to run several")
     parser.add_argument("--root", default="artifacts", help="root of recipes and MLflow's store")
-    parser.add_argument(
-        "--port", type=port_number, help="for job API and dashboard; default: near 8265"
-    )
-    parser.add_argument(
-        "--mlflow-port", type=port_number, metavar="PORT", help="default: near 5000"
-    )
-    parser.add_argument(
-        "--prometheus-port", type=port_number, metavar="PORT", help="default: near 9090"
-    )
+    for option, help_text in _PORTS.items():
+        parser.add_argument(option, type=port_number, metavar="PORT", help=help_text)
     parser.add_argument(
         "--dashboards", action="store_true", help="require Prometheus; start Grafana if installed"
     )
-    parser.add_argument(
-        "--grafana-port", type=port_number, metavar="PORT", help="default: near 3000"
-    )
+    parser = add_verb(commands, down, "stop the cluster that `up` started, nothing else")
+    parser.add_argument("--name", help="which cluster, if there are several")
 
 
 def up(options: argparse.Namespace) -> int:
@@ -45,3 +44,9 @@ def up(options: argparse.Namespace) -> int:
         console.print("interrupted; everything that had started was stopped")
         return INTERRUPTED
     return OK
+
+
+def down(options: argparse.Namespace) -> None:
+    from rungwise.cluster.local.down import stop_cluster
+
+    stop_cluster(options.name, plain_console())
