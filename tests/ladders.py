@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.title import Title
@@ -19,16 +21,14 @@ from rungwise.evaluation.comparison.claims import ClaimResult, ClaimsSummary, Co
 from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.measure import ITEMS, MeasureSummary, SuiteScore
+from rungwise.evaluation.suites.measure import ITEMS, MeasureSummary, score_items
 from rungwise.instances.causal import CausalConfig
 from rungwise.models.config import model_config
 from rungwise.pretraining.config import fitting_kind
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tokenizer import TokenizerSummary
 from rungwise.tokens.summary import TokensSummary
-from tests.conftest import SPECIAL_IDS
 from tests.report_experiments import Experiment, MadeTask
-from tests.report_pages import Recorder, corpus_summary, gradient_run
+from tests.report_pages import Recorder, corpus_summary, gradient_run, tokenizer_summary
 
 EVIL = "<img src=x onerror=alert(1)>"
 SMALL = {"num_layers": 2, "num_heads": 2, "hidden_size": 16, "intermediate_size": 32}
@@ -109,17 +109,8 @@ def claims(made: Experiment, verdicts: Mapping[str, str]) -> None:
 def _ladder(root: Path, kinds: dict[str, str]) -> Experiment:
     recorder = Recorder(Folder.at(root))
     recorder.add("corpus", {"sources": [{"kind": "text", "paths": ["a"]}]}, corpus_summary())
-    tokenizer = TokenizerSummary(
-        kind="wordpiece",
-        vocab_size=300,
-        special=SPECIAL_IDS,
-        sample_characters=1000,
-        unknown_rate=0.0,
-        tokens_per_word=1.0,
-        characters_per_token=4.0,
-        headline="tokenizer",
-    )
-    recorder.add("tokenizer", {}, tokenizer)
+    tokenizer = Tokenizer(WordLevel({str(number): number for number in range(300)}))
+    recorder.add("tokenizer", {}, tokenizer_summary(tokenizer, "wordpiece"))
     recorder.add("tokens", {}, TokensSummary.model_construct(headline="tokens"))
     read = CausalConfig(sequence_length=8).model_dump(mode="json")
     recorder.add("instances", read, TokensSummary.model_construct(headline="instances"))
@@ -160,7 +151,7 @@ def _measured(made: Experiment, name: str, pretrain: Artifact, kinds: dict[str, 
         Title("measure", variant=titled),
         {"suites": {suite: {"kind": kind} for suite, kind in kinds.items()}},
         MeasureSummary(
-            scores=tuple(score for each in items for score in _scores(each)),
+            scores=tuple(score for each in items for score in score_items(each)),
             passed_over=passed,
             seconds={},
             headline="measure",
@@ -187,8 +178,7 @@ def _answers(
         names = [str(number) for number in range(48)]
         credit = (rng.random(48) < share).astype(float)
         each = [groups[n % len(groups)] if groups else "" for n in range(48)]
-        numbers = np.stack([credit, np.ones(48)], axis=1)
-        items.append(Items(suite, "accuracy", names, each, numbers, part))
+        items.append(Items.of_credit(suite, part, names, each, credit))
 
     for suite, kind in kinds.items():
         of_states = kind in ("similarity", "senses", "polysemy", "probe")
@@ -254,17 +244,3 @@ def _layered(suite: str, kind: str, shares: Any, files: dict[str, Any], rng: Any
         one = {"layer": 1, "senses": ["river", "$money"], "points": points}
         one["accuracy_in_folds_of_train"] = [0.5, 0.9]
         files[f"{suite}/map.json"] = dict.fromkeys(("apple", "bank"), one)
-
-
-def _scores(items: Items) -> list[SuiteScore]:
-    """As the stage makes them."""
-    rows = []
-    for group in (None, *sorted(set(items.groups) - {""})):
-        each = items_of.estimate_items([items if group is None else items.select_group(group)])
-        fields = {"value": each.mean, "low": each.low, "high": each.high, "count": each.count}
-        rows.append(
-            SuiteScore(
-                suite=items.suite, part=items.part, metric=items.metric, group=group, **fields
-            )
-        )
-    return rows

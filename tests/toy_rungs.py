@@ -1,15 +1,21 @@
-"""A trained model as suites ask it, without a run: any model, with a tokenizer of whole words."""
+"""A trained model as suites ask it, without a run: any model with a tokenizer of whole words, or an
+encoder and a table of vectors with a tokenizer in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import Rung
+from rungwise.models.families.gpt import GptConfig
 from rungwise.tokenizer import FILE, SPECIAL_TOKENS, WordConfig
 from rungwise.tokenizer.training import from_counts
 from rungwise.tokens.summary import TokensSummary
@@ -40,3 +46,23 @@ def toy_rung(
     rung = Rung(bare, tokens, bare, bare, Context().report)
     rung.__dict__.update(model=model, encoder=encoder)
     return rung
+
+
+class Table:
+    """Static vectors: one axis a word."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def vectors(self, ids: list[int]) -> NDArray[np.float32]:
+        return np.eye(self.vocab_size, dtype=np.float32)[ids]
+
+
+def encoder_rung(
+    splitter: Any, encoder: Any, model: Any = None, config: Any = None, objective: str = "causal"
+) -> Any:
+    """As much of a rung as readers of words ask for."""
+    summary = SimpleNamespace(model=config or GptConfig(), objective=objective)
+    return SimpleNamespace(
+        encoder=encoder, model=model, splitter=splitter, special=SPECIAL_IDS, summary=summary
+    )

@@ -57,12 +57,12 @@ class LocalRay:
         return [called() for called in ready]
 
 
-ONE = {
-    "sequence_length": 16,
-    "epochs": 1,
-    "learning_rate": 0.01,
-    "initialisation": "random",
-}
+@pytest.fixture(autouse=True)
+def _local_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", LocalRay())
+
+
+ONE = {"sequence_length": 16, "epochs": 1, "learning_rate": 0.01, "initialisation": "random"}
 Setting = dict[str, Any]
 
 
@@ -119,10 +119,7 @@ def compared(
     return summary, task, folder / "events"
 
 
-def test_what_is_reported_is_what_the_predictions_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", LocalRay())
+def test_what_is_reported_is_what_the_predictions_give(tmp_path: Path) -> None:
     labels = ("a", "b", "c")
     known = summarise(
         TaskInfo("classification", labels, False, "accuracy"),
@@ -186,10 +183,7 @@ def test_what_is_reported_is_what_the_predictions_give(
     )
 
 
-def test_a_correlation_is_told_as_the_page_shows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", LocalRay())
+def test_a_correlation_is_told_as_the_page_shows_it(tmp_path: Path) -> None:
     known = summarise(TaskInfo("regression", (), False, "spearman"), (16, 8, 12))
     settings = {"num_seeds": 2, "bootstrap_resamples": 100, "noise": [0.1]}
     summary, _, events = compared(tmp_path, known, float, {"first": ONE}, settings)
@@ -202,10 +196,7 @@ def test_a_correlation_is_told_as_the_page_shows_it(
     assert note.count("%") == 1  # of the words that have one
 
 
-def test_several_labels_and_noisy_copies_are_what_scikit_learn_scores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", LocalRay())
+def test_several_labels_and_noisy_copies_are_what_scikit_learn_scores(tmp_path: Path) -> None:
     labels = ("a", "b", "c")
     known = summarise(TaskInfo("multilabel", labels, False, "micro_f1"), (40, 20, 30))
     sets = ((), ("a",), ("a", "c"), ("b",))

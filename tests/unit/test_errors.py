@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 from seqeval.metrics import classification_report
 from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
@@ -89,6 +90,15 @@ def columns(folder: Path) -> dict[str, list[Any]]:
     }
 
 
+def gap(confidence: NDArray[Any], right: NDArray[Any]) -> float:
+    """The expected calibration error over ten bins."""
+    place = np.minimum((confidence * 10).astype(int), 9)
+    return sum(
+        (place == p).mean() * abs(right[place == p].mean() - confidence[place == p].mean())
+        for p in np.unique(place)
+    )
+
+
 @pytest.mark.parametrize("kind", ["classification", "choice", "tagging"])
 def test_calibration_is_that_of_the_formula(kind: str, tmp_path: Path) -> None:
     info, rows = kept(tmp_path, kind)
@@ -100,12 +110,7 @@ def test_calibration_is_that_of_the_formula(kind: str, tmp_path: Path) -> None:
         }
     confidence = np.array([max(share) for share in of["probabilities"]])
     right = np.array(of["gold"]) == np.array(of["prediction"])
-    expected = 0.0
-    for low in np.arange(10) / 10:
-        inside = (confidence >= low) & (confidence < low + 0.1)
-        if inside.any():
-            expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
-    assert found.calibration_error == pytest.approx(expected, abs=1e-9)
+    assert found.calibration_error == pytest.approx(gap(confidence, right), abs=1e-9)
     assert sum(each.count for each in found.reliability) == len(right)
     # What is said is the likeliest, and the probabilities of one decision add up to 1.
     assert np.allclose([sum(share) for share in of["probabilities"]], 1)
@@ -138,12 +143,7 @@ def test_each_of_several_labels_is_scikit_learns(tmp_path: Path) -> None:
     # A confidence is that of each label, in what is said of it.
     share = np.array(of["probabilities"])
     confidence, right = np.where(said, share, 1 - share).ravel(), (gold == said).ravel()
-    place = np.minimum((confidence * 10).astype(int), 9)
-    expected = sum(
-        (place == p).mean() * abs(right[place == p].mean() - confidence[place == p].mean())
-        for p in np.unique(place)
-    )
-    assert found.calibration_error == pytest.approx(expected, abs=1e-9)
+    assert found.calibration_error == pytest.approx(gap(confidence, right), abs=1e-9)
     exact = accuracy_score(gold, said)
     assert sum(p.count * p.score for p in found.by_length) / len(gold) == pytest.approx(exact)
     assert {each.gold for each in found.wrong} >= {"no label"}

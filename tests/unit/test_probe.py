@@ -4,39 +4,22 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rungwise.evaluation.suites import polysemy, probe
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.evaluation.suites.polysemy import PolysemySuite
 from rungwise.evaluation.suites.probe import ProbeSuite
-from rungwise.models.families.gpt import GptConfig
 from rungwise.tokenizer.training import wordpiece
-from tests.conftest import SPECIAL_IDS
+from tests.toy_rungs import Table, encoder_rung
 
-TEXTBOOK = sorted(
-    {
-        w
-        for each in polysemy.read_textbook().values()
-        for o in each
-        for w in o.sentence.text.lower().split()
-    }
-)
-WORDS = [
-    "[UNK]",
-    "the",
-    "to",
-    "bank",
-    "play",
-    *sorted(set(TEXTBOOK) - {"the", "to", "bank", "play"}),
-]
+TEXTBOOK = " ".join(o.sentence.text for each in polysemy.read_textbook().values() for o in each)
+WORDS = ["[UNK]", *sorted({"the", "to", "bank", "play", *TEXTBOOK.lower().split()})]
 WORDPIECE = wordpiece({word: number for number, word in enumerate(WORDS)}, lowercase=True)
 
 
@@ -52,20 +35,8 @@ class Planted:
         return [torch.cat([own_BTV, each], dim=-1) for each in (none_BTV, before_BTV)]
 
 
-class Table:
-    """Static vectors: one axis a word."""
-
-    vocab_size = len(WORDS)
-
-    def vectors(self, ids: list[int]) -> NDArray[np.float32]:
-        return np.eye(len(WORDS), dtype=np.float32)[ids]
-
-
 def rung(encoder: Any) -> Any:
-    summary = SimpleNamespace(model=GptConfig(), objective="causal")
-    return SimpleNamespace(
-        encoder=encoder, model=Table(), splitter=WORDPIECE, special=SPECIAL_IDS, summary=summary
-    )
+    return encoder_rung(WORDPIECE, encoder, Table(len(WORDS)))
 
 
 @pytest.fixture

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
@@ -19,12 +17,12 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
 from rungwise.evaluation.suites import classifiers, senses
 from rungwise.evaluation.suites.senses import SensesSuite
-from rungwise.models.families.gpt import GptConfig
 from rungwise.tokenizer.training import wordpiece
-from tests.conftest import SPECIAL_IDS
+from tests.toy_rungs import Table, encoder_rung
 
 WORDS = ["[UNK]", "the", "bank", "river", "money", "of", "a", "by"]
 WORDPIECE = wordpiece({word: number for number, word in enumerate(WORDS)}, lowercase=True)
+TABLE = Table(len(WORDS))
 
 
 class Planted:
@@ -38,22 +36,6 @@ class Planted:
         real_BT1 = (torch.arange(ids_BT.shape[1]) < lengths[:, None])[:, :, None]
         mean_B1E = (own_BTE * real_BT1).sum(dim=1, keepdim=True) / lengths[:, None, None]
         return [own_BTE, mean_B1E.expand_as(own_BTE)]
-
-
-class Table:
-    """Static vectors: one axis a word."""
-
-    vocab_size = len(WORDS)
-
-    def vectors(self, ids: list[int]) -> NDArray[np.float32]:
-        return np.eye(len(WORDS), dtype=np.float32)[ids]
-
-
-def rung(encoder: Any, table: Any) -> Any:
-    summary = SimpleNamespace(model=GptConfig(), objective="causal")
-    return SimpleNamespace(
-        encoder=encoder, model=table, splitter=WORDPIECE, special=SPECIAL_IDS, summary=summary
-    )
 
 
 @pytest.fixture
@@ -81,7 +63,7 @@ def accuracy(measured: Any) -> dict[str, float]:
 
 def test_the_layer_that_holds_the_sense_is_found(folder: Path) -> None:
     suite = SensesSuite(path=str(folder))  # pyright: ignore[reportArgumentType]
-    measured = suite.measure(rung(Planted(), Table()), "wsd")
+    measured = suite.measure(encoder_rung(WORDPIECE, Planted(), TABLE), "wsd")
     scores = accuracy(measured)
     rules = ("nearest", "neighbours", "linear")
     assert scores["most frequent"] == 2 / 3
@@ -102,7 +84,7 @@ def test_the_layer_that_holds_the_sense_is_found(folder: Path) -> None:
 
 def test_a_static_vector_gets_what_the_most_frequent_sense_gets(folder: Path) -> None:
     suite = SensesSuite(path=str(folder))  # pyright: ignore[reportArgumentType]
-    scores = accuracy(suite.measure(rung(None, Table()), "wsd"))
+    scores = accuracy(suite.measure(encoder_rung(WORDPIECE, None, TABLE), "wsd"))
     alone = {part: score for part, score in scores.items() if "context" not in part}
     assert set(alone.values()) == {2 / 3}
     assert len(alone) == 5

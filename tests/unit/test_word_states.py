@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.trained.contexts import EncodedWords
 from rungwise.tokenizer import ByteBpeConfig, UnigramConfig, train
 from rungwise.tokenizer.training import wordpiece
-from tests.conftest import SPECIAL_IDS
+from tests.toy_rungs import encoder_rung
 
 TEXT = ["the bank of the river", "she banks at the bank", "naïve cafés sell 茶 and 茶叶 🍵"] * 20
 PIECES = ["[UNK]", "the", "ban", "##k", "##s", "of", "naive", "茶", "叶", "!"]
@@ -117,7 +116,7 @@ def test_a_model_with_words_in_context_of_its_own_is_read_by_them() -> None:
             rows = zip(texts, words, strict=True)
             return np.array([[[len(ids), each.start] for ids, own in rows for each in own]])
 
-    rung: Any = SimpleNamespace(encoder=None, model=Senses(), splitter=WORDPIECE)
+    rung = encoder_rung(WORDPIECE, None, Senses())
     assert reads_words(rung)
     sentences = [Sentence.of_words(["the", "banks", "of"]), Sentence.of_words(["of"])]
     states = word_reader(rung).layers(sentences)
@@ -125,21 +124,16 @@ def test_a_model_with_words_in_context_of_its_own_is_read_by_them() -> None:
     assert (states.without_piece, states.in_windows) == (0, 3)
 
 
-SIZES: dict[str, Any] = {
-    "num_layers": 2,
-    "num_heads": 2,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-}
+SIZES = {"num_layers": 2, "num_heads": 2, "hidden_size": 16, "intermediate_size": 32}
 
 
 @pytest.mark.parametrize(
     ("config", "objective", "frame"),
     [
-        (BertConfig(**SIZES), "mlm_nsp", (2, 3)),
-        (BertConfig(**SIZES), "left_to_right", (3, None)),
-        (GptConfig(**SIZES), "causal", (3, None)),
-        (BidirectionalConfig(**SIZES), "bidirectional", (3, None)),
+        (BertConfig.model_validate(SIZES), "mlm_nsp", (2, 3)),
+        (BertConfig.model_validate(SIZES), "left_to_right", (3, None)),
+        (GptConfig.model_validate(SIZES), "causal", (3, None)),
+        (BidirectionalConfig.model_validate(SIZES), "bidirectional", (3, None)),
         (LstmConfig(num_layers=2, hidden_size=16), "causal", (3, None)),
     ],
 )
@@ -151,14 +145,7 @@ def test_rows_are_framed_as_in_pretraining_and_batched_alike(
     with torch.no_grad():
         for parameter in encoder.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
-    rung: Any = SimpleNamespace(
-        encoder=encoder,
-        model=None,
-        splitter=WORDPIECE,
-        special=SPECIAL_IDS,
-        summary=SimpleNamespace(model=config, objective=objective),
-    )
-    reads = word_reader(rung)
+    reads = word_reader(encoder_rung(WORDPIECE, encoder, config=config, objective=objective))
     assert isinstance(reads.source, EncodedWords)
     assert (reads.source.opens, reads.source.closes) == frame
     draw = random.Random(5)

@@ -1,4 +1,4 @@
-"""What both pages share: the Jinja environment, common fields, and a page written with its files."""
+"""What both pages share: the Jinja environment, common fields, and the files of a page."""
 
 from __future__ import annotations
 

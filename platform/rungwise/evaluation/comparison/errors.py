@@ -109,7 +109,7 @@ def analyse_errors(rows: Sequence[PredictionRow], variant: str, info: TaskInfo) 
         tuple((*pair, count) for pair, count in pairs.most_common()) if has_labels else (),
         bins,
         sum(b.count * abs(b.confidence - b.right) for b in bins) / total if total else None,
-        _by_length([(_count_words(row), example_score(row, info)) for row in rows]),
+        _by_length(rows, info),
         _SCORE_NAMES[info.kind],
         tuple(wrong[:_EXAMPLES]) if info.kind != "regression" else (),
     )
@@ -225,9 +225,11 @@ def _reliability(decisions: Sequence[_Decision]) -> tuple[Bin, ...]:
     )
 
 
-def _by_length(scores: Sequence[tuple[int, float]]) -> tuple[LengthRange, ...]:
-    """Split (length, score) into four ranges of about equal size; equal lengths stay together."""
-    length_N, score_N = (np.array(column) for column in zip(*scores, strict=True))
+def _by_length(rows: Sequence[PredictionRow], info: TaskInfo) -> tuple[LengthRange, ...]:
+    """Four ranges of length with about as many rows each; equal lengths stay together."""
+    words = (row["words"] if "words" in row else WORD.findall(input_text(row)) for row in rows)
+    length_N = np.array([len(each) for each in words])
+    score_N = np.array([example_score(row, info) for row in rows])
     bounds = np.unique(np.quantile(length_N, np.arange(1, _LENGTHS) / _LENGTHS, method="lower"))
     range_N = np.searchsorted(bounds, length_N, side="left")
     ranges = []
@@ -256,10 +258,6 @@ def input_text(row: PredictionRow) -> str:
     words = [" ".join(row["words"])] if "words" in row else []
     names = ("context", "question", "text", "second")
     return "\n".join([*words, *(row[name] for name in names if row.get(name))])
-
-
-def _count_words(row: PredictionRow) -> int:
-    return len(row["words"]) if "words" in row else len(WORD.findall(input_text(row)))
 
 
 def _example(

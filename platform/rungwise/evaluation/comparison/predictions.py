@@ -32,6 +32,7 @@ PredictionRow = dict[str, Any]
 
 FILE = "predictions.parquet"
 _TARGETS = ("target", "tags", "answers")
+_DETAILS = ("probabilities", "start", "no_answer_score")
 _ANSWERS = {kind.answer for kind in KINDS.values()}
 
 
@@ -39,10 +40,17 @@ def prediction_rows(
     variant: str, seed: int, examples: Sequence[Example], predictions: Sequence[Mapping[str, Any]]
 ) -> list[PredictionRow]:
     """The rows of one model; `predictions` are those of kinds.py, with probabilities added."""
-    return [
-        {"variant": variant, "seed": seed, **_row(asdict(example), prediction)}
-        for example, prediction in zip(examples, predictions, strict=True)
-    ]
+    rows = []
+    for example, prediction in zip(examples, predictions, strict=True):
+        fields = asdict(example)
+        gold = next(fields.pop(name) for name in _TARGETS if name in fields)
+        if isinstance(gold, tuple):
+            gold = [each["text"] if isinstance(each, dict) else each for each in gold]
+        answer = next(prediction[name] for name in _ANSWERS if name in prediction)
+        details = {name: prediction[name] for name in _DETAILS if name in prediction}
+        row = {"variant": variant, "seed": seed, **fields, "gold": gold, "prediction": answer}
+        rows.append(row | details)
+    return rows
 
 
 def write_predictions(rows: Sequence[PredictionRow], output: Folder) -> None:
@@ -66,13 +74,3 @@ def kept_sums(evaluation: Artifact, task: Artifact) -> NDArray[np.float64]:
     kind = task_kind(TaskSummary.of(task).info)
     answers = [{kind.answer: row["prediction"]} for row in kept_predictions(evaluation)]
     return kind.sums(answers, read_examples(task, "test"))[None]
-
-
-def _row(example: dict[str, Any], prediction: Mapping[str, Any]) -> PredictionRow:
-    gold = next(example.pop(name) for name in _TARGETS if name in example)
-    if isinstance(gold, tuple):
-        gold = [each["text"] if isinstance(each, dict) else each for each in gold]
-    answer = next(prediction[name] for name in _ANSWERS if name in prediction)
-    names = ("probabilities", "start", "no_answer_score")
-    details = {name: prediction[name] for name in names if name in prediction}
-    return {**example, "gold": gold, "prediction": answer, **details}

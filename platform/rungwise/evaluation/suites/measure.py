@@ -99,7 +99,7 @@ def measure(
             encoded = json.dumps(data, ensure_ascii=False).encode("utf-8")
             output.write_bytes(f"{name}/{file}", encoded)
     output.write_bytes(ITEMS, encode_items(items))
-    scores = tuple(score for each in items for score in _scores(each))
+    scores = tuple(score for each in items for score in score_items(each))
     whole = [score for score in scores if score.group is None]
     return MeasureSummary(
         scores=scores,
@@ -114,7 +114,8 @@ def read_items(artifact: Artifact) -> dict[ItemKey, Items]:
     return {items.key: items for items in decode_items(artifact.folder.read_bytes(ITEMS))}
 
 
-def _scores(items: Items) -> list[SuiteScore]:
+def score_items(items: Items) -> list[SuiteScore]:
+    """The values of all items, then of each group."""
     groups = sorted(set(items.groups) - {""})
     scores = []
     for group in (None, *groups):
