@@ -119,8 +119,9 @@ def costs(comparison: Comparison) -> list[dict[str, Any]]:
         if all(each == both for each in by_task.values()):
             by_task = {"": both}
         for task, (cost, first) in by_task.items():
-            known = cost and first and cost.flops and first.flops
-            share = cost.flops / first.flops if known else None
+            share = None
+            if cost and first and cost.flops and first.flops:
+                share = cost.flops / first.flops
             rows.append({"variant": name, "task": task, "cost": cost, "share": share})
     return rows
 
