@@ -1,9 +1,10 @@
-"""What tests of downstream tasks share: real questions, logits of a perfect model, tokenizers."""
+"""What tests of downstream tasks share: files to read, real questions, logits, tokenizers."""
 
 from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from rungwise.core.configuration.config import Config, validate
+from rungwise.core.storage.outside import matching
+from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo
 from rungwise.tasks.kinds.items import Item
 from rungwise.tokenizer import TokenizerFileConfig, read_tokenizer
@@ -57,3 +61,28 @@ def as_json(example: Any) -> list[Any]:
     values = asdict(example)
     names = (*example.inputs, example.target_field)
     return json.loads(json.dumps([values[name] for name in names]))
+
+
+class FormatBlock(Config):
+    """The block of a format, as in a task."""
+
+    format: TaggedFormat
+
+
+def read_content(
+    folder: Path,
+    form: dict[str, Any],
+    content: str | bytes,
+    name: str = "data.txt",
+    counts: Counter[str] | None = None,
+    split: str = "train",
+) -> list[Any]:
+    """The examples of a file in `folder`; of an archive, those below the path inside of it."""
+    archive, dot, _ = name.partition(".gz/")
+    path = folder / (f"{archive}.gz" if dot else name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    reader = validate(FormatBlock, {"format": form}).format
+    counts = Counter() if counts is None else counts
+    files = reader.select_files(matching([str(folder / name)], "data.train"), counts)
+    return [example for file in files for example in reader.read(file, split, counts)]

@@ -12,58 +12,36 @@ from typing import Any
 import pytest
 import yaml
 
-from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.source_files import find_files
-from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.columns import iob2_labels, to_iob2
 from rungwise.tasks.kinds.examples import Text
-from tests.task_cases import as_json
-
-
-class Block(Config):
-    format: TaggedFormat
+from tests.task_cases import FormatBlock, as_json, read_content
 
 
 def table(**keys: Any) -> dict[str, Any]:
     return {"kind": "table", "columns": {"text": "text", "label": "label"}, **keys}
 
 
-def examples(
-    folder: Path,
-    form: dict[str, Any],
-    content: str | bytes,
-    name: str = "data.txt",
-    counts: Counter[str] | None = None,
-    split: str = "train",
-) -> list[Any]:
-    """What a format makes of a file with this content."""
-    path = folder / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    (file,) = find_files(str(path))
-    block = validate(Block, {"format": form})
-    return list(block.format.read(file, split, Counter() if counts is None else counts))
-
-
 def test_a_packed_file_is_read_as_what_is_in_it(tmp_path: Path) -> None:
     packed = gzip.compress(b"text\tlabel\nwords\ta\n")
-    (example,) = examples(tmp_path, table(), packed, "t.tsv.gz")
+    (example,) = read_content(tmp_path, table(), packed, "t.tsv.gz")
     assert example == Text("t.tsv.gz:2", "words", None, "a")
     with pytest.raises(DataError, match=r"t\.tsv\.gz: a cut-off \.gz.*fetch the file again"):
-        examples(tmp_path, table(), packed[:-12], "t.tsv.gz")
+        read_content(tmp_path, table(), packed[:-12], "t.tsv.gz")
 
 
 @pytest.mark.parametrize("encoding", ["gb18030", "utf-16", "big5"])
 def test_files_are_read_in_the_encoding_that_is_named(tmp_path: Path, encoding: str) -> None:
     content = "text\tlabel\n你好\ta\n".encode(encoding)
-    (read,) = examples(tmp_path, table(encoding=encoding), content)
+    (read,) = read_content(tmp_path, table(encoding=encoding), content)
     assert read.text == "你好"
-    tagged = examples(
+    tagged = read_content(
         tmp_path, {"kind": "conll", "encoding": encoding}, "你 A\n好 B\n".encode(encoding)
     )
     assert tagged[0].words == ("你", "好")
     with pytest.raises(DataError, match=r"expected UTF-8, found the byte .*data\.format\.encoding"):
-        examples(tmp_path, table(), content)
+        read_content(tmp_path, table(), content)
 
 
 READINGS = yaml.safe_load(Path(__file__).with_name("read_files.yaml").read_text("utf-8"))
@@ -73,7 +51,7 @@ READINGS = yaml.safe_load(Path(__file__).with_name("read_files.yaml").read_text(
 def test_a_file_is_read_as_these_examples(tmp_path: Path, title: str) -> None:
     case, counts = READINGS[title], Counter[str]()
     split = case.get("split", "train")
-    result = examples(tmp_path, case["format"], case["content"], counts=counts, split=split)
+    result = read_content(tmp_path, case["format"], case["content"], counts=counts, split=split)
     places = [each.where.removeprefix("data.txt:") for each in result]
     assert [[p, *as_json(e)] for p, e in zip(places, result, strict=True)] == case["examples"]
     assert counts == case.get("counts", {})
@@ -84,7 +62,7 @@ GLUE = yaml.safe_load(Path(__file__).with_name("glue_files.yaml").read_text("utf
 
 @pytest.mark.parametrize("task", GLUE)
 def test_each_task_of_glue_is_read_by_its_published_columns(tmp_path: Path, task: str) -> None:
-    (example,) = examples(tmp_path, {"kind": "glue", "task": task}, GLUE[task]["content"])
+    (example,) = read_content(tmp_path, {"kind": "glue", "task": task}, GLUE[task]["content"])
     second = None if task in ("CoLA", "SST-2") else "Two."
     assert (example.text, example.second) == ("One.", second)
     assert example.target == GLUE[task]["target"]
@@ -101,18 +79,18 @@ def test_sick_gives_each_split_its_rows_and_either_target(tmp_path: Path) -> Non
         for n, part in enumerate(["TRAIN", "TEST", "TRIAL", "TRAIN"])
     ]
     content = "\n".join([header, *rows])
-    (validated,) = examples(tmp_path, {"kind": "sick"}, content, split="validation")
+    (validated,) = read_content(tmp_path, {"kind": "sick"}, content, split="validation")
     assert validated == Text("data.txt:4", "One 2.", "Two.", 4.5)
     entailment = {"kind": "sick", "target": "entailment"}
-    read = examples(tmp_path, entailment, content)
+    read = read_content(tmp_path, entailment, content)
     assert [(e.text, e.target) for e in read] == [("One 0.", "neutral"), ("One 3.", "neutral")]
     semeval = (
         "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
         "6\tOne.\tTwo.\t3.3\tCONTRADICTION\n"
     )
-    (example,) = examples(tmp_path, {**entailment, "release": "semeval"}, semeval)
+    (example,) = read_content(tmp_path, {**entailment, "release": "semeval"}, semeval)
     assert example.target == "contradiction"
-    (example,) = examples(tmp_path, {"kind": "sick", "release": "semeval"}, semeval)
+    (example,) = read_content(tmp_path, {"kind": "sick", "release": "semeval"}, semeval)
     assert example.target == 3.3
 
 
@@ -160,11 +138,11 @@ def test_stated_labels_are_those_of_the_converted_tags(
         ({"kind": "conll", "labels": written}, columns),
         ({"kind": "tokens", "labels": written}, lists),
     ):
-        (read,) = examples(tmp_path, form, content)
-        stated = validate(Block, {"format": form}).format.stated_labels
+        (read,) = read_content(tmp_path, form, content)
+        stated = validate(FormatBlock, {"format": form}).format.stated_labels
         assert set(stated) == tags >= set(read.tags)
         with pytest.raises(DataError, match=r"expected one of the labels"):
-            examples(tmp_path, form, content.replace(written[0], "B-QQ", 1))
+            read_content(tmp_path, form, content.replace(written[0], "B-QQ", 1))
 
 
 def test_words_marked_without_a_type_are_spans() -> None:
@@ -188,7 +166,7 @@ def test_an_example_that_lost_an_option_is_dropped(
     if bad is not None:
         rows[bad] = "damaged"
     counts: Counter[str] = Counter()
-    read = examples(tmp_path, form, "\n".join(["q\to\tg\ta", *rows]), counts=counts)
+    read = read_content(tmp_path, form, "\n".join(["q\to\tg\ta", *rows]), counts=counts)
     assert [each.context[0] for each in read] == list(left)
     assert counts["examples_dropped_for_a_row_that_was_dropped"] == 3 - len(left)
 
@@ -217,7 +195,7 @@ REFUSED |= {
 def test_what_cannot_be_used_is_refused_with_its_place(tmp_path: Path, case: str) -> None:
     form, content, message = REFUSED[case]
     with pytest.raises(DataError, match=message):
-        examples(tmp_path, form, content)
+        read_content(tmp_path, form, content)
 
 
 @pytest.mark.parametrize(
@@ -240,4 +218,4 @@ def test_a_format_block_that_contradicts_itself_is_refused(
     form: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        validate(Block, {"format": form})
+        validate(FormatBlock, {"format": form})

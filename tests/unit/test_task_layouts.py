@@ -20,12 +20,11 @@ import pytest
 import yaml
 
 from rungwise.commands.running.tasks import describe_data
-from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.outside import digest, matching
-from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.guess import guess_format
-from tests.task_cases import as_json
+from tests.task_cases import FormatBlock, as_json, read_content
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "layouts.md"
 BLOCKS = {
@@ -41,10 +40,6 @@ REAL = [
     )
     if "train: data/tasks" in block and "tag: 1" not in block and "label: file" not in block
 ]
-
-
-class Block(Config):
-    format: TaggedFormat
 
 
 def lines(*records: Any) -> str:
@@ -128,22 +123,10 @@ LAYOUTS |= {
 }
 
 
-def read(folder: Path, name: str, content: str | bytes, form: dict[str, Any]) -> list[Any]:
-    """The examples of a file in `folder`; of an archive, those below the path inside of it."""
-    archive, dot, _ = name.partition(".gz/")
-    path = folder / (f"{archive}.gz" if dot else name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    reader = validate(Block, {"format": form}).format
-    files = matching([str(folder / name)], "data.train")
-    chosen = reader.select_files(files, Counter())
-    return [example for file in chosen for example in reader.read(file, "train", Counter())]
-
-
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_public_layout_loads_with_the_block_of_the_docs(name: str, tmp_path: Path) -> None:
     path, content, expected = LAYOUTS[name]
-    first, *_ = read(tmp_path, path, content, BLOCKS[name])
+    first, *_ = read_content(tmp_path, BLOCKS[name], content, path)
     assert as_json(first) == expected
 
 
@@ -154,12 +137,12 @@ def test_the_docs_have_a_block_for_each_layout_that_is_tested() -> None:
 
 def test_a_record_that_holds_several_examples_gives_each_with_its_place(tmp_path: Path) -> None:
     path, content, _ = LAYOUTS["RACE"]
-    read_ = read(tmp_path, path, content, BLOCKS["RACE"])
+    read_ = read_content(tmp_path, BLOCKS["RACE"], content, path)
     assert [each.where for each in read_] == ["1.txt:item 1.0", "1.txt:item 1.1"]
     assert [each.target for each in read_] == [1, 0]
     uneven = content.replace(b'"R?"', b'"R?", "S?"')
     with pytest.raises(DataError, match=r"lists of one length in questions, options, answers"):
-        read(tmp_path, path, uneven, BLOCKS["RACE"])
+        read_content(tmp_path, BLOCKS["RACE"], uneven, path)
 
 
 DAMAGED = yaml.safe_load(Path(__file__).with_name("damaged_files.yaml").read_text("utf-8"))
@@ -174,11 +157,9 @@ DAMAGED["no right option"] = {
 def test_a_damaged_example_is_refused_or_left_out_and_counted(case: str, tmp_path: Path) -> None:
     form = BLOCKS[DAMAGED[case]["block"]]
     with pytest.raises(DataError):
-        read(tmp_path, "data.txt", DAMAGED[case]["content"], form | {"on_error": "error"})
-    (file,) = matching([str(tmp_path / "data.txt")], "data.train")
-    counts: Counter[str] = Counter()
-    reader = validate(Block, {"format": form | {"on_error": "drop"}}).format
-    assert len(list(reader.read(file, "train", counts))) == 1
+        read_content(tmp_path, form | {"on_error": "error"}, DAMAGED[case]["content"])
+    form, counts = form | {"on_error": "drop"}, Counter[str]()
+    assert len(read_content(tmp_path, form, DAMAGED[case]["content"], counts=counts)) == 1
     assert counts == {f"examples_dropped_for_{DAMAGED[case]['reason']}": 1}
 
 
@@ -233,12 +214,12 @@ NOT_GUESSED = {
 @pytest.mark.parametrize("name", sorted(LAYOUTS.keys() - NOT_GUESSED))
 def test_a_look_at_a_single_example_finds_how_to_read_it(name: str, tmp_path: Path) -> None:
     path, content, expected = LAYOUTS[name]
-    read(tmp_path, path, content, BLOCKS[name])
+    read_content(tmp_path, BLOCKS[name], content, path)
     guess = guess_format(str(tmp_path / path))
     assert as_json(guess.examples[0]) == expected
     # What is printed is a block that reads the same.
     block = yaml.safe_load(describe_data(path, guess))
-    (first, *_) = read(tmp_path, path, content, block["format"])
+    (first, *_) = read_content(tmp_path, block["format"], content, path)
     assert as_json(first) == expected
 
 
@@ -246,7 +227,7 @@ def test_a_look_at_a_single_example_finds_how_to_read_it(name: str, tmp_path: Pa
 def test_a_look_at_real_files_reads_them_as_their_blocks_do(block: str, real_data: Path) -> None:
     config = yaml.safe_load(block)
     path = str(config["train"]).replace("data/", f"{real_data}/", 1)
-    reader = validate(Block, {"format": config["format"]}).format
+    reader = validate(FormatBlock, {"format": config["format"]}).format
     (file, *_) = matching([path], "data.train")
     counts: Counter[str] = Counter()
     guess, expected = guess_format(path), islice(reader.read(file, "train", counts), 50)
@@ -305,7 +286,7 @@ def test_files_beside_the_folders_of_classes_are_left_out_and_counted(tmp_path: 
         path = tmp_path / "train" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"It is {name}.")
-    form, counts = validate(Block, {"format": {"kind": "folders"}}).format, Counter[str]()
+    form, counts = validate(FormatBlock, {"format": {"kind": "folders"}}).format, Counter[str]()
     chosen = form.select_files(matching([str(tmp_path / "train")], "data.train"), counts)
     assert [file.name for file in chosen] == ["neg/1.txt", "neg/2.txt", "pos/1.txt"]
     assert counts == {"files_left_out_beside_the_folders_of_classes": 2}
@@ -344,8 +325,7 @@ def test_examples_that_were_rejected_are_left_out_and_counted(
     path.write_text(lines(*records))
     for form in (BLOCKS[name], guess_format(str(path)).form):
         counts: Counter[str] = Counter()
-        (file,) = matching([str(path)], "data.train")
-        found = list(validate(Block, {"format": form}).format.read(file, "train", counts))
+        found = read_content(tmp_path, form, lines(*records), path.name, counts)
         assert [int(each.where.rpartition(":")[2]) - 1 for each in found] == left
         assert counts == {"records_left_out_by_only": 2}
 
@@ -353,21 +333,18 @@ def test_examples_that_were_rejected_are_left_out_and_counted(
 def test_a_text_without_its_field_of_marks_has_none(tmp_path: Path) -> None:
     records = [{"text": "Ann left"}, {"text": "Ann left", "spans": [MARK | {"label": "PER"}]}]
     form = {k: v for k, v in BLOCKS["Prodigy, entities"].items() if k != "only"}
-    none, one = read(tmp_path, "a.jsonl", lines(*records), form)
+    none, one = read_content(tmp_path, form, lines(*records), "a.jsonl")
     assert (none.tags, one.tags) == (("O", "O"), ("B-PER", "O"))
     assert guess_format(str(tmp_path / "a.jsonl")).damaged == 0
     with pytest.raises(DataError, match=r"a\.jsonl: expected marks in the field 'spans', found no"):
-        read(tmp_path, "a.jsonl", lines({"text": "Ann left", "span": []}), form)
+        read_content(tmp_path, form, lines({"text": "Ann left", "span": []}), "a.jsonl")
 
 
 def test_rows_left_out_do_not_damage_the_examples_beside_them(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text(
-        rows("q|o|g|a|lang", "Q|x|1|1|en", "Q|y|1|0|en", "F|z|2|1|fr", "F|z|2|0|fr")
-    )
+    content = rows("q|o|g|a|lang", "Q|x|1|1|en", "Q|y|1|0|en", "F|z|2|1|fr", "F|z|2|0|fr")
     columns = {"question": "q", "option": "o", "group": "g", "answer": "a"}
     form = {"kind": "choice", "columns": columns, "only": {"lang": ["en", "de"]}}
-    (file,) = matching([str(tmp_path / "a.tsv")], "k")
-    (example,) = validate(Block, {"format": form}).format.read(file, "train", Counter())
+    (example,) = read_content(tmp_path, form, content)
     assert as_json(example) == ["Q", None, ["x", "y"], 0]
 
 
@@ -448,17 +425,17 @@ def test_parquet_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     whole = parquet({"text": ["a"], "label": ["b"]})
     for content in (whole[:-20], b"text\tlabel\n"):
         with pytest.raises(DataError, match="expected a Parquet file, found what cannot be read"):
-            read(tmp_path, "train.parquet", content, form)
+            read_content(tmp_path, form, content, "train.parquet")
 
 
 def test_extra_columns_are_counted_from_the_left() -> None:
     with pytest.raises(ConfigError, match="count word and tag from the left"):
-        validate(Block, {"format": {"kind": "conll", "extra_columns": True}})
+        validate(FormatBlock, {"format": {"kind": "conll", "extra_columns": True}})
 
 
 def test_the_labels_of_brackets_are_those_of_their_spans() -> None:
     labels = ["*", "(PER*", "*)", "(PER)", "(ORG)"]
-    form = validate(Block, {"format": {"kind": "conll", "labels": labels}}).format
+    form = validate(FormatBlock, {"format": {"kind": "conll", "labels": labels}}).format
     assert form.stated_labels == ("O", "B-PER", "I-PER", "B-ORG", "I-ORG")
 
 
