@@ -321,33 +321,26 @@ def test_costs_are_shares_of_the_first_and_one_row_where_tasks_agree(
         ("dear", "", 2.0),
         ("none", "", None),
     ]
-    # Weights that went on with the text of each task cost what that step cost.
-    summary = EvaluateSummary.of(made.made["evaluate/two"])
-    dear = summary.variants["dear"]
-    assert dear.pretraining
-    cheaper = dear.pretraining.model_copy(update={"flops": 5e8})
-    variants = summary.variants | {"dear": dear.model_copy(update={"pretraining": cheaper})}
-    changed = summary.model_copy(update={"variants": variants})
-    made.made["evaluate/two"] = changed.replace_summary(made.made["evaluate/two"])
-    rows = results.costs(_compared(made.made))
-    assert [(row["task"], row["share"]) for row in rows if row["variant"] == "dear"] == [
-        ("one", 2.0),
-        ("two", 0.25),
-    ]
-    base = variants["first"].pretraining
-    assert base
-    dearer = base.model_copy(update={"flops": 4 * (base.flops or 0)})
-    variants |= {
-        "first": variants["first"].model_copy(update={"pretraining": dearer}),
-        "dear": dear,
-    }
-    changed = summary.model_copy(update={"variants": variants})
-    made.made["evaluate/two"] = changed.replace_summary(made.made["evaluate/two"])
-    rows = results.costs(_compared(made.made))
-    assert [(row["task"], row["share"]) for row in rows if row["variant"] == "dear"] == [
-        ("one", 2.0),
-        ("two", 0.5),
-    ]
+
+    evaluate = made.made["evaluate/two"]
+
+    def shares(**flops: float) -> list[tuple[str, float]]:
+        """By task, what "dear" costs of the first if variants cost other operations on the second
+        task, as weights do that went on with its text."""
+        summary = EvaluateSummary.of(evaluate)
+        variants = dict(summary.variants)
+        for name, count in flops.items():
+            cost = variants[name].pretraining
+            assert cost
+            other = cost.model_copy(update={"flops": count * (cost.flops or 0)})
+            variants[name] = variants[name].model_copy(update={"pretraining": other})
+        changed = summary.model_copy(update={"variants": variants})
+        made.made["evaluate/two"] = changed.replace_summary(evaluate)
+        rows = results.costs(_compared(made.made))
+        return [(row["task"], row["share"]) for row in rows if row["variant"] == "dear"]
+
+    assert shares(dear=1 / 8) == [("one", 2.0), ("two", 0.25)]
+    assert shares(first=4) == [("one", 2.0), ("two", 0.5)]
 
 
 def test_settings_say_where_systems_differ(before: dict[str, Artifact]) -> None:

@@ -47,11 +47,9 @@ class AnalogiesSuite(FileSuite):
     """Files of analogy questions: a is to b as c is to which word?"""
 
     needs: ClassVar[str] = "one vector per word"
+    capability: ClassVar[type] = WordVectors
 
     kind: Literal["analogies"] = "analogies"
-
-    def serves(self, rung: Rung) -> bool:
-        return isinstance(rung.model, WordVectors)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         questions = read_questions(self.path, f"measure.{name}.path")

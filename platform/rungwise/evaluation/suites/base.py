@@ -98,18 +98,20 @@ class SuiteResult:
 class Suite(Config):
     """The keys that suites share; each subclass has a literal `kind`.
 
-    `needs` is the capability in words, for the page; `reads` are the keys that name files. Digests
-    of the files stand for these keys where it is decided whether to measure again.
+    `needs` is the `capability` of the model in words, for the page; suites that accept other rungs
+    too override `serves`. `reads` are the keys that name files. Digests of the files stand for
+    these keys where it is decided whether to measure again.
     """
 
     needs: ClassVar[str]
+    capability: ClassVar[type]
     reads: ClassVar[tuple[str, ...]] = ()
 
     kind: Any
 
-    @abstractmethod
     def serves(self, rung: Rung) -> bool:
         """Whether the rung has what the suite needs."""
+        return isinstance(rung.model, self.capability)
 
     @abstractmethod
     def measure(self, rung: Rung, name: str) -> SuiteResult:

@@ -69,6 +69,7 @@ class MinimalPairsSuite(FileSuite):
     ZhoBLiMP.tar.gz."""
 
     needs: ClassVar[str] = "the probability of a text"
+    capability: ClassVar[type] = LanguageModel
     reads: ClassVar[tuple[str, ...]] = ("path", "published")
 
     kind: Literal["minimal_pairs"] = "minimal_pairs"
@@ -76,9 +77,6 @@ class MinimalPairsSuite(FileSuite):
     published: Paths | None = None
     # pairs per paradigm, the first of a fixed draw; null: all
     pairs_per_paradigm: int | None = Field(default=None, ge=1)
-
-    def serves(self, rung: Rung) -> bool:
-        return isinstance(rung.model, LanguageModel)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         pairs = sample_pairs(read_pairs(self.path, f"measure.{name}.path"), self.pairs_per_paradigm)

@@ -52,6 +52,7 @@ class PerplexitySuite(Suite):
     """Perplexity of the held-out split, or of the lines of files."""
 
     needs: ClassVar[str] = "the probability of a text"
+    capability: ClassVar[type] = LanguageModel
     reads: ClassVar[tuple[str, ...]] = ("path",)
 
     kind: Literal["perplexity"] = "perplexity"
@@ -68,9 +69,6 @@ class PerplexitySuite(Suite):
         if self.path is not None and self.documents is not None:
             raise ValueError("documents are of the held-out split; leave out path or documents")
         return self
-
-    def serves(self, rung: Rung) -> bool:
-        return isinstance(rung.model, LanguageModel)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         (end,) = rung.special.require("end")

@@ -39,11 +39,9 @@ class SimilaritySuite(FileSuite):
     """Files with two words and a score per line, separated by tabs; `#` begins a comment."""
 
     needs: ClassVar[str] = "one vector per word"
+    capability: ClassVar[type] = WordVectors
 
     kind: Literal["similarity"] = "similarity"
-
-    def serves(self, rung: Rung) -> bool:
-        return isinstance(rung.model, WordVectors)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         items: list[Items] = []

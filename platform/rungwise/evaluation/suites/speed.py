@@ -27,6 +27,7 @@ class SpeedSuite(Suite):
     """Tokens read per second, for texts of different lengths."""
 
     needs: ClassVar[str] = "the probability of a text"
+    capability: ClassVar[type] = LanguageModel
 
     kind: Literal["speed"] = "speed"
     # lengths of the texts, in tokens; each is reported by itself
@@ -39,9 +40,6 @@ class SpeedSuite(Suite):
         if min(lengths) < 1 or len({*lengths}) < len(lengths):
             raise ValueError(f"expected different numbers from 1, found {list(lengths)}")
         return lengths
-
-    def serves(self, rung: Rung) -> bool:
-        return isinstance(rung.model, LanguageModel)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         ordinary = sorted(set(range(rung.model.vocab_size)) - set(rung.special.ids))
