@@ -113,17 +113,14 @@ def test_an_override_beyond_a_list_is_refused() -> None:
             with_overrides({"sources": [1]}, {f"sources.{place}": 2})
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "a: [", "just words"])
-def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_missing_or_no_mapping_is_named(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=r"c\.yaml"):
+    with pytest.raises(ConfigError, match=r"cannot read the config .*c\.yaml"):
         load(Whole, path)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read the config .*gone\.yaml"):
-        load(Whole, tmp_path / "gone.yaml")
+    for text in ("[1, 2]", "a: [", "just words"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"c\.yaml"):
+            load(Whole, path)
 
 
 @given(st.dictionaries(st.text(), JSON))

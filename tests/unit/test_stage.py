@@ -79,6 +79,19 @@ def build(stages: list[Stage], root: Folder, label: str = "x") -> None:
             made[row.stage.fingerprint] = artifacts.finish(row.folder, record, {})
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Folder:
+    """A root that holds the artifacts of `chain`."""
+    build(chain(), Folder.at(tmp_path))
+    return Folder.at(tmp_path)
+
+
+def only(root: Folder, stage: str) -> Artifact:
+    """The artifact of a stage."""
+    [artifact] = artifacts.list_artifacts(root, stage)
+    return artifact
+
+
 def to_build(stages: list[Stage], root: Folder, label: str = "x") -> dict[str, str]:
     return {r.stage.display_name: r.reason for r in plan(stages, root, label) if r.artifact is None}
 
@@ -128,9 +141,7 @@ def test_a_block_that_was_added_or_removed_is_one_change(tmp_path: Path) -> None
     assert to_build([now], root) == {"e": told}
 
 
-def test_a_label_names_folders_but_rebuilds_nothing(tmp_path: Path) -> None:
-    root = Folder.at(tmp_path)
-    build(chain(), root, label="x")
+def test_a_label_names_folders_but_rebuilds_nothing(root: Folder) -> None:
     assert to_build(chain(), root, label="y") == {}
     assert plan(chain(), root, "y")[0].folder.uri.endswith(f"x-{chain()[0].fingerprint}")
 
@@ -161,10 +172,8 @@ def test_a_stage_that_resumes_says_so(tmp_path: Path) -> None:
     assert to_build([stage], root) == {"a": "goes on where it was stopped"}
 
 
-def test_a_changed_or_missing_file_is_found_by_verify(tmp_path: Path) -> None:
-    root = Folder.at(tmp_path)
-    build(chain(), root)
-    artifact = artifacts.list_artifacts(root, "a")[0]
+def test_a_changed_or_missing_file_is_found_by_verify(root: Folder) -> None:
+    artifact = only(root, "a")
     artifact.verify()
     artifact.folder.write_bytes("data", b"other")
     with pytest.raises(DataError, match="data has changed since it was written"):
@@ -174,9 +183,8 @@ def test_a_changed_or_missing_file_is_found_by_verify(tmp_path: Path) -> None:
         artifact.verify()
 
 
-def test_what_was_put_in_is_found_by_verify_and_not_read(tmp_path: Path) -> None:
-    build(chain(), Folder.at(tmp_path))
-    artifact = artifacts.list_artifacts(Folder.at(tmp_path), "a")[0]
+def test_what_was_put_in_is_found_by_verify_and_not_read(tmp_path: Path, root: Folder) -> None:
+    artifact = only(root, "a")
     place = Path(artifact.folder.uri)
     (place / "more.pkl").write_bytes(b"x")
     with pytest.raises(DataError, match=r"more.pkl is not in the record"):
@@ -233,18 +241,16 @@ def _edited(record: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", ["fingerprint", "stage", "config", "inputs", "summary", "seal"])
-def test_a_record_that_was_edited_is_refused(tmp_path: Path, key: str) -> None:
-    build(chain(), Folder.at(tmp_path))
-    folder = artifacts.list_artifacts(Folder.at(tmp_path), "b")[0].folder
+def test_a_record_that_was_edited_is_refused(root: Folder, key: str) -> None:
+    folder = only(root, "b").folder
     record = _edited(read_record(folder), key)
     folder.write_bytes(artifacts.RECORD, json.dumps(record).encode())
     with pytest.raises(DataError, match="is not a record"):
         artifacts.load(folder)
 
 
-def test_one_flipped_bit_of_a_record_is_refused_wherever_it_is(tmp_path: Path) -> None:
-    build(chain(), Folder.at(tmp_path))
-    path = Path(artifacts.list_artifacts(Folder.at(tmp_path), "b")[0].folder.uri) / artifacts.RECORD
+def test_one_flipped_bit_of_a_record_is_refused_wherever_it_is(root: Folder) -> None:
+    path = Path(only(root, "b").folder.uri) / artifacts.RECORD
     data = path.read_bytes()
     for place in range(len(data)):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
@@ -252,21 +258,18 @@ def test_one_flipped_bit_of_a_record_is_refused_wherever_it_is(tmp_path: Path) -
             artifacts.load(Folder.at(path.parent))
 
 
-def test_a_folder_that_was_renamed_is_refused(tmp_path: Path) -> None:
-    build(chain(), Folder.at(tmp_path))
-    place = Path(artifacts.list_artifacts(Folder.at(tmp_path), "a")[0].folder.uri)
+def test_a_folder_that_was_renamed_is_refused(root: Folder) -> None:
+    place = Path(only(root, "a").folder.uri)
     place.rename(place.parent / "mine-0123456789ab")
     with pytest.raises(DataError, match="it is of a folder whose name ends with"):
         artifacts.load(Folder.at(place.parent / "mine-0123456789ab"))
 
 
-def test_a_model_answers_for_every_byte_below_it(tmp_path: Path) -> None:
-    root = Folder.at(tmp_path)
-    build(chain(), root)
-    (last,) = artifacts.list_artifacts(root, "c")
+def test_a_model_answers_for_every_byte_below_it(root: Folder) -> None:
+    last = only(root, "c")
     assert [each.stage for each in artifacts.chain(last)] == ["a", "b", "c"]
     # Built again, with the same bytes at another time: the same. With other bytes: refused.
-    (first,) = artifacts.list_artifacts(root, "a")
+    first = only(root, "a")
     for data, sound in ((b"a", True), (b"other", False)):
         first.folder.write_bytes("data", data)
         artifacts.finish(first.folder, {**first.record, "finished": "2027-01-01"}, {})
@@ -278,10 +281,9 @@ def test_a_model_answers_for_every_byte_below_it(tmp_path: Path) -> None:
 
 
 def test_verify_and_why_go_down_to_the_sources(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, root: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    build(chain(), Folder.at(tmp_path))
-    stages = [row for row in plan(chain(), Folder.at(tmp_path), "x") if row.stage.name != "d"]
+    stages = [row for row in plan(chain(), root, "x") if row.stage.name != "d"]
     assert main(["verify", f"{tmp_path}/c"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines] == [
@@ -349,10 +351,9 @@ def test_a_torn_record_is_an_error_and_not_a_rebuild_in_silence(tmp_path: Path) 
 
 
 def test_a_record_that_cannot_be_read_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, root: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    build(chain(), Folder.at(tmp_path))
-    (artifact,) = artifacts.list_artifacts(Folder.at(tmp_path), "c")
+    artifact = only(root, "c")
     place = Path(artifact.folder.uri) / artifacts.RECORD
     place.unlink()
     place.mkdir()
@@ -380,10 +381,9 @@ def test_an_artifact_without_a_file_that_its_stage_wrote_is_not_finished(tmp_pat
 
 
 def test_half_of_a_deleted_artifact_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build(chain(), Folder.at(tmp_path))
-    [artifact] = artifacts.list_artifacts(Folder.at(tmp_path), "a")
+    artifact = only(root, "a")
 
     def killed(self: Folder, name: str = "") -> None:
         if not name:
@@ -394,7 +394,7 @@ def test_half_of_a_deleted_artifact_does_not_count(
     with pytest.raises(KeyboardInterrupt):
         artifacts.delete(artifact.folder)
     assert artifact.folder.names() == ["data"]
-    assert artifacts.list_artifacts(Folder.at(tmp_path), "a") == []
+    assert artifacts.list_artifacts(root, "a") == []
 
 
 def test_a_summary_comes_back_from_its_record_as_it_was(tmp_path: Path) -> None:

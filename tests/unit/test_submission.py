@@ -26,7 +26,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary
-from rungwise.submission import follow, jobs, local, resources
+from rungwise.submission import follow, jobs, local, probe, resources
 from rungwise.submission.connection import Server, connect, find_server
 from rungwise.submission.packing import MOST_BYTES, check_upload, list_files, package_uri
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
@@ -306,8 +306,6 @@ def test_a_cluster_that_does_not_fit_is_refused_before_anything_is_sent(
     arguments: tuple[str, ...],
     message: str | None,
 ) -> None:
-    from rungwise.submission import probe
-
     monkeypatch.setattr(
         probe, "query_head", lambda client: probe.Head(_groups(cpu=(4, 0)), "s3://b")
     )
@@ -400,8 +398,6 @@ def test_what_cannot_run_is_refused_here(
     arguments: tuple[str, ...],
     message: str,
 ) -> None:
-    from rungwise.submission import probe
-
     monkeypatch.setattr(probe, "query_head", lambda client: probe.Head(None, None))
     for folder in (project / "hidden", project.parent / "elsewhere"):
         folder.mkdir()
@@ -504,16 +500,12 @@ def test_more_than_can_ever_be_there_names_what_to_lower() -> None:
     assert check(num_workers=9, min_workers=8, gpus_per_worker=1).at_most == 8
 
 
-def test_the_price_is_of_the_machines_that_a_group_needs() -> None:
+@pytest.mark.parametrize(("workers", "offers"), [(5, [("gpu", 2, 20.0)]), (50, [])])
+def test_the_price_is_of_the_machines_that_a_group_needs(workers: int, offers: list) -> None:
     there = resources.list_machines([_node(CPU=2)], _groups(gpu=(3, 4)))
-    (demand,) = resources.list_demands(
-        ComputeConfig(num_workers=5, gpus_per_worker=1), {"pretrain": 1}
-    )
-    assert resources.list_prices(demand, there) == [("gpu", 2, 20.0)]
-    (demand,) = resources.list_demands(
-        ComputeConfig(num_workers=50, gpus_per_worker=1), {"pretrain": 1}
-    )
-    assert resources.list_prices(demand, there) == []
+    compute = ComputeConfig(num_workers=workers, gpus_per_worker=1)
+    (demand,) = resources.list_demands(compute, {"pretrain": 1})
+    assert resources.list_prices(demand, there) == offers
 
 
 def test_what_each_workflow_asks_for_follows_from_its_stages() -> None:
@@ -662,8 +654,6 @@ def test_a_job_that_is_unknown_or_a_server_that_breaks_is_one_line(
 def test_a_head_that_does_not_answer_the_probe_is_said_with_the_place_of_its_log(
     cluster: JobServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rungwise.submission import probe
-
     client = connect(find_server(None, None))
     cluster.job("raysubmit_1", "RUNNING")
     monkeypatch.setattr(client, "submit_job", lambda **_: "raysubmit_1")
@@ -676,8 +666,6 @@ def test_a_head_that_does_not_answer_the_probe_is_said_with_the_place_of_its_log
 def test_a_probe_deletes_those_that_ended_a_while_ago_alone(
     cluster: JobServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rungwise.submission import probe
-
     client = connect(find_server(None, None))
     asked = {"metadata": {"rungwise_probe": "1"}}
     cluster.job("long-ago", "SUCCEEDED", **asked)
@@ -693,16 +681,7 @@ def test_a_probe_deletes_those_that_ended_a_while_ago_alone(
     assert deleted == ["long-ago"]
 
 
-def test_jobs_are_plain_data_for_programs(
-    cluster: JobServer, capfd: pytest.CaptureFixture[str]
-) -> None:
-    cluster.job("small-1", "FAILED")
-    assert main(["jobs", "--json"]) == 0
-    [job] = json.loads(capfd.readouterr().out)
-    assert (job["id"], job["status"]) == ("small-1", "failed")
-
-
-def test_the_status_of_following_is_the_job_s(
+def test_a_job_that_failed_is_told_by_every_command(
     cluster: JobServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cluster.output = "error: it broke\n"
@@ -715,5 +694,8 @@ def test_the_status_of_following_is_the_job_s(
     assert capfd.readouterr().out == "error: it broke\n"
     assert main(["jobs"]) == 0
     assert "failed" in capfd.readouterr().out
+    assert main(["jobs", "--json"]) == 0
+    [job] = json.loads(capfd.readouterr().out)
+    assert (job["id"], job["status"]) == ("small-1", "failed")
     assert main(["stop", "small-1"]) == 0
     assert capfd.readouterr().out == "small-1 has failed already\n"

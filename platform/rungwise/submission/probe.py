@@ -67,10 +67,7 @@ def query_head(client: Client) -> Head:
                 f"its log: {job}"
             )
         time.sleep(_POLL_SECONDS)
-    return _parse_output(client.get_job_logs(job))
-
-
-def _parse_output(output: str) -> Head:
+    output = client.get_job_logs(job)
     lines = [line for line in output.splitlines() if line.startswith(_MARK)]
     try:
         answer: dict[str, Any] = json.loads(lines[-1].removeprefix(_MARK))

@@ -1,6 +1,6 @@
 """Check that each drawn value took effect: a sweep over a key that nothing reads looks normal.
 
-Three checks: the resolved `finetune` block holds each value (`draws.settings_of`); upstream
+Three checks: the resolved `finetune` block holds each value (`draws.resolve_settings`); upstream
 artifacts were built with their values (`check_inputs`); what training measured on the objects it
 built equals what was drawn (`difference`).
 """
@@ -43,11 +43,10 @@ def difference(
         ):
             return UserError(
                 f"{trial}: {key} was drawn as {value!r}, but {measured[name]:g} was in force, so "
-                "its score "
-                "is not that of its settings; take the key out of sweep.space, or mend what it "
-                "does not reach (a batch larger than the training split is cut to it; windows need "
-                "texts longer than a row, class weights classes of unlike size; a stride is at "
-                "most half a window)"
+                "its score is not that of its settings; take the key out of sweep.space, or mend "
+                "what it does not reach (a batch larger than the training split is cut to it; "
+                "windows need texts longer than a row, class weights classes of unlike size; a "
+                "stride is at most half a window)"
             )
     return None
 
