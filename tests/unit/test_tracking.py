@@ -124,15 +124,8 @@ def test_what_a_killed_process_left_is_sent_by_the_next_one(uri: str, tmp_path: 
     spool.mkdir()
     events = [
         {"op": "to", "uri": uri, "experiment": "test"},
-        {
-            "op": "open",
-            "key": "old",
-            "name": "n",
-            "parent": None,
-            "tags": {},
-            "params": {},
-            "time": 1,
-        },
+        {"op": "open", "key": "old", "name": "n", "parent": None, "time": 1}
+        | {"tags": {}, "params": {}},
         {"op": "metrics", "key": "old", "values": {"loss": 1.0}, "step": 0, "time": 2},
     ]
     text = "".join(json.dumps(event) + "\n" for event in events)
