@@ -230,13 +230,13 @@ class TaskSummary(Summary):
 
 def write_examples(examples: Sequence[Example], output: Folder, split: str) -> None:
     """Write the examples of a split, all of one kind, to `{split}.parquet`."""
-    with output.staged(_file(split)) as path:
+    with output.staged(f"{split}.parquet") as path:
         pq.write_table(pa.Table.from_pylist([asdict(example) for example in examples]), path)
 
 
 def read_examples(task: Artifact, split: str) -> list[Any]:
     """Read the examples of a split, in the order they were written."""
-    table = pq.read_table(task.folder.local(_file(split)))
+    table = pq.read_table(task.folder.local(f"{split}.parquet"))
     columns = set(table.column_names)
     (example_type,) = (t for t in get_args(Example) if columns == {f.name for f in fields(t)})
     examples: list[Example] = []
@@ -246,7 +246,3 @@ def read_examples(task: Artifact, split: str) -> list[Any]:
                 row[name] = tuple(Answer(**v) if isinstance(v, dict) else v for v in value)
         examples.append(example_type(**row))
     return examples
-
-
-def _file(split: str) -> str:
-    return f"{split}.parquet"

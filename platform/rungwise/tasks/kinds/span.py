@@ -188,14 +188,11 @@ class Span(TaskKind):
         words = round(float(np.median(lengths))) if lengths else 1
         return {
             "no_answer": [{"text": ""}] * len(test),
-            "first_sentence": [{"text": _first_sentence(example.context)} for example in test],
+            "first_sentence": [
+                {"text": next(_SENTENCE.finditer(example.context.lstrip()))[0]} for example in test
+            ],
             "first_words": [{"text": _first_words(example.context, words)} for example in test],
         }
-
-
-def _first_sentence(context: str) -> str:
-    match = _SENTENCE.match(context.lstrip())
-    return match[0] if match else ""
 
 
 def _first_words(context: str, words: int) -> str:
