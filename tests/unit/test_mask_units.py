@@ -21,7 +21,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.tokenizer import make_encoder
-from rungwise.tokens.mask_units import MaskUnitsConfig, encode_units, identity, outside
+from rungwise.tokens.config import TokensConfig, identity, outside
+from rungwise.tokens.mask_units import MaskUnitsConfig, encode_units
 from rungwise.tokens.segmenters import Entries, jieba_words, word_list_words
 
 PIECES = [
@@ -394,12 +395,13 @@ def test_the_bytes_of_a_list_are_its_identity_and_not_its_path(tmp_path: Path) -
     configs = []
     for name, text in (("a", "new york"), ("b", "new york"), ("c", "times")):
         (tmp_path / name).write_text(text)
-        configs.append(MaskUnitsConfig(phrases=str(tmp_path / name)))
+        lists = MaskUnitsConfig(phrases=str(tmp_path / name))
+        configs.append(TokensConfig(mask_units=lists))
     first, same, other = configs
     assert identity(first) == identity(same)
     assert outside(first) == outside(same)
     assert outside(first) != outside(other)
-    assert outside(MaskUnitsConfig()) == {}
+    assert outside(TokensConfig()) == {}
 
 
 @pytest.mark.parametrize(

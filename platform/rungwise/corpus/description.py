@@ -69,7 +69,7 @@ _COMMON = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class FileGroup:
     """The files of one kind. `source` holds the keys of a recipe's source besides kind and paths.
     `words` (counted by blanks), `characters` and `documents` are estimates for all files; `letters`
@@ -79,26 +79,13 @@ class FileGroup:
     paths: tuple[str, ...]
     files: int
     bytes: int
-    language: str
-    is_code: bool
-    words: int
-    characters: int
-    documents: int
-    letters: int
-    frequent_words: int
-    source: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-@dataclass
-class _Estimate:
-    """What a sample of files of one kind says about all of them."""
-
-    texts: Sequence[str]
-    documents: int = 0
+    is_code: bool = False
+    language: str = "no text"
     words: int = 0
     characters: int = 0
-    language: str = "no text"
+    documents: int = 0
+    letters: int = 0
+    frequent_words: int = 0
     source: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -141,32 +128,19 @@ def _globs(files: Sequence[SourceFile], parents: dict[str, str]) -> list[str]:
 
 
 def _describe_group(kind: str, files: list[SourceFile], paths: list[str]) -> FileGroup:
-    num_bytes = sum(map(streams.unpacked_bytes, files))
-    suffixes = Counter(PurePosixPath(file.name).suffix.lower() for file in files)
-    is_code = sum(suffixes[suffix] for suffix in _CODE) > len(files) / 2
+    group = FileGroup(kind, tuple(paths), len(files), sum(map(streams.unpacked_bytes, files)))
     if kind in ("jsonl", "parquet"):
-        is_code = False
-        estimate = _estimate_records(kind, files, num_bytes)
+        texts = _estimate_records(group, files)
     else:
-        estimate = _estimate_text(kind, files, num_bytes, is_code)
+        suffixes = Counter(PurePosixPath(file.name).suffix.lower() for file in files)
+        group.is_code = sum(suffixes[suffix] for suffix in _CODE) > len(files) / 2
+        texts = _estimate_text(group, files)
     words: Counter[str] = Counter()
-    for text in estimate.texts:
+    for text in texts:
         words.update(text.lower().split())
-    return FileGroup(
-        kind=kind,
-        paths=tuple(paths),
-        files=len(files),
-        bytes=num_bytes,
-        language="code" if is_code else estimate.language,
-        is_code=is_code,
-        words=estimate.words,
-        characters=estimate.characters,
-        documents=estimate.documents,
-        letters=len(set().union(*words)),
-        frequent_words=sum(count >= _FREQUENT for count in words.values()),
-        source=estimate.source,
-        notes=tuple(estimate.notes),
-    )
+    group.letters = len(set().union(*words))
+    group.frequent_words = sum(count >= _FREQUENT for count in words.values())
+    return group
 
 
 def _guess_kind(file: SourceFile) -> str:
@@ -217,10 +191,13 @@ def _parse_records(head: bytes) -> list[dict[str, Any]]:
     return records if all(isinstance(record, dict) for record in records) else []
 
 
-def _estimate_records(kind: str, files: list[SourceFile], num_bytes: int) -> _Estimate:
-    """Describe records; the field with the longest strings is taken for the text."""
+def _estimate_records(group: FileGroup, files: list[SourceFile]) -> list[str]:
+    """Estimate the sizes of records from a sample, and return its texts.
+
+    The field with the longest strings is taken for the text.
+    """
     records: list[dict[str, Any]] = []
-    if kind == "jsonl":
+    if group.kind == "jsonl":
         for head in _read_heads(files).values():
             records += _parse_records(head)
     else:
@@ -232,26 +209,24 @@ def _estimate_records(kind: str, files: list[SourceFile], num_bytes: int) -> _Es
     for record in records:
         characters.update({key: len(value) for key, value in record.items() if type(value) is str})
     if not characters:
-        return _Estimate(())
+        return []
     text_field = max(characters, key=lambda name: characters[name])
     texts = [record[text_field] for record in records if isinstance(record.get(text_field), str)]
     record_bytes = statistics.mean(len(orjson.dumps(record, default=str)) for record in records)
-    documents = max(len(records) if len(files) == 1 else 1, round(num_bytes / record_bytes))
-    if kind == "parquet":
-        documents = 0
+    fewest = len(records) if len(files) == 1 else 1
+    group.documents = max(fewest, round(group.bytes / record_bytes))
+    if group.kind == "parquet":
+        group.documents = 0
         for file in files:
             with _open_parquet(file) as table:
-                documents += table.metadata.num_rows
+                group.documents += table.metadata.num_rows
+    group.words = round(group.documents * statistics.mean(len(text.split()) for text in texts))
+    group.characters = round(group.documents * statistics.mean(map(len, texts)))
+    group.language = languages([(text, len(text)) for text in texts])
+    group.source = {"text_field": text_field} if text_field != "text" else {}
     others = ", ".join(sorted(set(records[0]) - {text_field})) or "none"
-    return _Estimate(
-        texts,
-        documents=documents,
-        words=round(documents * statistics.mean(len(text.split()) for text in texts)),
-        characters=round(documents * statistics.mean(map(len, texts))),
-        language=languages([(text, len(text)) for text in texts]),
-        source={"text_field": text_field} if text_field != "text" else {},
-        notes=[f"the text is the field {text_field}; others: {others}"],
-    )
+    group.notes = [f"the text is the field {text_field}; others: {others}"]
+    return texts
 
 
 @contextlib.contextmanager
@@ -265,53 +240,51 @@ def _open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
         ) from error
 
 
-def _estimate_text(kind: str, files: list[SourceFile], num_bytes: int, is_code: bool) -> _Estimate:
+def _estimate_text(group: FileGroup, files: list[SourceFile]) -> list[str]:
+    """Estimate the sizes and the layout of text files from a sample, and return its texts."""
     heads = {file: head for file, head in _read_heads(files).items() if head}
     samples = {file: _decode(head) for file, head in heads.items()}
     texts = {file: plain_breaks(text) for file, (text, _) in samples.items()}
     joined = "\n\n".join(filter(None, texts.values()))
-    scale = num_bytes / max(1, sum(map(len, heads.values())))
+    scale = group.bytes / max(1, sum(map(len, heads.values())))
     weights = [
         (text, streams.unpacked_bytes(file) / len(heads[file]) * len(text))
         for file, text in texts.items()
     ]
-    estimate = _Estimate(
-        list(filter(None, texts.values())),
-        documents=len(files),
-        words=round(len(joined.split()) * scale),
-        characters=round(len(joined) * scale),
-        language="" if is_code else languages(weights),
-    )
+    group.documents = len(files)
+    group.words = round(len(joined.split()) * scale)
+    group.characters = round(len(joined) * scale)
+    group.language = "code" if group.is_code else languages(weights)
     if not all(is_utf8 for _, is_utf8 in samples.values()):
-        estimate.source["encoding"] = "detect"
-        estimate.notes.append("not all files are UTF-8: the encoding of each is guessed")
-    if kind == "wikitext":
-        estimate.documents = max(1, round(len(_WIKITEXT_TITLE.findall(joined)) * scale))
-    elif kind == "text":
-        layout = "sentence" if is_code else _guess_layout(joined)
-        separator, count = ("", 0) if is_code else _guess_separator(joined, layout)
+        group.source["encoding"] = "detect"
+        group.notes.append("not all files are UTF-8: the encoding of each is guessed")
+    if group.kind == "wikitext":
+        group.documents = max(1, round(len(_WIKITEXT_TITLE.findall(joined)) * scale))
+    elif group.kind == "text":
+        layout = "sentence" if group.is_code else _guess_layout(joined)
+        separator, count = ("", 0) if group.is_code else _guess_separator(joined, layout)
         if separator:
-            estimate.source["documents"] = separator
-            estimate.documents = max(1, round(count * scale))
+            group.source["documents"] = separator
+            group.documents = max(1, round(count * scale))
         elif (
-            not is_code
+            not group.is_code
             and len(files) > 3
-            and any(len(gutenberg_text(text)) < len(text) for text in estimate.texts)
+            and any(len(gutenberg_text(text)) < len(text) for text in texts.values())
         ):
-            estimate.source["boilerplate"] = "gutenberg"
-            estimate.notes.append("headers and licences of Project Gutenberg are taken out")
-        elif len(files) < 4 or (len(files) < 20 and num_bytes / len(files) > 200_000):
-            kilobytes = max(2, min(64, num_bytes // 40_000))
-            estimate.documents = max(1, round(num_bytes / kilobytes / 1000))
-            estimate.source["documents"] = "chunk"
+            group.source["boilerplate"] = "gutenberg"
+            group.notes.append("headers and licences of Project Gutenberg are taken out")
+        elif len(files) < 4 or (len(files) < 20 and group.bytes / len(files) > 200_000):
+            kilobytes = max(2, min(64, group.bytes // 40_000))
+            group.documents = max(1, round(group.bytes / kilobytes / 1000))
+            group.source["documents"] = "chunk"
             if kilobytes != 64:
-                estimate.source["chunk_kilobytes"] = kilobytes
-            estimate.notes.append(
+                group.source["chunk_kilobytes"] = kilobytes
+            group.notes.append(
                 f"few large files: each is cut into documents of about {kilobytes} kB"
             )
         if layout != "wrapped":
-            estimate.source["lines"] = layout
-    return estimate
+            group.source["lines"] = layout
+    return list(filter(None, texts.values()))
 
 
 def _guess_layout(text: str) -> str:

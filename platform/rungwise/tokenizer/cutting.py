@@ -80,8 +80,10 @@ class Rules:
             flags[1:] |= (
                 (left != right) & (left > _BLANK) & (right > _BLANK) & (data[:-1] != _APOSTROPHE)
             )
-        if self.han:
-            _cut_han(data, flags)
+        if self.han and (lead := (data >= _FIRST_HAN) & (data <= _LAST_HAN)).any():
+            lead[:-1] &= (data[:-1] > _FIRST_HAN) | (data[1:] >= _SECOND_OF_FIRST_HAN)
+            flags |= lead
+            flags[3:] |= lead[:-3]
         return flags
 
     def is_safe_before(self, piece: str) -> bool:
@@ -91,15 +93,6 @@ class Rules:
             and piece[0] == " "
             and (len(piece) == 1 or piece[1].isspace())
         )
-
-
-def _cut_han(data: Bytes, flags: Flags) -> None:
-    lead = (data >= _FIRST_HAN) & (data <= _LAST_HAN)
-    if not lead.any():
-        return
-    lead[:-1] &= (data[:-1] > _FIRST_HAN) | (data[1:] >= _SECOND_OF_FIRST_HAN)
-    flags |= lead
-    flags[3:] |= lead[:-3]
 
 
 def find_rules(tokenizer: Tokenizer) -> Rules | None:

@@ -104,7 +104,7 @@ def _check_transformers(config: TokenizerFileConfig, vocabulary: SourceFile) -> 
     """Compare with what transformers wrote beside a vocab.txt, which cannot state it itself."""
     uri = vocabulary.uri.removesuffix(_VOCAB_TXT) + _TRANSFORMERS_JSON
     for file in find_files(uri):
-        settings = _parse_json(file, _text(file))
+        settings = _parse_json(file, read_text(file, _KEY))
         case = settings.get("do_lower_case", config.lowercase)
         if case != config.lowercase:
             raise DataError(
@@ -122,7 +122,7 @@ def _check_transformers(config: TokenizerFileConfig, vocabulary: SourceFile) -> 
 
 def _read_vocab_txt(file: SourceFile, lowercase: bool) -> Tokenizer:
     # Only a line feed ends a line: vocabularies contain other line separators as pieces.
-    lines = _text(file).removesuffix("\n").split("\n")
+    lines = read_text(file, _KEY).removesuffix("\n").split("\n")
     pieces: dict[str, int] = {}
     for index, line in enumerate(lines):
         piece = line.removesuffix("\r")
@@ -145,7 +145,7 @@ def _read_vocab_txt(file: SourceFile, lowercase: bool) -> Tokenizer:
 
 
 def _read_json(file: SourceFile) -> Tokenizer:
-    text = _text(file)
+    text = read_text(file, _KEY)
     _parse_json(file, text)
     try:
         return Tokenizer.from_str(text)
@@ -157,7 +157,7 @@ def _read_json(file: SourceFile) -> Tokenizer:
 
 
 def _read_gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenizer:
-    vocabulary = _parse_json(vocabulary_file, _text(vocabulary_file))
+    vocabulary = _parse_json(vocabulary_file, read_text(vocabulary_file, _KEY))
     if not isinstance(vocabulary, dict) or not all(
         isinstance(index, int) for index in vocabulary.values()
     ):
@@ -170,7 +170,7 @@ def _read_gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenize
                 f"id {index}"
             )
     merges: list[tuple[str, str]] = []
-    for number, line in enumerate(_text(merges_file).split("\n"), start=1):
+    for number, line in enumerate(read_text(merges_file, _KEY).split("\n"), start=1):
         line = line.removesuffix("\r")
         if not line or (number == 1 and line.startswith("#version")):
             continue
@@ -196,14 +196,15 @@ def _read_gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenize
     return tokenizer
 
 
-def _text(file: SourceFile) -> str:
+def read_text(file: SourceFile, key: str) -> str:
+    """Read a file in UTF-8; raises DataError that names its line and the config key `key`."""
     with file.open() as stream:
         data = stream.read()
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise DataError(f"{_KEY}: {file.uri} line {line} is not UTF-8: {error.reason}") from error
+        raise DataError(f"{key}: {file.uri} line {line} is not UTF-8: {error.reason}") from error
 
 
 def _parse_json(file: SourceFile, text: str) -> Any:

@@ -96,7 +96,13 @@ class MemoEncoder:
             unsafe = np.flatnonzero((numbers == _WHOLE)[codes])
             which = np.unique(np.searchsorted(first_pieces, unsafe, side="right") - 1)
             whole = self._whole.encode(texts.take(pa.array(which)), words)
-            _put_whole(which, whole.lengths, first_pieces, counts, sources, len(ids))
+            # The first piece of each of these texts stands for all its tokens.
+            place = len(ids)
+            for text, length in zip(which.tolist(), whole.lengths.tolist(), strict=True):
+                begin, end = first_pieces[text], first_pieces[text + 1]
+                counts[begin:end] = 0
+                counts[begin], sources[begin] = length, place
+                place += length
             ids = np.concatenate([ids, whole.ids])
             if words:
                 assert whole.word_starts is not None
@@ -193,23 +199,6 @@ class _PieceTokenizer:
                 counts.append(alone.lengths)
                 starts.append(alone.word_starts)
         return np.concatenate(ids), np.concatenate(counts), np.concatenate(starts)
-
-
-def _put_whole(
-    which: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    first_pieces: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    sources: NDArray[np.int64],
-    place: int,
-) -> None:
-    """Let the first piece of each text in `which` stand for all its tokens, from `place` on."""
-    for text, length in zip(which.tolist(), lengths.tolist(), strict=True):
-        begin, end = first_pieces[text], first_pieces[text + 1]
-        counts[begin:end] = 0
-        counts[begin] = length
-        sources[begin] = place
-        place += length
 
 
 def _split(texts: pa.StringArray) -> Iterator[pa.StringArray]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rungwise.core.configuration.config import Config
-from rungwise.tokens import mask_units
 from rungwise.tokens.mask_units import MaskUnitsConfig
+from rungwise.tokens.segmenters import list_digest
+
+_LISTS = {"word_list", "phrases"}
 
 
 class TokensConfig(Config):
@@ -20,9 +22,10 @@ class TokensConfig(Config):
 
 def identity(config: TokensConfig) -> dict[str, Any]:
     """Return the part of the config that decides the result: all but the paths of lists."""
-    return config.model_dump(mode="json") | {"mask_units": mask_units.identity(config.mask_units)}
+    return config.model_dump(mode="json", exclude={"mask_units": _LISTS})
 
 
 def outside(config: TokensConfig) -> dict[str, Any]:
-    """Return digests of the lists that the config reads."""
-    return mask_units.outside(config.mask_units)
+    """Return digests of the lists that the config reads; raises DataError if one is missing."""
+    paths = config.mask_units.model_dump(include=_LISTS, exclude_none=True)
+    return {name: {"sha256": list_digest(name, path)} for name, path in paths.items()}

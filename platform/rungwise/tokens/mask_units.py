@@ -38,12 +38,9 @@ from rungwise.tokens.segmenters import (
     HAN,
     Segmenter,
     jieba_words,
-    list_digest,
     read_entries,
     word_list_words,
 )
-
-_LISTS = ("word_list", "phrases")
 
 
 class MaskUnitsConfig(Config):
@@ -66,21 +63,6 @@ class MaskUnitsConfig(Config):
                 f"segmenter {self.segmenter!r} and word_list {self.word_list!r}"
             )
         return self
-
-
-def identity(config: MaskUnitsConfig) -> dict[str, Any]:
-    """Return the part of the config that decides the result: all but the paths."""
-    plain = config.model_dump(mode="json")
-    return {key: value for key, value in plain.items() if key not in _LISTS}
-
-
-def outside(config: MaskUnitsConfig) -> dict[str, Any]:
-    """Return digests of the lists; raises DataError if one is missing."""
-    return {
-        name: {"sha256": list_digest(name, path)}
-        for name in _LISTS
-        if (path := getattr(config, name)) is not None
-    }
 
 
 def encode_units(

@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.source_files import SourceFile, find_files
+from rungwise.tokenizer.files import read_text
 
 Span = tuple[int, int]  # [start, end) in characters of one text
 Segmenter = Callable[[str], Iterable[Span]]  # words that contain a han character
@@ -106,15 +107,7 @@ def _find_file(name: str, path: str) -> SourceFile:
 
 @functools.lru_cache(maxsize=4)  # a worker reads the same list for each of its shards
 def _read_file(name: str, file: SourceFile, digest: str) -> Entries:
-    with file.open() as stream:
-        data = stream.read()
-    try:
-        entries = Entries(data.decode("utf-8-sig").splitlines())
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise DataError(
-            f"{_KEY}.{name}: {file.uri} line {line} is not UTF-8: {error.reason}"
-        ) from error
+    entries = Entries(read_text(file, f"{_KEY}.{name}").splitlines())
     if not len(entries):
         raise DataError(f"{_KEY}.{name}: expected an entry a line in {file.uri}, found none")
     return entries
