@@ -21,6 +21,7 @@ from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument
 from rungwise.instances import stage
 from rungwise.instances.causal import CausalConfig
+from rungwise.instances.document_rows import DocumentRowsConfig
 from rungwise.instances.inspection import find_instances, show_instances
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
@@ -40,6 +41,7 @@ CONFIGS = {
     "sentence_order": SentenceOrderConfig(sequence_length=32),
     "causal": CausalConfig(sequence_length=24),
     "sentence_runs": SentenceRunsConfig(sentences=6, sentence_length=12),
+    "document_rows": DocumentRowsConfig(sequence_length=40),
 }
 
 
@@ -105,6 +107,7 @@ def test_an_instance_of_every_kind_is_printed(tmp_path: Path, kind: str) -> None
     expected = {
         "masked_pairs": r"B (follows|is from) .* document; \d+ tokens; \d+ to predict",
         "sentence_order": r"A and B are (in order|swapped); \d+ tokens",
+        "document_rows": r"\n40 tokens",
         "sentence_runs": r"6 sentences of 1 document; \d+ tokens",
         "causal": r"24 tokens to predict, the last is .*; parts of \d documents",
     }
@@ -145,4 +148,4 @@ def test_the_command_finds_the_newest_and_refuses_what_is_not_there(
 
 
 def test_every_kind_has_a_sample_here() -> None:
-    assert set(CONFIGS) | {"masked_blocks"} == set(INSTANCES)
+    assert set(CONFIGS) | {"masked_blocks", "labelled_pairs"} == set(INSTANCES)

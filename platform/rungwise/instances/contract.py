@@ -34,6 +34,7 @@ class Facts:
     special: SpecialIds
     seed: int
     sections: int = 1  # sections of text that the shard was built from
+    labels: int = 0  # how many there are
 
 
 def check_rows(

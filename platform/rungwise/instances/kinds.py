@@ -9,7 +9,9 @@ from pydantic import Field, TypeAdapter
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
+from rungwise.instances.document_rows import DocumentRowsConfig
 from rungwise.instances.kind import Kind
+from rungwise.instances.labelled_pairs import LabelledPairsConfig
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.sentence_runs import SentenceRunsConfig
@@ -19,7 +21,9 @@ InstancesConfig = Annotated[
     | MaskedBlocksConfig
     | SentenceOrderConfig
     | CausalConfig
-    | SentenceRunsConfig,
+    | SentenceRunsConfig
+    | LabelledPairsConfig
+    | DocumentRowsConfig,
     Field(discriminator="kind"),
 ]
 _ADAPTER: TypeAdapter[Kind] = TypeAdapter(InstancesConfig)

@@ -68,10 +68,11 @@ class MaskingConfig(Config):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The size and the special ids of a vocabulary."""
+    """The size and the special ids of a vocabulary, and the names of the labels of rows."""
 
     size: int
     special: SpecialIds
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ids = self.special.ids

@@ -39,7 +39,7 @@ class InstanceReader:
         summary = InstancesSummary.of(artifact)
         files = summary.split_files(split)
         self.config = read_kind(artifact)
-        self.vocabulary = Vocabulary(summary.vocab_size, summary.special)
+        self.vocabulary = Vocabulary(summary.vocab_size, summary.special, summary.labels)
         self.rows_per_shard = np.array([row.instances for row in files], dtype=np.int64)
         self._begin = np.concatenate([[0], np.cumsum(self.rows_per_shard)])
         self.store = ShardStore(

@@ -56,6 +56,7 @@ class ShardTask:
     output: Folder
     vocab_size: int
     special: SpecialIds
+    labels: tuple[str, ...] = ()
 
     def __call__(self, order: ShardOrder) -> dict[str, Any]:
         """Build one shard and return its manifest row as plain data. Raises DataError naming the
@@ -74,7 +75,9 @@ class ShardTask:
             totals.update(built.counts)
             totals.update(documents=planned)
         shard = shards.join_shards(parts)
-        facts = Facts(order.file, self.vocab_size, self.special, config.seed, len(parts))
+        facts = Facts(
+            order.file, self.vocab_size, self.special, config.seed, len(parts), len(self.labels)
+        )
         counts = config.check(shard, facts)
         with self.output.staged(order.file) as path:
             shards.write_shard(shard, path)

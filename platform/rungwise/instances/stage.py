@@ -62,7 +62,9 @@ def _build_all(
 ) -> InstancesSummary:
     tokens = TokensSummary.of(artifact)
     config.check_documents(tokens.documents)
-    task = ShardTask(config, artifact.folder, output, tokens.vocab_size, tokens.special)
+    task = ShardTask(
+        config, artifact.folder, output, tokens.vocab_size, tokens.special, tokens.labels
+    )
 
     def report_row(row: FileRow, done: int) -> None:
         shares = config.statistics(row)
@@ -119,6 +121,7 @@ def _summary(task: ShardTask, tokens: TokensSummary, rows: list[FileRow]) -> Ins
         statistics=statistics,
         length_histogram=totals["length_histogram"],
         unigram_entropy=tokens.unigram_entropy,
+        labels=tokens.labels,
         headline=headline,
     )
 

@@ -26,7 +26,8 @@ class InstancesSummary(Summary):
 
     `text_bytes` is UTF-8 with sentences joined by a space. `statistics` are those of the kind.
     `length_histogram` counts rows by length in equal steps up to the longest. `unigram_entropy` is
-    that of held-out tokens in nats: the loss of the best guess without context.
+    that of held-out tokens in nats: the loss of the best guess without context. `labels` are the
+    names of the labels of rows, by number; () where rows have none.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class InstancesSummary(Summary):
     statistics: dict[str, int | float]
     length_histogram: tuple[int, ...]
     unigram_entropy: float
+    labels: tuple[str, ...] = ()
 
     def split_files(self, split: str) -> list[ShardFile]:
         return [row for row in self.files if row.split == split]

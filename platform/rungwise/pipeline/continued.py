@@ -62,6 +62,11 @@ class ContinuedConfig(Config):
             )
         if self.task is not None and self.task_text is None:
             raise ValueError("a continued step with a task reads its text; give it task_text: {}")
+        if self.instances.labelled:
+            raise ValueError(
+                "a continued step reads text without labels; take instances of another kind than "
+                "labelled_pairs"
+            )
         if self.pretrain.reads_longer:
             raise ValueError(
                 "a continued step has no longer_instances; set pretrain.longer_share to null, or "

@@ -31,6 +31,7 @@ from rungwise.report.page import REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
 from rungwise.sweep.stage import SWEEP
 from rungwise.tasks.data.task_text import TASK_TEXT
+from rungwise.tasks.data.task_tokens import TASK_TOKENS
 from rungwise.tasks.stage import TASK
 from rungwise.tokenizer.stage import TOKENIZER
 from rungwise.tokens.stage import TOKENS
@@ -39,7 +40,7 @@ _TYPES: dict[str, StageType[Any, Any]] = {
     each.name: each
     for each in (
         *(CORPUS, TOKENIZER, TOKENS, INSTANCES, LONGER_INSTANCES, INITIAL_WEIGHTS, PRETRAIN),
-        *(TASK, TASK_TEXT, SWEEP, EVALUATE, MEASURE, TABLE, CLAIMS, REPORT, LADDER),
+        *(TASK, TASK_TEXT, TASK_TOKENS, SWEEP, EVALUATE, MEASURE, TABLE, CLAIMS, REPORT, LADDER),
     )
 }
 # Files with times or speeds in them, or named after an attempt.

@@ -43,7 +43,7 @@ from rungwise.report.page import ReportConfig
 from rungwise.serving.hugging_face import load_config
 from rungwise.serving.registry import RegistryConfig
 from rungwise.sweep import SweepConfig
-from rungwise.tasks.config import TaskConfig
+from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tokenizer import TokenizerConfig
 
 # Letters of any script; used in the names of folders, runs and metrics.
@@ -73,6 +73,8 @@ class Recipe(Config):
     tokenizer: TokenizerConfig
     # how the text becomes training rows; models that are fitted by counts need none
     instances: InstancesConfig | None = None
+    # task whose labelled pairs `instances` are; null: they are of the corpus
+    pretraining_task: FilesTaskConfig | None = None
     # rows for the last steps of training, by `pretrain.longer_share`
     longer_instances: InstancesConfig | None = None
     model: ModelConfig | None = None
@@ -136,6 +138,21 @@ class Recipe(Config):
             else step
             for name, step in value.items()
         }
+
+    @model_validator(mode="after")
+    def _labels_of_a_task(self) -> Recipe:
+        labelled = self.instances is not None and self.instances.labelled
+        if labelled != (self.pretraining_task is not None):
+            raise ValueError(
+                "instances of kind labelled_pairs are those of pretraining_task, but only "
+                f"{'the first' if labelled else 'the second'} is set; set both or none"
+            )
+        if self.longer_instances is not None and self.longer_instances.labelled != labelled:
+            raise ValueError(
+                "longer_instances are of the text that instances are of, but only "
+                f"{'instances' if labelled else 'longer_instances'} are labelled pairs"
+            )
+        return self
 
     @model_validator(mode="after")
     def _known_names(self) -> Recipe:

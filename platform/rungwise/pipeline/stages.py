@@ -1,7 +1,8 @@
 """The stages that a recipe becomes; workflows (workflows/*.py) combine them in plain Python.
 
 corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ──┬──> ... ──> report
-                                                             └──> fine-tuning: experiment.py
+                           ↑                                 └──> fine-tuning: experiment.py
+                  task, for labelled pairs
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.page import REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
 from rungwise.serving.registry import REGISTER, RegisterConfig, RegistryConfig
+from rungwise.tasks.config import FilesTaskConfig
+from rungwise.tasks.data.task_tokens import TASK_TOKENS, TaskTokensConfig
+from rungwise.tasks.stage import TASK
 from rungwise.tokenizer import TOKENIZER
 from rungwise.tokens.config import TokensConfig
 from rungwise.tokens.stage import TOKENS
@@ -31,10 +35,14 @@ from rungwise.training.curriculum import READ_BY_NAME
 
 
 def instances_stages(recipe: Recipe) -> dict[str, Stage]:
-    """Corpus, tokenizer, tokens, instances and longer ones if any; inputs come first."""
+    """Corpus, tokenizer, tokens, instances and longer ones if any; inputs come first. Tokens of
+    labelled pairs are those of a task, which is then among the stages."""
     recipe.require("builds instances", "instances")
     assert recipe.instances
-    stages = tokens_stages(recipe, recipe.instances.tokens)
+    if recipe.pretraining_task is not None:
+        stages = _task_tokens_stages(recipe, recipe.pretraining_task)
+    else:
+        stages = tokens_stages(recipe, recipe.instances.tokens)
     inputs = {"tokens": stages["tokens"]}
     stages["instances"] = INSTANCES.stage(recipe.instances, inputs)
     if recipe.longer_instances is not None:
@@ -44,10 +52,19 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
 
 def tokens_stages(recipe: Recipe, config: TokensConfig) -> dict[str, Stage]:
     """Corpus, tokenizer and tokens; inputs come first."""
-    corpus = CORPUS.stage(recipe.corpus)
-    tokenizer = TOKENIZER.stage(recipe.tokenizer, {"corpus": corpus})
-    inputs = {"corpus": corpus, "tokenizer": tokenizer}
+    inputs = _tokenizer_stages(recipe)
     return {**inputs, "tokens": TOKENS.stage(config, inputs)}
+
+
+def _task_tokens_stages(recipe: Recipe, task: FilesTaskConfig) -> dict[str, Stage]:
+    stages = _tokenizer_stages(recipe)
+    inputs = {"task": TASK.stage(task), "tokenizer": stages["tokenizer"]}
+    return {**stages, **inputs, "tokens": TASK_TOKENS.stage(TaskTokensConfig(), inputs)}
+
+
+def _tokenizer_stages(recipe: Recipe) -> dict[str, Stage]:
+    corpus = CORPUS.stage(recipe.corpus)
+    return {"corpus": corpus, "tokenizer": TOKENIZER.stage(recipe.tokenizer, {"corpus": corpus})}
 
 
 def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -75,7 +92,7 @@ def chained_stages(recipe: Recipe) -> tuple[list[Stage], dict[str, Stage]]:
         step = continued_stages(recipe.continued_pretraining[name], name, last)
         stages += step.values()
         last = {"tokenizer": last["tokenizer"], **step}
-    last.pop("task", None)  # whose text a step reads
+    last.pop("task", None)  # whose text or pairs were read
     return stages, last
 
 

@@ -21,7 +21,8 @@ class TokensRow(Part):
 
 class TokensSummary(Summary):
     """The text as tokens. `unigram_entropy` is that of held-out tokens, in nats: the loss of the
-    best guess without context. `text_bytes` counts sentences joined by a blank."""
+    best guess without context. `text_bytes` counts sentences joined by a blank. `labels` are the
+    names of the labels of documents, by number; () where documents have none."""
 
     files: tuple[TokensRow, ...]
     vocab_size: int
@@ -30,6 +31,7 @@ class TokensSummary(Summary):
     tokens: PerSplit
     text_bytes: PerSplit
     unigram_entropy: float
+    labels: tuple[str, ...] = ()
 
     def split_files(self, split: str) -> list[TokensRow]:
         return [row for row in self.files if row.split == split]

@@ -1,8 +1,8 @@
 """Tokenised text: the ids of documents with the bounds of sentences, in memory and in a file.
 
 A file of a tokens artifact is one Arrow batch with a row per document: its hash, its sentences as
-lists of ids, and optionally a bit per token where a mask unit begins. It is memory-mapped, so
-reading a document costs only the pages touched.
+lists of ids, and optionally a bit per token where a mask unit begins and the number of its label.
+It is memory-mapped, so reading a document costs only the pages touched.
 
 N tokens, S sentences, D documents
 """
@@ -35,6 +35,7 @@ class TokenisedText:
     documents: NDArray[np.uint64]  # (D,) the hash of each
     unit_starts: NDArray[np.bool_] | None = None  # (N,) where a mask unit begins
     first_document: int = 0  # the number of the first of them in its split
+    labels: NDArray[np.uint16] | None = None  # (D,) the number of each one's label
 
 
 def join_texts(parts: Sequence[TokenisedText]) -> TokenisedText:
@@ -42,6 +43,7 @@ def join_texts(parts: Sequence[TokenisedText]) -> TokenisedText:
     if len(parts) == 1:
         return parts[0]
     units = [part.unit_starts for part in parts if part.unit_starts is not None]
+    labels = [part.labels for part in parts if part.labels is not None]
     return TokenisedText(
         np.concatenate([part.ids for part in parts]),
         _offsets([np.diff(part.starts) for part in parts]),
@@ -49,6 +51,7 @@ def join_texts(parts: Sequence[TokenisedText]) -> TokenisedText:
         np.concatenate([part.documents for part in parts]),
         np.concatenate(units) if units else None,
         parts[0].first_document,
+        np.concatenate(labels) if labels else None,
     )
 
 
@@ -83,6 +86,8 @@ def write_tokens(text: TokenisedText, path: Path) -> None:
         packed = pa.py_buffer(np.packbits(text.unit_starts, bitorder="little"))
         units = pa.BooleanArray.from_buffers(pa.bool_(), len(text.ids), [None, packed])
         columns["unit_starts"] = nested(units)
+    if text.labels is not None:
+        columns["label"] = to_arrow(text.labels)
     batch = pa.record_batch(list(columns.values()), names=list(columns))
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -108,6 +113,9 @@ class TokensFile:
         self._first_sentence = ids.offsets.to_numpy()
         self._starts = ids.values.offsets.to_numpy()
         self._ids = ids.values.values.to_numpy()
+        self._labels = None
+        if "label" in batch.schema.names:
+            self._labels = batch.column("label").to_numpy()
         self._unit_bits = None
         if "unit_starts" in batch.schema.names:
             units = batch.column("unit_starts").values.values
@@ -139,4 +147,5 @@ class TokensFile:
             first_sentence - first_sentence[0],
             self.documents[first:end],
             unit_starts,
+            labels=None if self._labels is None else self._labels[first:end],
         )

@@ -3,7 +3,7 @@
     CorpusSummary.of(inputs["corpus"]).documents.train
 
 A summary is parsed once per artifact. Adding or removing a field requires raising the version of
-the stage (stage.py).
+the stage (stage.py), unless a new field has a default that is true of older artifacts.
 """
 
 from __future__ import annotations

@@ -1,0 +1,329 @@
+"""Labelled pairs of a task: encoded by the recipe's tokenizer, and whole or counted as cut."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rungwise.core.configuration.config import validate
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.storage.folder import Folder
+from rungwise.instances import stage
+from rungwise.instances.contract import Facts
+from rungwise.instances.labelled_pairs import LabelledPairs, LabelledPairsConfig
+from rungwise.instances.masking import Vocabulary
+from rungwise.instances.reader import InstanceReader
+from rungwise.instances.rows import pad_rows
+from rungwise.instances.shard_task import ShardTask
+from rungwise.instances.shards import Shard
+from rungwise.instances.stage import list_orders
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import instances_stages
+from rungwise.tasks.data import task_tokens
+from rungwise.tasks.data.task_tokens import TaskTokensConfig, encode_pairs
+from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
+from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer, train
+from rungwise.tokenizer.config import TrainedConfig
+from rungwise.tokens.summary import TokensSummary
+from rungwise.tokens.text import TokensFile
+from tests.conftest import made_up_sentences, small_recipe
+from tests.report_pages import tokenizer_summary
+from tests.summaries import standing, task_of
+
+LABELS = ("contradiction", "entailment", "neutral")
+TOKENIZERS: list[TrainedConfig] = [
+    WordPieceConfig(vocab_size=200, min_frequency=1),
+    ByteBpeConfig(vocab_size=400, min_frequency=1),
+]
+
+
+def examples_of(seed: int, count: int, labels: tuple[str, ...] = LABELS) -> list[Text]:
+    """Pairs of texts of one to four sentences."""
+    rng = np.random.default_rng(seed)
+
+    def text() -> str:
+        return " ".join(made_up_sentences(int(rng.integers(1000)), int(rng.integers(1, 5))))
+
+    return [
+        Text(f"train.tsv:{seed}{number}", text(), text(), labels[rng.integers(len(labels))])
+        for number in range(count)
+    ]
+
+
+def tokenizer_of(folder: Path, config: TrainedConfig) -> Artifact:
+    tokenizer = train(config, made_up_sentences(0, 200))
+    with Folder.at(folder).staged("tokenizer.json") as path:
+        tokenizer.save(str(path))
+    return standing("tokenizer", folder, tokenizer_summary(tokenizer, config.kind))
+
+
+def tokens_of(
+    folder: Path,
+    splits: dict[str, list[Text]],
+    tokenizer: Artifact,
+    kind: Kind = "classification",
+    pair: bool = True,
+    labels: tuple[str, ...] = LABELS,
+) -> Artifact:
+    """The tokens of a task with these examples; nobody can read its test split."""
+    output = Folder.at(folder / "task")
+    for split, examples in splits.items():
+        write_examples(examples, output, split)
+    output.write_bytes("test.parquet", b"not to be opened")
+    inputs = {
+        "task": task_of(output, TaskInfo(kind, labels, pair, "accuracy")),
+        "tokenizer": tokenizer,
+    }
+    tokens = Folder.at(folder / "tokens")
+    summary = encode_pairs(TaskTokensConfig(), inputs, tokens, Context())
+    return standing("task_tokens", tokens, summary)
+
+
+@pytest.mark.parametrize("tokenizer_config", TOKENIZERS, ids=lambda config: config.kind)
+@pytest.mark.parametrize(("seed", "most"), [(1, 5), (2, 12), (3, 200)])
+def test_rows_are_those_of_a_slow_builder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tokenizer_config: TrainedConfig,
+    seed: int,
+    most: int,
+) -> None:
+    monkeypatch.setattr(task_tokens, "_PAIRS_PER_FILE", 20)
+    splits = {"train": examples_of(seed, 50), "validation": examples_of(seed + 10, 30)}
+    tokenizer = tokenizer_of(tmp_path / "tokenizer", tokenizer_config)
+    tokens = tokens_of(tmp_path, splits, tokenizer)
+    summary, library = TokensSummary.of(tokens), load_tokenizer(tokenizer.folder)
+    assert summary.labels == LABELS
+    assert (summary.documents.train, summary.documents.validation) == (50, 30)
+    config, output = LabelledPairsConfig(sentence_length=most), Folder.at(tmp_path / "instances")
+    task = ShardTask(
+        config, tokens.folder, output, summary.vocab_size, summary.special, summary.labels
+    )
+    rows = [task(order) for order in list_orders(config, summary.files)]
+    assert [row["instances"] for row in rows] == [20, 20, 10, 20, 10]
+    instances = stage._summary(task, summary, rows)
+    artifact = standing("instances", output, instances, config.model_dump(mode="json"))
+    cut = 0
+    for split, examples in splits.items():
+        reader = InstanceReader(artifact, split)
+        # Any order, from several shards, as when a job goes on with other workers.
+        order = np.random.default_rng(seed).permutation(len(examples))
+        batch: Any = reader.batch(order, np.zeros_like(order), 0)
+        for place, example in enumerate(examples[number] for number in order):
+            ids = [library.encode(part, add_special_tokens=False).ids for part in example.parts]
+            cut += sum(max(0, len(each) - most) for each in ids)
+            texts = [each[:most] for each in ids]
+            assert pair_of(batch, place) == (texts, LABELS.index(str(example.target)))
+    statistics, everything = instances.statistics, [*splits["train"], *splits["validation"]]
+    counts = [sum(example.target == label for example in everything) for label in LABELS]
+    assert [statistics[f"label_{number}"] for number in range(3)] == counts
+    assert statistics["labels"] == 3
+    assert statistics["largest_label_share"] == max(counts) / 80
+    assert statistics["tokens_unused"] == cut
+    assert (instances.labels, instances.instances.train) == (LABELS, 50)
+    assert "  3 labels, " in instances.headline
+
+
+def read_batch(
+    config: LabelledPairsConfig, shard: Shard, vocabulary: Vocabulary, rows: Any = None
+) -> LabelledPairs[Any]:
+    rows = np.arange(len(shard)) if rows is None else rows
+    return config.batch(pad_rows(shard, rows, rows, config.width, 0), rows, 0, vocabulary)
+
+
+def pair_of(batch: LabelledPairs[Any], row: int) -> tuple[list[list[int]], int]:
+    texts = zip(batch.ids[row], batch.lengths[row], strict=True)
+    columns = np.arange(batch.ids.shape[2])
+    assert not batch.ids[row][columns >= batch.lengths[row][:, None]].any()
+    return [ids[:length].tolist() for ids, length in texts], int(batch.label[row])
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shard, Facts, Vocabulary]:
+    folder = tmp_path_factory.mktemp("pairs")
+    tokenizer = tokenizer_of(folder / "tokenizer", TOKENIZERS[0])
+    examples = {"train": examples_of(4, 40), "validation": examples_of(5, 5)}
+    tokens = tokens_of(folder, examples, tokenizer)
+    summary = TokensSummary.of(tokens)
+    text = TokensFile(tokens.folder.local("train-00000.arrow")).text()
+    built = CONFIG.build(text, summary.special, np.random.default_rng(0))
+    return (
+        built.shard,
+        Facts("s", summary.vocab_size, summary.special, 0, labels=3),
+        Vocabulary(summary.vocab_size, summary.special, summary.labels),
+    )
+
+
+CONFIG = LabelledPairsConfig(sentence_length=30)
+
+
+def test_some_documents_of_a_file_keep_their_labels(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(tmp_path / "tokenizer", TOKENIZERS[0])
+    examples = {"train": examples_of(6, 30), "validation": examples_of(7, 3)}
+    tokens = tokens_of(tmp_path, examples, tokenizer)
+    file = TokensFile(tokens.folder.local("train-00000.arrow"))
+    special, rng = TokensSummary.of(tokens).special, np.random.default_rng(0)
+    whole = CONFIG.build(file.text(), special, rng).shard
+    part = CONFIG.build(file.text(7, 20), special, rng, planned=5).shard
+    for key, values in part.columns.items():
+        np.testing.assert_array_equal(values, whole.columns[key][7:12])
+    np.testing.assert_array_equal(part.ids, whole.ids[whole.offsets[7] : whole.offsets[12]])
+
+
+@given(st.lists(st.integers(0, 39), min_size=1, max_size=20), st.integers(1, 4), st.booleans())
+@settings(max_examples=50)
+def test_rows_are_the_same_in_any_batch_and_part(
+    shard: tuple[Shard, Facts, Vocabulary], rows: list[int], bins: int, fixed: bool
+) -> None:
+    built, _, vocabulary = shard
+    batch = read_batch(CONFIG, built, vocabulary, np.array(rows))
+    expected = read_batch(CONFIG, built, vocabulary)
+    assert [pair_of(batch, place) for place in range(len(rows))] == [
+        pair_of(expected, row) for row in rows
+    ]
+    parts = list(batch.micro_batches(min(bins, len(rows)), fixed))
+    assert sum(part.tokens for part in parts) == batch.tokens
+    assert all(part.ids.shape[2] == 30 for part in parts) or not fixed
+    pairs = [pair_of(part, place) for part in parts for place in range(len(part.ids))]
+    assert sorted(pairs) == sorted(pair_of(batch, place) for place in range(len(rows)))
+
+
+def test_a_row_is_shown_with_its_label_in_words(shard: tuple[Shard, Facts, Vocabulary]) -> None:
+    built, _, vocabulary = shard
+    batch = read_batch(CONFIG, built, vocabulary)
+    (first, second), label = pair_of(batch, 3)
+    row = CONFIG.show(batch, 3, vocabulary, str)
+    assert [piece.token for piece in row.pieces] == first + second
+    assert [n for n, piece in enumerate(row.pieces) if piece.kind == "opens"] == [0, len(first)]
+    assert row.note == f"label: {LABELS[label]}; {len(first)} and {len(second)} tokens"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("first_length", 0, "tokens of a text must be at least 1"),
+        ("first_length", 31, "tokens of a text must be at most 30"),
+        ("label", 3, "largest label must be below 3"),
+    ],
+)
+def test_a_broken_pair_is_caught(
+    shard: tuple[Shard, Facts, Vocabulary], column: str, value: int, message: str
+) -> None:
+    built, facts, _ = shard
+    values = built.columns[column].copy()
+    values[np.argmax(built.lengths)] = value
+    broken = dataclasses.replace(built, columns={**built.columns, column: values})
+    with pytest.raises(DataError, match=message):
+        CONFIG.check(broken, facts)
+
+
+def test_a_pair_of_which_a_text_has_no_tokens_is_left_out_and_counted(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(tmp_path / "tokenizer", TOKENIZERS[0])
+    train = examples_of(8, 10)
+    for number, (text, second) in {2: ("\u200b", "a"), 5: ("a", " \t"), 9: (" ", " ")}.items():
+        train[number] = dataclasses.replace(train[number], text=text, second=second)
+    tokens = tokens_of(tmp_path, {"train": train, "validation": examples_of(9, 4)}, tokenizer)
+    summary = TokensSummary.of(tokens)
+    assert summary.documents.train == 7
+    assert summary.headline.startswith("11 pairs  3 labels")
+    assert summary.headline.endswith("3 pairs left out for a text without tokens")
+    labels = TokensFile(tokens.folder.local("train-00000.arrow")).text().labels
+    assert labels is not None
+    kept = [example for number, example in enumerate(train) if number not in (2, 5, 9)]
+    assert labels.tolist() == [LABELS.index(str(example.target)) for example in kept]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pair": False}, "one label for a pair of texts, found one of 3 labels for a text;"),
+        ({"kind": "regression"}, "found a number for a pair of texts;"),
+        ({"kind": "multilabel"}, "found which of 3 labels a pair of texts has;"),
+        ({"labels": LABELS[1:]}, r"train\.tsv:\d+: the label 'contradiction' is not among"),
+    ],
+)
+def test_a_task_that_does_not_fit_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    tokenizer = tokenizer_of(tmp_path / "tokenizer", TOKENIZERS[0])
+    splits = {"train": examples_of(1, 20), "validation": examples_of(2, 5)}
+    with pytest.raises(DataError, match=message):
+        tokens_of(tmp_path, splits, tokenizer, **changes)
+
+
+def test_one_label_is_nothing_to_learn_from(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(tmp_path / "tokenizer", TOKENIZERS[0])
+    splits = {"train": examples_of(1, 20, ("neutral",)), "validation": examples_of(2, 5)}
+    with pytest.raises(
+        DataError, match=r"at least two labels .* the training pairs have 'neutral'"
+    ):
+        tokens_of(tmp_path, splits, tokenizer)
+
+
+def recipe_of(folder: Path, **changes: Any) -> dict[str, Any]:
+    for name in ("text.txt", "pairs.tsv"):
+        (folder / name).write_text("a\tb\tyes\n")
+    form = {"kind": "table", "columns": {"text": 0, "second": 1, "label": 2}, "header": False}
+    task = {
+        "kind": "files",
+        "format": form,
+        "train": str(folder / "pairs.tsv"),
+        "validation_fraction": 0.1,
+        "test_fraction": 0.1,
+    }
+    labelled = {"instances": {"kind": "labelled_pairs"}, "pretraining_task": task}
+    return small_recipe(folder, folder / "text.txt", **labelled) | changes
+
+
+def test_instances_of_a_recipe_are_of_its_task(tmp_path: Path) -> None:
+    stages = instances_stages(validate(Recipe, recipe_of(tmp_path)))
+    assert [*stages] == ["corpus", "tokenizer", "task", "tokens", "instances"]
+    seen: set[str] = set()
+    for made in stages.values():  # inputs come first
+        assert {each.fingerprint for each in made.inputs.values()} <= seen
+        seen.add(made.fingerprint)
+    assert stages["tokens"].inputs["task"] is stages["task"]
+    assert instances_with(tmp_path, pretraining_task={"seed": 1}) != stages["instances"].fingerprint
+
+
+def instances_with(folder: Path, **blocks: dict[str, Any]) -> str:
+    recipe = recipe_of(folder)
+    stages = instances_stages(
+        validate(Recipe, recipe | {key: recipe[key] | value for key, value in blocks.items()})
+    )
+    return stages["instances"].fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pretraining_task": None}, "of pretraining_task, but only the first is set"),
+        ({"instances": {"kind": "causal"}}, "of pretraining_task, but only the second is set"),
+        ({"longer_instances": {"kind": "causal"}}, "but only instances are labelled pairs"),
+        (
+            {
+                "continued_pretraining": {
+                    "more": {
+                        "task_text": {},
+                        "instances": {"kind": "labelled_pairs"},
+                        "pretrain": {"steps": 1, "optimizer": {"learning_rate": 0.1}},
+                    }
+                }
+            },
+            "a continued step reads text without labels",
+        ),
+    ],
+)
+def test_a_recipe_whose_labels_have_no_task_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validate(Recipe, recipe_of(tmp_path, **changes))
