@@ -53,6 +53,7 @@ def job(wanted: dict[str, Any]) -> None:
     from rungwise.core.configuration.config import validate
     from rungwise.core.stages.artifact import Artifact
     from rungwise.core.stages.context import Context
+    from rungwise.core.stages.stage import StageType
     from rungwise.core.storage.folder import Folder
     from rungwise.corpus import CorpusConfig
     from rungwise.corpus.stage import CORPUS
@@ -72,19 +73,20 @@ def job(wanted: dict[str, Any]) -> None:
         else TokenizerFileConfig(path=str(data / "vocab" / "bert-base-uncased"))
     )
     context = Context(ComputeConfig(object_store_megabytes=1024))
-    made: dict[str, Artifact] = {}
+    stages: list[tuple[StageType[Any, Any], Any]] = [
+        (CORPUS, corpus),
+        (TOKENIZER, tokenizer),
+        (TOKENS, pairs.tokens),
+        (INSTANCES, pairs),
+    ]
+    inputs: dict[str, Artifact] = {}
     set_environment()
     with session(context.compute, num_cpus=wanted["workers"]):
-        for stage, config in (
-            (CORPUS, corpus),
-            (TOKENIZER, tokenizer),
-            (TOKENS, pairs.tokens),
-            (INSTANCES, pairs),
-        ):
+        for stage, config in stages:
             print(json.dumps({"begins": stage.name}), flush=True)
             output = Folder(wanted["output"]) / stage.name
-            summary = stage.run(config, made, output, context)
-            made[stage.name] = summary.replace_summary(Artifact(stage.name, "", output, {}))
+            summary = stage.run(config, inputs, output, context)
+            inputs[stage.name] = summary.replace_summary(Artifact(stage.name, "", output, {}))
             print(json.dumps({"ends": stage.name, "files": summary.sha256}), flush=True)
 
 

@@ -90,13 +90,15 @@ class Counts:
         return make_boxed_func(graph.forward)
 
     def _count(self, node: torch.fx.Node) -> None:
-        name = node.target.overloadpacket.__name__
+        assert isinstance(node.target, torch._ops.OpOverload)
+        packet = node.target.overloadpacket
+        name = packet.__name__
         if name in _PRODUCTS:
             self.products += 1
             values = [
                 each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in node.args
             ]
-            count = flop_registry[node.target.overloadpacket]
+            count = flop_registry[packet]
             self.product_flops += count(*values, out_val=node.meta["val"])
         elif "attn" in name or "attention" in name:
             self.attention += 1

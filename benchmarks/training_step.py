@@ -455,7 +455,9 @@ def compare(
         name: [run["tokens"] / run["seconds"] for run in runs] for name, runs in measured.items()
     }
     length = draw(case, 0).seen if case.packed else case.sequence_length
-    flops = case.model.flops_per_token(case.vocab_size, length, case.objective, 0.15 * length)
+    # A mean length has a fraction.
+    sizes: Any = (case.vocab_size, length, case.objective, 0.15 * length)
+    flops = case.model.flops_per_token(*sizes)
     return {
         "case": case.name,
         "setting": vars(setting),

@@ -138,9 +138,8 @@ def passes(
     )  # compiles
     wall, cpu = time.perf_counter(), time.process_time()
     for epoch in range(epochs):
-        at = tuple(
-            rates[0] + (rates[1] - rates[0]) * passed / epochs for passed in (epoch, epoch + 1)
-        )
+        step = (rates[1] - rates[0]) / epochs
+        at = (rates[0] + step * epoch, rates[0] + step * (epoch + 1))
         models = [{n: a.copy() for n, a in weights.items()} for _ in range(replicas)]
         for number, (model, share) in enumerate(zip(models, cut(text, replicas), strict=True)):
             work = [
@@ -251,7 +250,8 @@ def scores(words: list[str], vectors: NDArray[np.float32], folder: Path) -> dict
             if a in number and b in number
         ]
         cosines = [float(unit[a] @ unit[b]) for a, b, _ in pairs]
-        result[name] = stats.spearmanr(cosines, [score for *_, score in pairs]).statistic
+        correlation: Any = stats.spearmanr(cosines, [score for *_, score in pairs])
+        result[name] = correlation.statistic
         result[f"{name} pairs"] = len(pairs)
     lines = (folder / "questions-words.txt").read_text().splitlines()
     questions = [line.lower().split() for line in lines]

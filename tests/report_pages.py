@@ -157,7 +157,7 @@ class Recorder:
 
 def corpus_summary(**fields: Any) -> CorpusSummary:
     """A corpus of ten documents in each split."""
-    even = {"train": 10, "validation": 10}
+    even: Any = {"train": 10, "validation": 10}
     units = ("documents", "sentences", "words", "characters", "bytes", "spans")
     none = (
         "skipped_parts",

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ class Browser:
 
 
 @contextlib.asynccontextmanager
-async def browser() -> Any:
+async def browser() -> AsyncIterator[Any]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         process = subprocess.Popen(
@@ -160,6 +160,7 @@ def mlflow_pages(root: str, report: Artifact) -> dict[str, tuple[str, str]]:
             pages[f"{stage}-charts"] = (page, "Auto-refresh")
     for model in client.search_registered_models():
         page = f"/#/models/{model.name}"
+        assert model.latest_versions
         version = model.latest_versions[0].version
         pages[f"model-{model.name}"] = (page, "Created Time")
         pages[f"version-{model.name}"] = (f"{page}/versions/{version}", "Source Run")
@@ -232,7 +233,7 @@ async def screens(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--root", default="artifacts")
     parser.add_argument("--recipe", default="quickstart", help="of the workflow finetune")

@@ -45,7 +45,8 @@ def tokens_of(
     folder: Folder | Path, corpus: Artifact, tokenizer: Artifact, config: TokensConfig | None = None
 ) -> Artifact:
     """The tokens of a corpus, encoded in this process."""
-    place, pieces = Folder.at(folder), TokenizerSummary.of(tokenizer)
+    place = folder if isinstance(folder, Folder) else Folder.at(folder)
+    pieces = TokenizerSummary.of(tokenizer)
     task = tokens_stage.EncodeTask(
         config or TokensConfig(), corpus.folder, tokenizer.folder, place, EncoderChoice()
     )

@@ -88,7 +88,7 @@ def make_instances(
     )
 
 
-def config(kind: str = "masked_pairs", family: str | None = None, **changes: Any) -> GradientFit:
+def config(kind: str = "masked_pairs", family: str | None = None, /, **changes: Any) -> GradientFit:
     """A run of twenty steps on instances of this kind, by default of BERT or GPT; `changes` are
     dotted keys."""
     data: dict[str, Any] = {
@@ -128,7 +128,8 @@ def run(
 ) -> Progress:
     """The loop in this process."""
     torch.set_num_threads(1)
-    keys = ComputeConfig(**({"micro_batch_size": 4, "checkpoint_every_steps": 5} | compute))
+    small: dict[str, Any] = {"micro_batch_size": 4, "checkpoint_every_steps": 5}
+    keys = ComputeConfig(**small | compute)
     rules = CheckpointRules(
         Folder.at(output) / "checkpoints",
         "identity",

@@ -43,7 +43,7 @@ def bert(
             max_position_embeddings=max_position_embeddings,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
-            attn_implementation="sdpa",
+            attn_implementation="sdpa",  # pyright: ignore[reportCallIssue] taken by the base class
         )
     )
 
@@ -71,7 +71,7 @@ def gpt2(
             embd_pdrop=0.0,
             attn_pdrop=0.0,
             use_cache=False,
-            attn_implementation="sdpa",
+            attn_implementation="sdpa",  # pyright: ignore[reportCallIssue] taken by the base class
         )
     )
 

@@ -76,7 +76,7 @@ class FaultyS3(http.server.ThreadingHTTPServer):
             if not chosen or self._spoilt[name] >= _IN_A_ROW:
                 self._spoilt[name] = 0
                 return ""
-            kinds = list(OF_EVERY_REQUEST)
+            kinds: list[str] = list(OF_EVERY_REQUEST)
             if exchange.command == "GET":
                 kinds += OF_BODIES
             if upload:
@@ -93,7 +93,7 @@ class FaultyS3(http.server.ThreadingHTTPServer):
 
 
 class _Exchange(http.server.BaseHTTPRequestHandler):
-    server: FaultyS3
+    server: FaultyS3  # pyright: ignore[reportIncompatibleVariableOverride]
     protocol_version = "HTTP/1.1"
 
     def handle_one_request(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -194,7 +195,7 @@ def main(path: str) -> None:
             address=address,
             _node_ip_address=address.rpartition(":")[0],
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             runtime_env={"env_vars": {name: os.environ[name] for name in ENVIRONMENT}},
         )
     with session(compute):

@@ -21,7 +21,8 @@ from rungwise.instances.kinds import read_kind
 if __name__ == "__main__":
     wanted = json.loads(Path(sys.argv[1]).read_text())
     set_environment()
-    inputs = {name: artifact.load(Folder.at(uri)) for name, uri in wanted["inputs"].items()}
+    found = {name: artifact.load(Folder.at(uri)) for name, uri in wanted["inputs"].items()}
+    inputs = {name: each for name, each in found.items() if each is not None}
     config = read_kind(artifact.Artifact("instances", "", Folder.at("."), wanted))
     compute = ComputeConfig(object_store_megabytes=100)
     with session(compute, num_cpus=wanted["cpus"]):

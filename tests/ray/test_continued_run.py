@@ -19,6 +19,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.order import Share
+from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.pipeline.continued import ContinuedConfig, continued_stages
 from rungwise.pipeline.recipe import Recipe
@@ -113,13 +114,14 @@ def small(tmp_path: Path, text: Path, **blocks: Any) -> Recipe:
 def step_of(recipe: Recipe, steps: int, rate: float) -> ContinuedConfig:
     """A step on the text of the task, as short sentences need it."""
     assert recipe.pretrain
+    assert isinstance(recipe.instances, MaskedPairsConfig)
     pretrain = recipe.pretrain.model_dump() | {
         "objective": "mlm",
         "steps": steps,
         "validation_every_steps": steps,
         "optimizer": {"kind": "adamw", "learning_rate": rate},
     }
-    length = {"kind": "masked_blocks", "sequence_length": recipe.instances.sequence_length}  # pyright: ignore[reportAttributeAccessIssue]
+    length = {"kind": "masked_blocks", "sequence_length": recipe.instances.sequence_length}
     return validate(ContinuedConfig, {"task_text": {}, "instances": length, "pretrain": pretrain})
 
 

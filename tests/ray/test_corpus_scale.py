@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_a_corpus_of_every_fault_is_built_without_them(tmp_path: Path) -> None:
     (source / "cut.txt.gz").write_bytes(packed[: len(packed) // 2])
     (source / "no.txt.gz").write_bytes(b"no gzip at all")
     block = {"kind": "text", "paths": [str(source)], "documents": "line", "lines": "paragraph"}
-    keys = {"maximum_document_megabytes": 1.0, "skip_limit": 1.0}
+    keys: dict[str, Any] = {"maximum_document_megabytes": 1.0, "skip_limit": 1.0}
     summary = build(tmp_path / "out", block, **keys)
     dropped = summary.dropped
     assert {reason: dropped[reason] for reason in ("duplicate", "empty file", "too long")} == {

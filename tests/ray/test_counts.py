@@ -14,11 +14,12 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.config import PretrainStageConfig
+from rungwise.pretraining.config import CountsConfig
 from rungwise.pretraining.counts import pretrain_by_counts
 from rungwise.pretraining.pretrained import load_arrays
 from rungwise.tokens import text as texts
 from rungwise.tokens.summary import TokensRow, TokensSummary
+from rungwise.training.config import FitConfig, PretrainStageConfig
 from rungwise.training.tensor_files import MODEL
 from tests.conftest import SPECIAL_IDS
 from tests.summaries import standing
@@ -90,13 +91,18 @@ def settings(**model: Any) -> PretrainStageConfig:
     )
 
 
+def counted(config: PretrainStageConfig) -> FitConfig[CountsConfig]:
+    assert isinstance(config.pretrain, CountsConfig)
+    return FitConfig(config.model, config.pretrain)
+
+
 @pytest.mark.slow
 def test_any_number_of_shards_gives_the_same_model(tmp_path: Path, ray_session: None) -> None:
     written = []
     for pieces in (1, 4):
         inputs = {"tokens": tokens(tmp_path / f"in{pieces}", pieces)}
         output = Folder.at(tmp_path / f"out{pieces}")
-        summary = pretrain_by_counts(settings(), inputs, output, Context())
+        summary = pretrain_by_counts(counted(settings()), inputs, output, Context())
         written.append(output.read_bytes(MODEL))
     assert written[0] == written[1]
     assert summary.fitting == "counts"
@@ -115,6 +121,7 @@ def test_what_cannot_be_counted_is_said(tmp_path: Path, ray_session: None) -> No
         PretrainStageConfig.model_validate({"model": {"kind": "ngram"}, "pretrain": {"steps": 3}})
     output = Folder.at(tmp_path / "out")
     small = {"tokens": tokens(tmp_path / "small", 1)}
+    config = counted(settings(order=9, fallback_discounts=None))
     with pytest.raises(DataError, match=r"model\.fallback_discounts"):
-        pretrain_by_counts(settings(order=9, fallback_discounts=None), small, output, Context())
+        pretrain_by_counts(config, small, output, Context())
     assert not output.exists(MODEL)

@@ -92,7 +92,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
             tokens = 'ray_rungwise_tokens_total{run="gpt"}'
             wait("tokens of the GPT", lambda: prometheus.series(tokens))
             (node,) = [entry for entry in up.record.processes if entry.what == "node-2"]
-            process = processes.running(node)
+            process = processes.find_process(node)
             assert process is not None
             with contextlib.suppress(ProcessLookupError):
                 kill_with_children(process.pid)

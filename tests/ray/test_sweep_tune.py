@@ -112,6 +112,7 @@ def test_the_record_counts_what_was_run_and_what_was_saved(
         assert (row.state == "finished") == whole
         if row.history:
             assert row.effective["learning_rate"] == row.values["finetune.learning_rate"]
+            assert isinstance(row, ScoredTrial)
             assert row.score == row.history[-1].score
     # Five came to the first milestone and two went on, of whom one came through the second.
     assert [row.epochs_run for row in rows] == [4, 2, 0, 1, 1, 1]
@@ -177,7 +178,8 @@ def test_optuna_goes_where_trials_are_good(ray_session: None, tmp_path: Path) ->
     space = {"finetune.learning_rate": RATES}
     block = {"search": {"kind": "optuna"}, "space": space, "trials": 40}
     summary, _ = sweep(tmp_path, toy(), {"epochs": 1}, **block)
-    scores = [row.score for row in summary.trials]
+    scores = [row.score for row in summary.scored]
+    assert len(scores) == 40
     # Its first ten are random, the rest are drawn where scores were high.
     assert sum(scores[-20:]) / 20 > sum(scores[:10]) / 10
     assert summary.best.score > 0.48  # of 0.5 after one epoch
@@ -207,5 +209,5 @@ def test_a_trial_reads_the_artifacts_of_its_variant(ray_session: None, tmp_path:
     output = Folder.at(tmp_path / "sweep")
     summary = run_sweep(config, at_variants(tmp_path), output, context, reads_layers)
     assert [row.upstream for row in summary.trials] == [0, 1]
-    assert [row.score for row in summary.trials] == [0.1, 0.2]
+    assert [row.score for row in summary.scored] == [0.1, 0.2]
     assert summary.upstream_values == ({"model.num_layers": 1}, {"model.num_layers": 2})

@@ -88,7 +88,7 @@ class Up:
         return environment(self.places.token)
 
     def family(self) -> list[psutil.Process]:
-        return processes.family(self.record.processes, self.places.scratch)
+        return processes.find_family(self.record.processes, self.places.scratch)
 
     def get(self, path: str, method: str = "GET", token: str | None = None) -> Any:
         """What the dashboard answers to the owner of the token, or of another one."""
@@ -151,14 +151,19 @@ def until(what: str, holds: Callable[[], object], seconds: float = 300) -> None:
         time.sleep(0.1)
 
 
+def open_ports() -> list[tuple[str, int, int | None]]:
+    """The address, port and process of everything that listens on this machine."""
+    return [
+        (*each.laddr, each.pid)
+        for each in psutil.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN
+    ]
+
+
 def listening(family: list[psutil.Process]) -> set[int]:
     """The ports on which these processes listen."""
     pids = {process.pid for process in family}
-    return {
-        connection.laddr.port
-        for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.pid in pids
-    }
+    return {port for _, port, pid in open_ports() if pid in pids}
 
 
 def arguments_of_all() -> list[str]:
@@ -173,12 +178,11 @@ def arguments_of_all() -> list[str]:
 def assert_gone(up: Up, family: list[psutil.Process], ports: set[int], scratch: Path) -> None:
     left = [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     assert left == []
-    assert not processes.family((), scratch)
+    assert not processes.find_family((), scratch)
     assert not scratch.exists()
     assert not up.places.token.exists()
     assert up.name not in [one.name for one in registry.all_clusters()]
-    used = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
-    assert not ports & {one.laddr.port for one in used}
+    assert not ports & {port for _, port, _ in open_ports()}
 
 
 def test_up_says_where_everything_is_and_all_of_it_answers(cluster: Up) -> None:
@@ -274,13 +278,7 @@ CALLS = {
 
 def test_a_port_that_others_reach_wants_the_token_or_gives_measurements_only(cluster: Up) -> None:
     pids = {process.pid for process in cluster.family()}
-    wide = {
-        connection.laddr.port
-        for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-        and connection.pid in pids
-        and connection.laddr.ip in ("0.0.0.0", "::")
-    }
+    wide = {port for ip, port, pid in open_ports() if pid in pids and ip in ("0.0.0.0", "::")}
     assert int(cluster.record.ray_address.rpartition(":")[2]) in wide
     assert int(cluster.record.job_address.rpartition(":")[2]) not in wide
     measurements = set()

@@ -27,7 +27,7 @@ from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.exit_codes import USER_ERROR
-from rungwise.core.stages.artifact import find_folder, list_artifacts, load
+from rungwise.core.stages.artifact import Artifact, find_folder, list_artifacts, load
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG
@@ -265,8 +265,9 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
     link = f"[report.html]({experiment_page}/artifacts/report.html?"
     assert link in note.splitlines()[0]
     for model in client.search_registered_models():
-        assert link in model.description
-        assert link in model.latest_versions[0].description
+        assert model.latest_versions
+        assert link in str(model.description)
+        assert link in str(model.latest_versions[0].description)
     [picture] = re.findall(r"get-artifact\?path=(\S+)&run_uuid=(\w+)\)", note)
     assert picture[1] == parent.info.run_id
     shown = {found.path for found in client.list_artifacts(parent.info.run_id, "report_files")}
@@ -346,10 +347,11 @@ def test_an_evaluation_goes_on_with_the_seeds_that_are_missing(
     """What a killed attempt had finished is taken as it is; here it is told apart by its score."""
     root = Folder.at(finished / "root")
     (evaluated,) = list_artifacts(root, "evaluate")
-    inputs = {
-        name: load(find_folder(root, made["stage"], "", made["fingerprint"]))
-        for name, made in evaluated.record["inputs"].items()
-    }
+    inputs: dict[str, Artifact] = {}
+    for name, row in evaluated.record["inputs"].items():
+        artifact = load(find_folder(root, row["stage"], "", row["fingerprint"]))
+        assert artifact is not None
+        inputs[name] = artifact
     config = CompareConfig.model_validate(evaluated.record["config"])
     output = Folder.at(tmp_path)
     before = EvaluateSummary.of(evaluated)
@@ -403,7 +405,7 @@ def test_predict_answers_lines_and_refuses_what_does_not_fit(
     try:
         assert main([*registered, "--input", str(asked)]) == 0
     finally:
-        mlflow.set_tracking_uri(None)
+        mlflow.set_tracking_uri(None)  # pyright: ignore[reportArgumentType] forgets it
     assert json.loads(capsys.readouterr().out)["probability"] == alone["probability"]
 
     asked.write_text('{"text": "one"}\n{"second": "two"}\n')
@@ -513,5 +515,5 @@ def test_a_server_that_is_gone_for_the_whole_run_stops_nothing(
     experiment = client.get_experiment_by_name("rungwise")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
-    assert sorted(r.info.run_name for r in runs) == sorted(["small", *STAGES, "report"])
+    assert sorted(str(r.info.run_name) for r in runs) == sorted(["small", *STAGES, "report"])
     assert {r.info.status for r in runs} == {"FINISHED"}

@@ -126,8 +126,9 @@ def bert_inputs(vocab_size):
 
 def every_logit(model, ours):
     """MLM logits at all positions."""
-    ids_BT = ours[0]
-    return model(MaskedBatch.to_predict(*ours, torch.arange(ids_BT.shape[1]).expand_as(ids_BT)))
+    ids_BT, segments_BT, lengths_B = ours
+    every_BT = torch.arange(ids_BT.shape[1]).expand_as(ids_BT)
+    return model(MaskedBatch.to_predict(ids_BT, segments_BT, lengths_B, every_BT))
 
 
 # Out.
@@ -310,12 +311,13 @@ def test_bert_comes_in(name, tmp_path):
             num_attention_heads=4,
             intermediate_size=48,
             max_position_embeddings=24,
-            num_labels=3,
+            num_labels=3,  # pyright: ignore[reportCallIssue] taken by the base class
         )
     ).eval()
     shaken(theirs, 0.1)
     theirs.save_pretrained(tmp_path)
     config, state = load_model(tmp_path)
+    assert isinstance(config, BertConfig)
     assert config.dropout == 0.1
     ours, inputs, real_BT = bert_inputs(97)
     expected = theirs(**inputs)
@@ -477,7 +479,7 @@ def test_a_tokenizer_of_another_size_is_refused(wordpiece, byte_bpe, tmp_path):
 
 def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
     V = size_of(wordpiece)
-    bert, gpt = BertConfig(**SIZES, norm="pre"), GptConfig(**SIZES | {"intermediate_size": 100})
+    bert, gpt = BertConfig(**SIZES, norm="pre"), GptConfig(**{**SIZES, "intermediate_size": 100})
     wide = gpt.model_copy(update={"norm": "post"})
     plain = BertConfig(**SIZES)
     odd = LlamaConfig(num_layers=1, num_heads=4, head_size=8, hidden_size=30)

@@ -9,6 +9,7 @@ import transformers
 
 from rungwise.finetune.config import LoraAdaptation
 from rungwise.finetune.lora import adapt, merge
+from rungwise.models.families.gpt import GptForPretraining
 from rungwise.serving.hugging_face import load_model
 
 STEPS = 8
@@ -31,6 +32,7 @@ def test_eight_steps_and_the_merged_model_are_those_of_peft(tmp_path):
     family, state = load_model(tmp_path)
     whole = family.build(61, family.objective("causal"))
     whole.load_state_dict(state)
+    assert isinstance(whole, GptForPretraining)
     ours = whole.gpt
     adapt(ours, LoraAdaptation(kind="lora", rank=3, alpha=12))
     theirs = peft.get_peft_model(

@@ -26,7 +26,7 @@ from moto.autoscaling.models import (
     FakeAutoScalingGroup,
     autoscaling_backends,
 )
-from moto.core import DEFAULT_ACCOUNT_ID as ACCOUNT
+from moto.core.models import DEFAULT_ACCOUNT_ID as ACCOUNT
 from ray.autoscaler._private.providers import _get_node_provider
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.autoscaler.tags import TAG_RAY_LAUNCH_REQUEST, TAG_RAY_USER_NODE_TYPE
@@ -36,7 +36,7 @@ from ray.autoscaler.v2.instance_manager.node_provider import (
     NodeProviderAdapter,
     TerminateNodeError,
 )
-from ray.core.generated.instance_manager_pb2 import NodeKind
+from ray.core.generated.instance_manager_pb2 import NodeKind  # pyright: ignore[reportAttributeAccessIssue]
 
 from rungwise.cluster.description import Machine, Scaling, WorkerGroup
 from rungwise.core.errors import ConfigError

@@ -215,10 +215,10 @@ def test_a_rung_is_asked_by_capability_and_refuses_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rung: Artifact = built("causal", tmp_path)["pretrain"]
-    assert pretrained.word_vectors(rung).vectors([1, 2]).shape[0] == 2
+    assert pretrained.load_word_vectors(rung).vectors([1, 2]).shape[0] == 2
     monkeypatch.setattr(pretrained, "load_model", lambda artifact: object())
     with pytest.raises(ConfigError, match=r"small-.* is a gpt trained on causal, .* WordVectors"):
-        pretrained.word_vectors(rung)
+        pretrained.load_word_vectors(rung)
 
 
 def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces() -> None:

@@ -305,7 +305,7 @@ def test_a_skipped_step_leaves_the_states_as_they_were(
     """All that the forward passes of step 4 return is NaN; a step has three of them."""
     forward, passes = RecurrentForPretraining.forward, iter(range(1000))
 
-    def spoilt(self: RecurrentForPretraining, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def spoilt(self: RecurrentForPretraining, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         total, correct, state = forward(self, *arguments)
         factor = math.nan if self.training and next(passes) // 3 == 3 else 1.0
         return total * factor, correct, state * factor

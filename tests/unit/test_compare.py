@@ -140,7 +140,8 @@ def test_what_is_reported_is_what_the_predictions_give(tmp_path: Path) -> None:
         assert row.test["accuracy"] == pytest.approx(
             accuracy_score(own.gold, own.prediction), abs=1e-9
         )
-        macro = f1_score(own.gold, own.prediction, average="macro", labels=labels, zero_division=0)
+        whole: dict[str, Any] = {"average": "macro", "zero_division": 0}
+        macro = f1_score(own.gold, own.prediction, labels=labels, **whole)
         assert row.test["macro_f1"] == pytest.approx(macro, abs=1e-9)
         # The loss is a sum in float32, over windows where there are some.
         if row.variant == "first":

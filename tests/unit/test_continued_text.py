@@ -237,6 +237,7 @@ def test_two_calls_make_four_stages_of_training(recipe: Recipe) -> None:
 def test_a_further_corpus_is_the_artifact_that_the_same_general_one_is(recipe: Recipe) -> None:
     """So that two recipes which differ in their steps share what they have in common."""
     general = pretrain_stages(recipe)
+    assert recipe.instances is not None
     step = further(
         corpus=recipe.corpus.model_dump(),
         instances=recipe.instances.model_dump(),

@@ -216,7 +216,7 @@ def test_what_it_cannot_do_is_refused_with_the_key() -> None:
 @pytest.mark.parametrize("way", [{}, {"parallel": "fsdp"}], ids=["ddp", "fsdp"])
 @pytest.mark.parametrize("objective", ["sentence_pairs", "tsdae"])
 def test_two_workers_learn_what_one_does(
-    tmp_path: Path, way: dict[str, str], objective: str, unused_port: int
+    tmp_path: Path, way: dict[str, Any], objective: str, unused_port: int
 ) -> None:
     kind = "masked_blocks" if objective == "tsdae" else "sentence_order"
     rows = make_instances(tmp_path / "rows", kind)

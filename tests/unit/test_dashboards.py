@@ -162,7 +162,7 @@ class _Api(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *arguments: object) -> None:
+    def log_message(self, format: str, *arguments: object) -> None:
         pass
 
 

@@ -40,8 +40,9 @@ def test_names_and_states_stay_whole_and_reasons_are_cut_until_the_end(width: in
             display.show(name, "not built", REASON)
         display.start("pretrain", "first run")
         for done in range(0, 2000, 20):
-            shown = {"loss": 9 - done / 400, "tokens/s": 123456.0, "mfu": 0.42}
-            display.progress("pretrain", done, 3000, shown)
+            rates = {"tokens/s": 123456.0, "mfu": 0.42}
+            values: dict[str, float | str] = {"loss": 9 - done / 400, **rates}
+            display.progress("pretrain", done, 3000, values)
         display.note("corpus", REASON)
         assert display._live is not None
         display._live.refresh()

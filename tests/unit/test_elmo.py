@@ -34,6 +34,7 @@ from rungwise.models.trained.capabilities import (
     Encoder,
     LanguageModel,
     NextTokenLogits,
+    ReadsSpelling,
     WordVectors,
 )
 from rungwise.pretraining.config import FitConfig
@@ -77,6 +78,7 @@ def built(**changes: Any) -> Any:
     torch.manual_seed(0)
     model = TINY.model_copy(update=changes).build(V, BILM)
     assert isinstance(model, ElmoForPretraining)
+    assert END is not None
     model.elmo.spell(tokens_of(V), END)
     return shaken(model, 0.3)
 
@@ -93,6 +95,7 @@ def batch_of(lengths: list[int]) -> CausalBatch:
 
 def test_tokens_are_written_in_the_symbols_of_the_release() -> None:
     encoder = TINY.encoder(BILM, 3, 0.0, new_tokens=3)
+    assert isinstance(encoder.body, ReadsSpelling)
     encoder.body.spell([b"ab", b"</s>", b"a long one"], end=1)
     begin, end, word, close, fill = 256, 257, 258, 259, 260
     assert encoder.word_table().tolist() == [
@@ -165,7 +168,7 @@ def test_the_layer_is_a_plain_loop_and_so_are_its_gradients(clip: float | None) 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_without_clips_the_layer_is_that_of_torch() -> None:
     of, x_BTD, state_BS = layer(None), torch.randn(B, T, 5), torch.randn(B, 12)
-    theirs = nn.LSTM(5, 8, proj_size=4, batch_first=True)
+    theirs: Any = nn.LSTM(5, 8, proj_size=4, batch_first=True)
     order = torch.tensor([0, 1, 3, 2])  # they have the cell before the output
 
     def turned(weight: Tensor) -> Tensor:

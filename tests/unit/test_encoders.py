@@ -3,6 +3,8 @@
 Shapes: B batch, T sequence, D hidden, E width, V vocabulary.
 """
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -164,7 +166,7 @@ def test_only_the_lowest_layers_are_loaded(kind, count):
 
 def test_the_first_tensor_that_does_not_fit_is_named_and_nothing_is_copied():
     pretrained = small_model("mlm_nsp").state_dict()
-    encoder = small_config("mlm_nsp").encoder(objective_of("mlm_nsp"), V + 1, 0.0)
+    encoder: Any = small_config("mlm_nsp").encoder(objective_of("mlm_nsp"), V + 1, 0.0)
     before = encoder.bert.position_embedding.weight.clone()
     message = r"bert\.token_embedding\.weight: expected shape \[51, 16\], found \[50, 16\]"
     with pytest.raises(DataError, match=message):

@@ -137,8 +137,9 @@ def test_an_ngram_model_is_written_as_arpa(
     assert "kenlm.Model" in capsys.readouterr().out
     read = arpa.read_arpa((out / "model.arpa").read_text("utf-8").splitlines())
     assert [read.words[index] for index in (UNK_ID, CLS_ID, SEP_ID)] == ["<unk>", "<s>", "</s>"]
-    asked = [tokenizer.encode(s).tokens for s in made_up_sentences(77, 5)]
-    ours = model.log_probabilities([[*map(tokenizer.token_to_id, t), SEP_ID] for t in asked])
+    pieces = [tokenizer.encode(s) for s in made_up_sentences(77, 5)]
+    asked = [each.tokens for each in pieces]
+    ours = model.log_probabilities([[*each.ids, SEP_ID] for each in pieces])
     for scores, expected in zip(
         read.model.log_probabilities(read.encode(asked)), ours, strict=True
     ):

@@ -23,6 +23,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import (
     FinetuneConfig,
+    OnEpoch,
     Pretrained,
     Split,
     TaskData,
@@ -59,7 +60,8 @@ from tests.small_models import objective_of, small_config, small_model
 from tests.summaries import pretrained_of, task_of
 from tests.toy_tasks import FRAME, INFO, WAYS, config_of, stand_in, toy_data
 
-TASKS = tuple(kind for kind in INFO if kind != "generation")  # see test_generation.py
+# Of generation, see test_generation.py.
+TASKS: tuple[Kind, ...] = tuple(kind for kind in INFO if kind != "generation")
 CAUSAL: tuple[str, ...] = ("causal", "left_to_right", "llama")
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused_finetuning.yaml").read_text("utf-8"))
@@ -69,6 +71,24 @@ REFUSED = yaml.safe_load(Path(__file__).with_name("refused_finetuning.yaml").rea
 def _stand_in_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
     torch.set_num_threads(1)
+
+
+def collect_metrics(metrics: dict[int, dict[str, float]]) -> OnEpoch:
+    """Put the metrics of each epoch there, by its number."""
+
+    def on_epoch(epoch: int, values: dict[str, float], state: Any = None) -> None:
+        metrics[epoch] = values
+
+    return on_epoch
+
+
+def collect_states(states: dict[int, bytes]) -> OnEpoch:
+    """Put the state after each epoch there, by its number."""
+
+    def on_epoch(epoch: int, values: dict[str, float], state: Any = None) -> None:
+        states[epoch] = state()
+
+    return on_epoch
 
 
 def nothing(*_: Any) -> None:
@@ -94,10 +114,10 @@ def test_a_task_that_can_be_learned_is_learned_and_scored_on_each_split(
         "pairs": pairs,
     }
     data = toy_data(kind, examples=48, pairs=pairs)
-    seen: dict[int, dict[str, float]] = {}
-    model = finetune(config_of(**keys), data, 0, lambda epoch, told, _: seen.update({epoch: told}))
-    assert list(seen) == list(range(1, 13))
-    assert seen[12]["loss"] < seen[1]["loss"]
+    metrics: dict[int, dict[str, float]] = {}
+    model = finetune(config_of(**keys), data, 0, collect_metrics(metrics))
+    assert list(metrics) == list(range(1, 13))
+    assert metrics[12]["loss"] < metrics[1]["loss"]
     scores = evaluate(model, data, "test")
     assert scores.metrics["accuracy"] > 0.9
     assert len(scores.predictions) == 48
@@ -105,8 +125,8 @@ def test_a_task_that_can_be_learned_is_learned_and_scored_on_each_split(
     assert not model.training
     validation = evaluate(model, data, "validation")
     assert (validation.loss, validation.metrics["accuracy"]) == (
-        seen[12]["loss"],
-        seen[12]["accuracy"],
+        metrics[12]["loss"],
+        metrics[12]["accuracy"],
     )
 
 
@@ -175,23 +195,22 @@ def test_a_loss_that_is_not_finite_names_the_learning_rate() -> None:
 
 
 def test_settings_in_force_are_told() -> None:
-    told: list[dict[str, float]] = []
+    metrics: dict[int, dict[str, float]] = {}
     data = toy_data("classification")
     keys: dict[str, Any] = {"epochs": 3, "warmup_fraction": 0.4, "head_learning_rate": 0.05}
-    finetune(config_of(**keys), data, 0, lambda epoch, metrics, state: told.append(metrics))
+    finetune(config_of(**keys), data, 0, collect_metrics(metrics))
     effective = [
         {k.partition("/")[2]: v for k, v in one.items() if k.startswith("effective/")}
-        for one in told
+        for one in metrics.values()
     ]
     # Nine steps, of which the first four warm up.
     assert effective[0] == {"batch_size": 8}
     assert effective[1] == {"batch_size": 8, "learning_rate": 0.01, "head_learning_rate": 0.05}
-    told.clear()
-    finetune(config_of(adaptation={"kind": "frozen"}, batch_size=64, **keys | {"epochs": 1}), data,
-             0,
-             lambda epoch, metrics, state: told.append(metrics))  # fmt: skip
-    assert told[0]["effective/batch_size"] == 24, "no more than there are"
-    assert told[0]["effective/learning_rate"] == 0.05, "nothing learns at `learning_rate`"
+    metrics.clear()
+    frozen = config_of(adaptation={"kind": "frozen"}, batch_size=64, **keys | {"epochs": 1})
+    finetune(frozen, data, 0, collect_metrics(metrics))
+    assert metrics[1]["effective/batch_size"] == 24, "no more than there are"
+    assert metrics[1]["effective/learning_rate"] == 0.05, "nothing learns at `learning_rate`"
 
 
 # Adaptations.
@@ -258,7 +277,7 @@ def test_layers_unfreeze_from_the_top_one_after_the_other() -> None:
     before = {name: t.clone() for name, t in build(config, data).state_dict().items()}
     kept: list[set[str]] = []
 
-    def on_epoch(epoch: int, metrics: Any, state: Any) -> None:
+    def on_epoch(epoch: int, metrics: Any, state: Any = None) -> None:
         from safetensors.torch import load
 
         after = {k.removeprefix("model/"): v for k, v in load(state()).items() if k[:2] == "mo"}
@@ -286,7 +305,7 @@ def test_going_on_from_a_state_gives_the_bits_of_one_go(use: str) -> None:
     block = {"kind": use} | ({"unfreeze_every_epochs": 1} if use == "discriminative" else {})
     config = config_of(adaptation=block, epochs=3, pooling="mean")
     states: dict[int, bytes] = {}
-    whole = finetune(config, data, 4, lambda epoch, _, state: states.update({epoch: state()}))
+    whole = finetune(config, data, 4, collect_states(states))
     for done in (1, 2, 3):
         epochs: list[int] = []
         resumed = finetune(
@@ -300,21 +319,21 @@ def test_going_on_from_a_state_gives_the_bits_of_one_go(use: str) -> None:
 
 def test_whoever_goes_on_with_other_settings_gets_those() -> None:
     data = toy_data("classification")
-    states: list[bytes] = []
+    states: dict[int, bytes] = {}
     config = config_of(epochs=2, warmup_fraction=0)
-    finetune(config, data, 0, lambda epoch, _, state: states.append(state()))
-    told: list[dict[str, float]] = []
+    finetune(config, data, 0, collect_states(states))
+    metrics: dict[int, dict[str, float]] = {}
     changed = config.model_copy(update={"learning_rate": 0.5, "weight_decay": 0.3, "epochs": 3})
-    finetune(changed, data, 0, lambda _, metrics, __: told.append(metrics), states[0])
-    assert told[0]["effective/learning_rate"] == pytest.approx(0.5), "past the peak of its steps"
+    finetune(changed, data, 0, collect_metrics(metrics), states[1])
+    assert metrics[2]["effective/learning_rate"] == pytest.approx(0.5), "past the peak of its steps"
     same, other = (
-        finetune(c, data, 0, nothing, states[0]).state_dict()["head.linear.weight"]
+        finetune(c, data, 0, nothing, states[1]).state_dict()["head.linear.weight"]
         for c in (config, changed)
     )
     assert not torch.equal(same, other)
     wide = config.model_copy(update={"top": config_of(top={"kind": "bilstm"}).top})
     with pytest.raises(UserError, match="the saved state is of another model: expected"):
-        finetune(wide, data, 0, nothing, states[0])
+        finetune(wide, data, 0, nothing, states[1])
 
 
 # Answers.

@@ -97,6 +97,7 @@ def test_any_split_gives_the_same_loss_and_gradient(kind, cuts, seed):
         merged = sums if merged is None else merged + sums
     assert summed == pytest.approx(loss.item(), rel=1e-12)
     torch.testing.assert_close(gradient(model), expected, rtol=1e-10, atol=1e-12)
+    assert merged is not None
     assert merged.metrics() == pytest.approx(whole.metrics(), rel=1e-12)
 
 

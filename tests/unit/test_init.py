@@ -18,6 +18,7 @@ from rungwise.__main__ import main
 from rungwise.commands.running.init import flow
 from rungwise.core.errors import DataError
 from rungwise.corpus.building.ranges import list_ranges, read_range
+from rungwise.corpus.config import FileSource
 from rungwise.corpus.description import FileGroup, describe_files, language
 from rungwise.corpus.files import list_source_files
 from rungwise.corpus.summary import format_amount
@@ -342,13 +343,12 @@ def test_wildcards_in_names_of_folders_are_letters(
     assert main(["init", name, "--name", "recipe"]) == 0
     recipe = load_recipe("recipe.yaml")
     assert isinstance(recipe, Recipe)
-    found = [
-        file.uri
-        for n, each in enumerate(recipe.corpus.sources)
-        for file in list_source_files(each, n)
-    ]
-    assert sorted(Path(uri).name for uri in found) == ["0.txt", "1.txt", "a.jsonl"]
-    assert {Path(uri).parent for uri in found} == {tmp_path / name / "in"}
+    uris: list[str] = []
+    for number, source in enumerate(recipe.corpus.sources):
+        assert isinstance(source, FileSource)
+        uris += [file.uri for file in list_source_files(source, number)]
+    assert sorted(Path(uri).name for uri in uris) == ["0.txt", "1.txt", "a.jsonl"]
+    assert {Path(uri).parent for uri in uris} == {tmp_path / name / "in"}
 
 
 def test_text_that_nothing_can_be_learnt_from_is_refused(

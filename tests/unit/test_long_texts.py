@@ -89,7 +89,7 @@ def test_the_answer_for_a_text_is_the_geometric_mean_of_its_windows(numbers: Tok
     shares = np.exp(outputs[:-1]) / np.exp(outputs[:-1]).sum(axis=1, keepdims=True)
     assert len(shares) > 3
     mean = gmean(shares, axis=0)
-    first, second = task_kind(LABELS).probabilities(Outputs(outputs, items, 2))
+    first, second = task_kind(LABELS).probabilities(Outputs(outputs, items, texts))
     np.testing.assert_allclose(first, mean / mean.sum(), rtol=1e-5)
     np.testing.assert_allclose(second, np.exp(outputs[-1]) / np.exp(outputs[-1]).sum(), rtol=1e-5)
     said = task_kind(LABELS).decode(Outputs(outputs, items, texts), {})

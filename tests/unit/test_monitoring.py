@@ -72,10 +72,11 @@ def test_steps_done_again_after_a_crash_are_counted_once(gauges: Gauges) -> None
 
 def test_a_sweep_has_its_trials_by_state_and_its_best_score(gauges: Gauges) -> None:
     monitor = Monitor("bert", ComputeConfig())
+    nested: dict[str, Any] = {"kind": "nested", "params": {}}
     for number, score in enumerate((0.5, 0.8, 0.6)):
-        nested: dict[str, Any] = {"kind": "nested", "run": f"trial-{number}", "params": {}}
-        monitor.handle("sweep", nested | {"status": "RUNNING"})
-        monitor.handle("sweep", nested | {"status": "FINISHED"})
+        trial = nested | {"run": f"trial-{number}"}
+        monitor.handle("sweep", trial | {"status": "RUNNING"})
+        monitor.handle("sweep", trial | {"status": "FINISHED"})
         shown = {"trial": f"trial-{number}", "accuracy": score}
         monitor.handle(
             "sweep", {"kind": "progress", "done": number + 1, "total": 4, "shown": shown}

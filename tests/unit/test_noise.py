@@ -57,7 +57,7 @@ def test_each_altered_word_has_one_error_inside_and_the_rate_is_that_asked_for()
     for rate in (0.1, 0.3, 1.0):
         copies = add_errors(texts, rate, seed=3)
         assert copies == add_errors(texts, rate, seed=3)
-        said[rate] = " ".join(copy.text for copy in copies).split(" ")
+        said[rate] = [word for copy in copies for word in copy.text.split(" ")]
         pairs = list(zip(words, said[rate], strict=True))
         altered[rate] = {n for n, (word, changed) in enumerate(pairs) if word != changed}
         can = sum(len(word) >= 4 for word in words)

@@ -45,6 +45,17 @@ def _one_thread_and_a_seed():
     torch.manual_seed(21)
 
 
+class Answers(torch.nn.Module):
+    """A model whose answer is a function of the rows."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, rows):
+        return self.answer(rows)
+
+
 def test_sums_by_hand():
     """Two rows, three classes, one filling: every number here fits on paper."""
     logits = SimpleNamespace(
@@ -60,7 +71,7 @@ def test_sums_by_hand():
         masked_weights=torch.tensor([[1.0, 1.0], [1.0, 0.0]]),
         label=torch.tensor([1, 1]),
     )
-    sums = MLM_NSP(lambda *_: logits, batch)
+    sums = MLM_NSP(Answers(lambda _: logits), batch)
     mlm, nsp = -math.log(0.5 * 0.8 * 0.25), -math.log(0.75 * 0.4)
     torch.testing.assert_close(sums.total, torch.tensor([mlm, nsp]))
     assert sums.count.tolist() == [3.0, 2.0]
@@ -76,10 +87,10 @@ def test_sums_by_hand():
         }
     )
     # Sentence order is the same pair of losses under another name; in order is class 1.
-    order = objective_of("sentence_order")(lambda *_: logits, batch)
+    order = objective_of("sentence_order")(Answers(lambda _: logits), batch)
     assert order.parts == ("mlm", "sop")
     torch.testing.assert_close(order.packed(), sums.packed())
-    alone = MLM(lambda *_: logits, batch)
+    alone = MLM(Answers(lambda _: logits), batch)
     assert alone.parts == ("mlm",)
     assert alone.loss().item() == pytest.approx(mlm / 3, rel=1e-6)
 
@@ -101,7 +112,7 @@ def test_sums_of_next_tokens_by_hand():
         ("left_to_right", "lm"),
         ("bidirectional", "bidirectional"),
     ):
-        sums = objective_of(kind)(model, batch)
+        sums = objective_of(kind)(Answers(model), batch)
         assert sums.total.item() == pytest.approx(-math.log(0.5 * 0.8 * 0.25))
         assert sums.count.tolist() == [3.0]
         assert sums.correct.tolist() == [2.0]

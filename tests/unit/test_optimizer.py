@@ -241,7 +241,7 @@ FAMILIES: tuple[type[Family], ...] = typing.get_args(typing.get_args(ModelConfig
 
 
 @pytest.mark.parametrize(
-    "family", [each for each in FAMILIES if fitting_kind(each()) == "gradient"]
+    "family", [each for each in FAMILIES if fitting_kind(each.model_validate({})) == "gradient"]
 )
 def test_at_the_base_width_every_family_keeps_its_rates(family: type[Family]) -> None:
     """Also where a state is wider than the hidden size, as two directions are together."""

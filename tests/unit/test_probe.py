@@ -104,6 +104,8 @@ def test_paths_are_digests_and_no_part_of_the_config(files: dict[str, str], tmp_
         Path(moved[split]).parent.mkdir(exist_ok=True)
         Path(moved[split]).write_bytes(Path(path).read_bytes())
     here, there = (MeasureConfig(suites={"pos": suite(paths)}) for paths in (files, moved))
+    assert MEASURE.identity is not None
+    assert MEASURE.outside is not None
     assert MEASURE.identity(here) == MEASURE.identity(there)
     assert MEASURE.outside(here) == MEASURE.outside(there)
     Path(moved["test"]).write_text("the DET\n")

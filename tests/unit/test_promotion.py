@@ -10,6 +10,7 @@ from typing import Any
 
 import mlflow
 import pytest
+from mlflow.artifacts import download_artifacts
 from safetensors.torch import load_file, save_file
 
 from rungwise.__main__ import main
@@ -157,20 +158,20 @@ class Models:
         mlflow.set_tracking_uri(self.uri)
         inputs = self._recorder.made | {"evaluate": evaluated}
         with mlflow.start_run() as whole, mlflow.start_run(nested=True) as run:
-            tracked = TrackingRun(self.uri, run.info.run_id, "report.html")
-        self.page = f"#/experiments/0/runs/{whole.info.run_id}/artifacts/report.html"
+            self.page = f"#/experiments/0/runs/{whole.info.run_id}/artifacts/report.html"
         output = Folder.at(self._scratch(f"out-{evaluated.fingerprint}"))
-        return register_model(
-            RegisterConfig(name=NAME), inputs, output, Context(tracking=tracked, recipe={})
-        )
+        context = Context(tracking=TrackingRun(self.uri, run.info.run_id, "report.html"), recipe={})
+        return register_model(RegisterConfig(name=NAME), inputs, output, context)
 
 
 def test_bytes_and_answers_that_differ_are_named(tmp_path: Path) -> None:
     models = Models(tmp_path / "root")
     first, turned = models.evaluated(False, 0.9), models.evaluated(True, 0.8)
     assert promotion.find_faults(first, first.folder) == []
-    assert promotion.compare_models(first, turned).low == 1
-    assert promotion.compare_models(turned, first).high == -1
+    better, worse = (promotion.compare_models(*pair) for pair in ((first, turned), (turned, first)))
+    assert better is not None
+    assert worse is not None
+    assert (better.low, worse.high) == (1, -1)
     assert "model.safetensors is not that of" in promotion.find_faults(first, turned.folder)[0]
     rows = predictions.read_predictions(first.folder)
     other = "left" if rows[3]["prediction"] == "right" else "right"
@@ -217,7 +218,8 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     assert "no version had the alias champion before" in told
     assert promote(f"models:/{NAME}/2", "--to", "trial")[0] == 0, "nobody holds it"
 
-    card = client.get_model_version(NAME, "1").description
+    card, about = (str(client.get_model_version(NAME, n).description) for n in ("1", "3"))
+    page = str(client.get_registered_model(NAME).description)
     assert "| **this model** (pretrained, seed 5) | 1.0000 | 1.0000 to 1.0000 |" in card
     assert "| majority (trivial baseline) | 0.5500 | |" in card
     assert card.count("| blimp accuracy | 0.5234 | 0.5075 to 0.539 | 4,020 |") == 1
@@ -225,20 +227,19 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     assert "text: books/*.txt" in card
     assert "not stated" in card
     assert "rungwise rebuild " in card
-    served = Path(mlflow.artifacts.download_artifacts(f"models:/{NAME}/3"))
-    about = client.get_model_version(NAME, "3").description
+    served = Path(download_artifacts(f"models:/{NAME}/3"))
     assert (served / "artifacts" / "card.md").read_text("utf-8") in about
     assert f"]({pages['3']}?" in about
     assert f"]({pages['1']}?" in card
-    assert f"]({pages['3']}?" in client.get_registered_model(NAME).description
+    assert f"]({pages['3']}?" in page
     short = fit_description("before\n", "row\n" * 2000, "after")
     assert len(short) <= 5000, "PostgreSQL takes no more"
     assert short.startswith("before\nrow\n")
     assert short.endswith("row\n\nThe rest is in card.md, beside the model.\nafter")
     (tmp_path / "FILE").write_text("one\ntwo\n")
-    for told in (about, client.get_registered_model(NAME).description):
+    for description in (about, page):
         capsys.readouterr()
-        [command] = re.findall("`rungwise (predict .*)`", told)
+        [command] = re.findall("`rungwise (predict .*)`", description)
         assert main([*shlex.split(command), "--format", "text"]) == 0
         assert len(capsys.readouterr().out.splitlines()) == 2
     [copy] = {
@@ -258,7 +259,7 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     capsys.readouterr()
     assert main(["why", f"models:/{NAME}@trial", "--root", str(models.root)]) == 0
     assert capsys.readouterr().out.startswith(f"models:/{NAME}/2\n  registered 20")
-    first = Path(mlflow.artifacts.download_artifacts(f"models:/{NAME}/1")) / "artifacts"
+    first = Path(download_artifacts(f"models:/{NAME}/1")) / "artifacts"
     load_predictor(Folder.at(first))
     (first / "more.pkl").write_bytes(b"x")
     assert main(["verify", f"models:/{NAME}/1", "--root", str(models.root)]) == 2

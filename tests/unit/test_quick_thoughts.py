@@ -28,7 +28,7 @@ from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from tests.small_models import shaken
 from tests.training_runs import VOCAB, make_instances, run, together, weights
 
-SIZES = {"embedding_size": 6, "hidden_size": 6}
+SIZES: dict[str, Any] = {"embedding_size": 6, "hidden_size": 6}
 NETWORKS = ("gru", "two_grus", "sum")
 
 

@@ -16,10 +16,12 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError
-from rungwise.models.families.bert import BertForPretraining
+from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.reference import reference, resolved
 from rungwise.pipeline.stages import pretrain_stages
+from rungwise.tokenizer.config import TrainedConfig
 from tests.conftest import REPOSITORY, small_recipe
 
 CONFIGS = sorted((REPOSITORY / "workflows" / "configs").glob("*.yaml"))
@@ -120,6 +122,9 @@ def test_the_reference_has_values_defaults_and_comments() -> None:
 def test_bert_base_is_the_papers() -> None:
     """SPEC B1 and B3: 110,106,428 parameters with both heads at a vocabulary of 30,522."""
     recipe = load(Recipe, REPOSITORY / "workflows" / "configs" / "bert-base.yaml")
+    assert isinstance(recipe.model, BertConfig)
+    assert isinstance(recipe.tokenizer, TrainedConfig)
+    assert isinstance(recipe.instances, MaskedPairsConfig)
     with torch.device("meta"):
         model = BertForPretraining(recipe.model, recipe.tokenizer.vocab_size)
     assert sum(parameter.numel() for parameter in model.parameters()) == 110_106_428

@@ -286,6 +286,7 @@ def test_blanks_follow_a_rule_and_hide_the_answer(opened: tuple[InstanceReader, 
         assert len(blank.answer) >= spelling.MINIMUM_LETTERS
         assert blank.answer == tokenizer.id_to_token(blank.answer_id)
         following = tokenizer.id_to_token(blank.ids[blank.position + 1])
+        assert following is not None
         assert not following.startswith("##")
         # The sentence with the answer in its place is a piece of the text.
         sentence = SENTENCES[blank.instance % 30 % 4].lower()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -280,12 +281,12 @@ def test_where_the_first_variant_errs_is_what_the_predictions_say(
     page, _ = written_page(made, tmp_path, fill_in_examples=0)
     table = pd.read_parquet(evaluate.folder.path(predictions.FILE))
     own = table[table.variant == "pretrained"]
-    expected = precision_recall_fscore_support(own.gold, own.prediction, labels=["no", "yes"])
+    expected: Any = precision_recall_fscore_support(own.gold, own.prediction, labels=["no", "yes"])
     for row, numbers in zip(
         csv_rows(tmp_path / "errors_classes.csv"), zip(*expected, strict=True), strict=True
     ):
-        found = [float(row[name]) for name in ("precision", "recall", "f1", "gold")]
-        np.testing.assert_allclose(found, numbers, atol=1e-9)
+        scores = [float(row[name]) for name in ("precision", "recall", "f1", "gold")]
+        np.testing.assert_allclose(scores, numbers, atol=1e-9)
         assert all(f"{number:.3f}" in page.words for number in numbers[:3])
     matrix = confusion_matrix(own.gold, own.prediction, labels=["no", "yes"])
     for row in csv_rows(tmp_path / "errors_confusion.csv"):

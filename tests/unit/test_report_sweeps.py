@@ -45,7 +45,7 @@ def of(task: str, variant: str, sweep: Artifact) -> VariantSweep:
 
 def several(folder: Path) -> list[VariantSweep]:
     """Two variants on one task, which share a key, and one of them on another."""
-    block = {"space": SPACE, "trials": 9, "scheduler": HALVING}
+    block: dict[str, Any] = {"space": SPACE, "trials": 9, "scheduler": HALVING}
     rates = {"finetune.learning_rate": RATES, "finetune.dropout": {"kind": "uniform"}}
     rates["finetune.dropout"] |= {"low": 0.0, "high": 0.5}
     other = block | {"space": rates}

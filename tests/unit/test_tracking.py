@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities import Run
 
 from rungwise.__main__ import main
 from rungwise.core.configuration.secrecy import without_password
@@ -23,7 +24,7 @@ def uri(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/mlflow.db"
 
 
-def runs(uri: str) -> dict[str, object]:
+def runs(uri: str) -> dict[str, Run]:
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("test")
     assert experiment is not None
@@ -33,8 +34,8 @@ def runs(uri: str) -> dict[str, object]:
     return dict(zip(keys, stored, strict=True))
 
 
-def points(uri: str, run: object, name: str) -> list[tuple[int, float]]:
-    history = MlflowClient(uri).get_metric_history(run.info.run_id, name)  # type: ignore[attr-defined]
+def points(uri: str, run: Run, name: str) -> list[tuple[int, float]]:
+    history = MlflowClient(uri).get_metric_history(run.info.run_id, name)
     return sorted((point.step, point.value) for point in history)
 
 

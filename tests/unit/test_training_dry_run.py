@@ -25,6 +25,7 @@ def base() -> tuple[GradientFit, Measures, Recipe]:
     recipe = load(Recipe, REPOSITORY / "workflows" / "configs" / "bert-base.yaml")
     assert recipe.model is not None
     assert recipe.pretrain is not None
+    assert recipe.instances is not None
     measures = Measures.planned(recipe.instances, 30_522)
     blocks = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
     return require_gradient(blocks, "steps"), measures, recipe
@@ -41,6 +42,7 @@ def test_bert_base_by_hand(base: tuple[GradientFit, Measures, Recipe]) -> None:
     assert estimate.accumulation * 4 * 16 >= size > (estimate.accumulation - 1) * 4 * 16
     assert estimate.training.flops_per_token == pytest.approx(545.4e6, rel=0.01)
     assert estimate.seconds == pytest.approx(estimate.training.tokens / 1e6)
+    assert estimate.seconds is not None
     assert estimate.cost == pytest.approx(estimate.seconds / 3600 * 8)
     assert estimate.phases[0].epochs is None
 

@@ -233,6 +233,7 @@ def test_muon_is_pytorchs_but_in_float32_and_with_queries_keys_and_values_apart(
     )
     with torch.no_grad():
         stacked.weight.copy_(torch.cat([layer.weight for layer in lone]))
+    before, before_fused = stacked.weight, together.weight
     for _ in range(3):
         before, before_fused = stacked.weight.detach().clone(), together.weight.detach().clone()
         stacked.weight.grad = together.weight.grad = torch.cat(gradients)
@@ -249,8 +250,8 @@ def test_muon_is_pytorchs_but_in_float32_and_with_queries_keys_and_values_apart(
         return [part.norm().item() / math.sqrt(D) for part in step.split(D)]
 
     assert sizes(stacked.weight, before, D) == pytest.approx([0.88] * 3, abs=0.02)
-    found = sizes(together.weight, before_fused, 3 * D)
-    assert found == pytest.approx([0.83, 0.27, 0.03], abs=0.02)
+    fused_sizes = sizes(together.weight, before_fused, 3 * D)
+    assert fused_sizes == pytest.approx([0.83, 0.27, 0.03], abs=0.02)
 
 
 def test_embeddings_and_heads_may_have_rates_of_their_own() -> None:

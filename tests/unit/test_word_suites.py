@@ -158,5 +158,6 @@ def test_gensim_finds_the_same_correlations(real_data: Path, tmp_path: Path) -> 
     for path in paths:
         _, spearman, unknown = theirs.evaluate_word_pairs(str(path), case_insensitive=False)
         ours, known = items[path.stem], items[f"{path.stem} known"]
-        assert stats.spearmanr(*ours.numbers.T).statistic == pytest.approx(spearman[0], abs=1e-6)
+        correlation: Any = stats.spearmanr(*ours.numbers.T)
+        assert correlation.statistic == pytest.approx(spearman[0], abs=1e-6)
         assert 100 * (1 - known.numbers[:, 0].mean()) == pytest.approx(unknown)
