@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import distributed as dist
-from torch import multiprocessing
+from torch.multiprocessing.spawn import spawn
 
 from benchmarks.common import run_alone
 from benchmarks.measuring import instances_summary, shard_row
@@ -171,7 +171,7 @@ def _bare(job: dict[str, Any]) -> dict[str, Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    multiprocessing.spawn(_worker, (job, port), nprocs=job["workers"])
+    spawn(_worker, (job, port), nprocs=job["workers"])
     results = [
         json.loads((Path(job["output"]) / f"worker-{rank}.json").read_text())
         for rank in range(job["workers"])

@@ -225,7 +225,8 @@ def _glove(config: GloveConfig, counts_V: NDArray[np.int64], text: Stretch, seed
         low, high = text.starts[[first, last]]
         starts = text.starts[first : last + 1] - low
         one = np.array([0, last - first])  # document
-        part = TokenisedText(text.ids[low:high], starts, one, np.zeros(1, np.uint64))
+        ids = text.ids[low:high].astype(np.uint32)
+        part = TokenisedText(ids, starts, one, np.zeros(1, np.uint64))
         tables.append(config.count(part, counts_V))
     cells, weights = (
         config.cells(merge_sums(tables), len(counts_V)),

@@ -157,7 +157,7 @@ class Recorder:
 
 def corpus_summary(**fields: Any) -> CorpusSummary:
     """A corpus of ten documents in each split."""
-    even: Any = {"train": 10, "validation": 10}
+    even = {"train": 10, "validation": 10}
     units = ("documents", "sentences", "words", "characters", "bytes", "spans")
     none = (
         "skipped_parts",
@@ -166,7 +166,10 @@ def corpus_summary(**fields: Any) -> CorpusSummary:
         "characters_removed",
         "characters_replaced",
     )
-    known: dict[str, Any] = dict.fromkeys(units, even) | dict.fromkeys(none, 0)
+    known: dict[str, Any] = {
+        **dict.fromkeys(units, even),
+        **dict.fromkeys(none, 0),
+    }
     known |= {
         "files": [
             {"file": f"{split}.parquet", "split": split, "source": "text"}
@@ -314,7 +317,7 @@ def built(
 
     torch.manual_seed(1)
     changes = {"max_position_embeddings": source.length} | (shape or {})
-    model_config = small_config(objective, **changes)
+    model_config: Any = small_config(objective, **changes)
     model = shaken(small_model(objective, vocab_size, **changes), 0.2)
     parts = objective_of(objective).parts
     rows = [

@@ -19,7 +19,11 @@ import torch
 from pydantic import TypeAdapter
 from torch import distributed as dist
 from torch import multiprocessing
-from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
+from torch.multiprocessing.spawn import (
+    ProcessExitedException,
+    ProcessRaisedException,
+    start_processes,
+)
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
@@ -221,9 +225,7 @@ def forkserver() -> Iterator[None]:
 
 def _processes(world: int, arguments: tuple[Any, ...]) -> None:
     with forkserver():
-        multiprocessing.start_processes(
-            _worker, args=arguments, nprocs=world, start_method="forkserver"
-        )
+        start_processes(_worker, args=arguments, nprocs=world, start_method="forkserver")
 
 
 def _worker(

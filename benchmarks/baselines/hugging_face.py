@@ -5,6 +5,9 @@ collator that masks when batches are made. `map` writes its result to Arrow file
 is fetched: the vocabulary is a file, and the cache is a folder that the caller throws away.
 """
 
+# `datasets` is an extra, `bench`, which checking does without.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import os

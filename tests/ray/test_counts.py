@@ -14,12 +14,12 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
-from rungwise.pretraining.config import CountsConfig
+from rungwise.pretraining.config import CountsConfig, PretrainStageConfig
 from rungwise.pretraining.counts import pretrain_by_counts
 from rungwise.pretraining.pretrained import load_arrays
 from rungwise.tokens import text as texts
 from rungwise.tokens.summary import TokensRow, TokensSummary
-from rungwise.training.config import FitConfig, PretrainStageConfig
+from rungwise.training.config import FitConfig
 from rungwise.training.tensor_files import MODEL
 from tests.conftest import SPECIAL_IDS
 from tests.summaries import standing

@@ -154,9 +154,9 @@ def until(what: str, holds: Callable[[], object], seconds: float = 300) -> None:
 def open_ports() -> list[tuple[str, int, int | None]]:
     """The address, port and process of everything that listens on this machine."""
     return [
-        (*each.laddr, each.pid)
+        (each.laddr.ip, each.laddr.port, each.pid)
         for each in psutil.net_connections("tcp")
-        if each.status == psutil.CONN_LISTEN
+        if each.status == psutil.CONN_LISTEN and each.laddr
     ]
 
 

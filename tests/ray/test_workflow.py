@@ -159,7 +159,8 @@ def test_python_code_takes_what_was_built(finished: Path) -> None:
     for name in ("recipe.yaml", "root/pretrain"):
         same = rungwise.load(str(finished / name))
         assert isinstance(same, Pretrained)
-        here, there = (each.model.module.state_dict() for each in (same, pretrained))
+        models: tuple[Any, ...] = (same.model, pretrained.model)
+        here, there = (model.module.state_dict() for model in models)
         torch.testing.assert_close(here, there)
     predictor = rungwise.load(str(finished / "root" / "evaluate"))
     assert isinstance(predictor, Predictor)

@@ -36,7 +36,8 @@ def frame_of(data: Path, name: str, length: int) -> Frame:
 
 def theirs(data: Path, name: str) -> Any:
     path = str(data / "vocab" / name / "vocab.txt")
-    return transformers.BertTokenizerFast(path, do_lower_case=name.endswith("-uncased"))
+    library: Any = transformers  # which makes the names of classes when they are asked for
+    return library.BertTokenizerFast(path, do_lower_case=name.endswith("-uncased"))
 
 
 def conll(path: Path) -> Iterator[tuple[str, ...]]:

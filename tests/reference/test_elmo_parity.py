@@ -129,7 +129,7 @@ def test_the_layers_of_a_release_are_those_of_its_equations(
                 ours[number, : len(words)].numpy(), theirs, atol=1e-5, rtol=1e-5
             )
     if options["lstm"]["cell_clip"]:  # both have cut
-        assert torch.eq(layers[1].abs(), np.float32(options["lstm"]["proj_clip"])).any()
+        assert torch.eq(layers[1].abs(), torch.tensor(options["lstm"]["proj_clip"])).any()
 
 
 def test_the_published_model_has_93_6_million_parameters(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def errors_of(config: NearDuplicateConfig, pairs: Iterable[tuple[str, str]]) -> 
 @pytest.mark.parametrize("permutations", [64, 128, 512])
 def test_a_similarity_is_estimated_without_bias(permutations: int) -> None:
     rng = random.Random(0)
-    config = NearDuplicateConfig(permutations=permutations)
+    config = NearDuplicateConfig.model_validate({"permutations": permutations})
     errors = errors_of(config, (pair(rng, rng.random()) for _ in range(300)))
     assert abs(np.mean(errors)) < 3 * np.std(errors) / len(errors) ** 0.5 + 0.002
     # At most sqrt(1/4 / P) for each, as of independent draws.

@@ -63,7 +63,7 @@ def test_a_share_may_reach_its_limit_and_not_pass_it(
         for name in QualityConfig.model_fields
         if name.endswith("share")
     }
-    config = QualityConfig(**off | {field: 0.5})
+    config = QualityConfig(**{**off, field: 0.5})
     assert find_fault(at_limit, config) == ""
     assert find_fault(beyond, config) != ""
     assert find_fault(beyond, QualityConfig(**off)) == ""

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.building.ranges import Range, read_range
-from rungwise.corpus.config import CorpusConfig
+from rungwise.corpus.config import CorpusConfig, FileSource
 from rungwise.corpus.document import Damage, RawDocument
 from rungwise.corpus.files import list_source_files
 from rungwise.corpus.readers import streams
@@ -168,7 +168,7 @@ def test_encodings(tmp_path: Path, encoding: str, documents: str, detected: bool
     drafts = read(path, **keys, encoding="detect" if detected else encoding)
     text = "\n".join(paragraph for draft in drafts for paragraph in draft.paragraphs)
     assert text.removeprefix("\ufeff") == ("Plain words first.\n" + GERMAN).rstrip()
-    assert {draft.damage for draft in drafts} == {None}
+    assert all(draft.damage is None for draft in drafts)
 
 
 def test_a_large_file_is_read_in_chunks_of_whole_paragraphs(tmp_path: Path) -> None:
@@ -437,7 +437,9 @@ def test_a_dataset_saved_to_disk_is_read_without_its_other_files(tmp_path: Path)
     records_written(tmp_path / "train" / "cache-1a2b.arrow", "arrow", RECORDS)
     for name in ("dataset_dict.json", "train/state.json", "train/dataset_info.json"):
         written(tmp_path / name, "{}")
-    (file,) = list_source_files(config_of(tmp_path, kind="arrow").sources[0], 0)
+    (source,) = config_of(tmp_path, kind="arrow").sources
+    assert isinstance(source, FileSource)
+    (file,) = list_source_files(source, 0)
     assert file.name == "train/data-00000-of-00001.arrow"
 
 

@@ -17,7 +17,7 @@ from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, PydocsSource, identity, outside
 from rungwise.corpus.building.ranges import list_ranges
-from rungwise.corpus.config import source_names
+from rungwise.corpus.config import FileSource, source_names
 from rungwise.corpus.files import hash_files, list_source_files
 
 
@@ -117,6 +117,12 @@ def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
         outside(corpus(text(tmp_path)))
 
 
+def text_source(*paths: Path) -> FileSource:
+    (source,) = corpus(text(*paths)).sources
+    assert isinstance(source, FileSource)
+    return source
+
+
 def test_sources_have_names_of_their_own(tmp_path: Path) -> None:
     alone = corpus(text(tmp_path), {"kind": "pydocs"})
     assert source_names(alone.sources) == ["text", "pydocs"]
@@ -129,8 +135,8 @@ def test_two_files_of_one_name_in_a_source_are_refused(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "part.txt").write_text("words")
     with pytest.raises(ConfigError, match=r"part\.txt.*name a folder above both, or make them two"):
-        list_source_files(corpus(text(tmp_path / "a", tmp_path / "b")).sources[0], 0)
-    (one, two) = list_source_files(corpus(text(tmp_path)).sources[0], 0)
+        list_source_files(text_source(tmp_path / "a", tmp_path / "b"), 0)
+    (one, two) = list_source_files(text_source(tmp_path), 0)
     assert (one.name, two.name) == ("a/part.txt", "b/part.txt")
 
 

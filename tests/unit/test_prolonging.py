@@ -30,7 +30,7 @@ DECAY = f"{SCHEDULE}.decay_steps"
 PLATEAU = {f"{SCHEDULE}.kind": "warmup_stable_decay", f"{SCHEDULE}.warmup_steps": 4, DECAY: 0}
 
 
-def of(steps: int, decay: int = 0, **changes: Any) -> GradientFit:
+def of(steps: int, decay: int = 0, /, **changes: Any) -> GradientFit:
     settings = {**PLATEAU, "pretrain.steps": steps, DECAY: decay, "pretrain.log_every_steps": 4}
     return config(**(settings | changes))
 

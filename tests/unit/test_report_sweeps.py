@@ -48,7 +48,7 @@ def several(folder: Path) -> list[VariantSweep]:
     block: dict[str, Any] = {"space": SPACE, "trials": 9, "scheduler": HALVING}
     rates = {"finetune.learning_rate": RATES, "finetune.dropout": {"kind": "uniform"}}
     rates["finetune.dropout"] |= {"low": 0.0, "high": 0.5}
-    other = block | {"space": rates}
+    other: dict[str, Any] = block | {"space": rates}
     return [
         of("pairs", "first", swept(folder, {"epochs": 5}, failed=1, **block)),
         of("pairs", "second", swept(folder, {"epochs": 5}, 0.1, seed=1, **other)),

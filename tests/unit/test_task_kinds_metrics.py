@@ -130,7 +130,7 @@ def library_scores(
 ) -> dict[str, float]:
     """Every metric as the usual libraries compute it; the rules of answers have own tests."""
     predicted = [prediction[task_kind(info).answer] for prediction in predictions]
-    gold = [list(e.gold) if info.kind == "tagging" else e.gold for e in examples]
+    gold: list[Any] = [list(e.gold) if info.kind == "tagging" else e.gold for e in examples]
     f1 = partial(f1_score, zero_division=0)  # pyright: ignore[reportArgumentType]
     match info.kind:
         case "classification":
@@ -154,14 +154,17 @@ def library_scores(
             results: list[Any] = [] if constant else [pearsonr(predicted, gold)]
             results += [] if constant else [spearmanr(predicted, gold)]
             values = [each.statistic for each in results] or [0.0, 0.0]
-            return {"mean_squared_error": errors, "pearson": values[0], "spearman": values[1]}
+            return {
+                "mean_squared_error": float(errors),
+                "pearson": values[0],
+                "spearman": values[1],
+            }
         case "tagging":
             words = [
                 w for tags in zip(gold, predicted, strict=True) for w in zip(*tags, strict=True)
             ]
-            *scores, _ = precision_recall_fscore_support(
-                gold, predicted, average="micro", zero_division=0
-            )
+            ways: dict[str, Any] = {"average": "micro", "zero_division": 0}
+            scores: Any = precision_recall_fscore_support(gold, predicted, **ways)[:3]
             names = ("precision", "recall", "f1")
             right = sum(g == p for g, p in words) / max(1, len(words))
             return dict(zip(names, scores, strict=True)) | {"accuracy": right}
@@ -182,7 +185,7 @@ def library_scores(
                 for p, g in zip(predicted, gold, strict=True)
             ]
             chrf = CHRF().corpus_score(predicted, [gold]).score / 100
-            return {"chrf": chrf, "exact_match": np.mean(same)}
+            return {"chrf": chrf, "exact_match": float(np.mean(same))}
 
 
 @pytest.mark.parametrize(("kind", "labels"), TASKS)

@@ -129,10 +129,10 @@ def test_logits_become_a_label_with_its_share_or_a_number(tokenizer: Tokenizer) 
     ]
     pair = [Text("a", "one", "two")]
     items = task_kind(NUMBERS).encode(pair, tokenizer, FRAME)
-    assert task_kind(NUMBERS).decode(Outputs([np.float32(2.5)], items, pair), {}) == [
+    assert task_kind(NUMBERS).decode(Outputs([np.array(2.5, np.float32)], items, pair), {}) == [
         {"score": 2.5}
     ]
-    assert task_kind(NUMBERS).calibrate(Outputs([np.float32(2.5)], items, pair)) == {}
+    assert task_kind(NUMBERS).calibrate(Outputs([np.array(2.5, np.float32)], items, pair)) == {}
 
 
 def test_all_options_of_an_example_see_the_same_end_of_the_context(tokenizer: Tokenizer) -> None:

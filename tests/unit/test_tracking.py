@@ -55,8 +55,9 @@ def test_runs_are_nested_and_hold_what_was_reported(uri: str, tmp_path: Path) ->
     assert tracker.finish(60) == 0
     by_key = runs(uri)
     child, parent = by_key["stage"], by_key["run"]
-    [read] = child.inputs.dataset_inputs
-    assert (read.dataset.name, read.dataset.digest) == ("corpus", ("0123456789abcdef" * 4)[:36])
+    assert child.inputs is not None
+    [entry] = child.inputs.dataset_inputs
+    assert (entry.dataset.name, entry.dataset.digest) == ("corpus", ("0123456789abcdef" * 4)[:36])
     assert child.data.tags[PARENT_TAG] == parent.info.run_id
     assert child.info.status == "FINISHED"
     assert parent.info.status == "RUNNING"

@@ -226,6 +226,7 @@ def test_muon_is_pytorchs_but_in_float32_and_with_queries_keys_and_values_apart(
     lone = [nn.Linear(D, D, bias=False) for _ in range(3)]
     together = nn.Linear(D, 3 * D, bias=False)
     keys: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.1, "momentum": 0.9}
+    assert isinstance(stacked.weight, nn.Parameter)
     ours = Muon([stacked.weight], {stacked.weight: stacked.sizes}, **keys)
     theirs, fused = (
         torch.optim.Muon(weights, adjust_lr_fn="match_rms_adamw", **keys)
