@@ -71,11 +71,11 @@ def kill_at(process: subprocess.Popen[str], output: Path, pattern: str) -> set[i
         assert time.monotonic() < deadline
         time.sleep(0.001)
     family = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    for one in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
-    process.wait()
+    with process:  # closes its pipe
+        process.kill()
+        for one in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
     _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive
     return {int(path.name[:5]) for path in output.glob(f"{STAGING}/{pattern}")}
