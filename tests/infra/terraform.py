@@ -87,8 +87,8 @@ def _refusal_runs(text: str) -> Iterator[str]:
     """A run for each case in a table of refusals.
 
     A line is the variable that is refused, or below it `title: value`, in Terraform's language, or
-    `title: variable = value ; ...` for other variables too. Below `variable.key`, a value holds what
-    differs from the valid object with that key.
+    `title: variable = value ; ...` for other variables too. Below `variable.key`, a value holds
+    what differs from the valid object with that key.
     """
     variable, key = "", ""
     for line in filter(None, text.splitlines()):

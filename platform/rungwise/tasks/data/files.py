@@ -11,10 +11,10 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
-from rungwise.tasks.formats.base import join_names, suggest, quote
+from rungwise.tasks.formats.base import join_names, quote, suggest
 from rungwise.tasks.formats.columns import BARE, SPANS
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import SPLITS, Example, Tagged, TaskInfo, Text
+from rungwise.tasks.kinds.examples import SPLITS, Example, TaskInfo, Text
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ def _labels(
             if unseen and config.unseen_labels == "error":
                 source = split if split in config.paths() else "train"
                 raise DataError(
-                    f"data.{source}: {example.where}: the label {quote(unseen[0])} of this {split} example "
-                    f"is on no training example{suggest(unseen[0], known)}; the labels there are "
+                    f"data.{source}: {example.where}: the label {quote(unseen[0])} of this {split} "
+                    f"example is on no training example{suggest(unseen[0], known)}; the labels there are "
                     f"{join_names(_sorted(known))}; mend the files, or set "
                     f"data.unseen_labels to drop or keep"
                 )

@@ -23,16 +23,23 @@ from typing import Any, assert_never, cast
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.context import Context
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.document import RawDocument
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.config import Rules
+from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.tasks.kinds.examples import ChoiceExample, Example, Question, Tagged, Text, read_examples
+from rungwise.tasks.kinds.examples import (
+    ChoiceExample,
+    Example,
+    Question,
+    Tagged,
+    Text,
+    read_examples,
+)
 from rungwise.tokens.segmenters import blanks_before
 
 _SPLIT = "train"

@@ -1,5 +1,5 @@
-"""The labelled pairs of a task as tokens, for pretraining that learns from labels, such as InferSent
-(Conneau et al. 2017, arXiv:1705.02364).
+"""The labelled pairs of a task as tokens, for pretraining that learns from labels, as InferSent
+does (Conneau et al. 2017, arXiv:1705.02364).
 
 A pair is a document of two sentences with the number of its label. The tokenizer of the recipe
 encodes each text by itself. Training pairs make the training split and validation pairs the

@@ -21,8 +21,8 @@ from typing import Any, Literal
 from rungwise.core.errors import DataError
 from rungwise.tasks.formats.rows import read_cells
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.kind import Record
 from rungwise.tasks.kinds.examples import Example, TaskInfo
+from rungwise.tasks.kinds.kind import Record
 
 Format = Literal["text", "tsv", "csv", "jsonl"]
 SUFFIXES: Mapping[str, Format] = {
