@@ -86,7 +86,7 @@ class CorpusSummary(Summary):
 
 @dataclass(slots=True)
 class RangeReport:
-    """What reading or writing one range counted, of bounded size."""
+    """Counts of reading or writing one range, of bounded size."""
 
     source: str
     documents: int = 0

@@ -38,7 +38,7 @@ DESCRIPTION = "model.json"  # file name of `describe`, beside the weights
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What a model was pretrained as; its weights are apart."""
+    """Family, objective and vocabulary of a pretrained model; its weights are apart."""
 
     family: Family
     objective: Objective

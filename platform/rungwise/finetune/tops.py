@@ -1,4 +1,4 @@
-"""What may stand between the layers of an encoder and a head: a BiLSTM, a learned mean of layers.
+"""Layers between an encoder and its head: a BiLSTM, a learned mean of the encoder's layers.
 
 Devlin et al. 2019 (arXiv:1810.04805) add a BiLSTM with random weights to the left-to-right model
 (table 5, "+ BiLSTM") and to the fixed features of BERT (section 5.3).

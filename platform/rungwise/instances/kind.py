@@ -176,4 +176,4 @@ class Kind(Config):
 
     def whole_row(self, batch: Any, row: int) -> WholeRow:
         """A row before masking, for a model that fills in blanks."""
-        raise NotImplementedError(f"nobody fills in blanks of {self.kind}")
+        raise AssertionError(f"no model fills in blanks of {self.kind}")

@@ -1,4 +1,4 @@
-"""What masked pairs, masked blocks and sentence-order pairs have in common: keys, batches, pages.
+"""The base of masked pairs, masked blocks and sentence-order pairs: keys, batches, pages.
 
 Shards hold unmasked ids; rows are masked when they are read (masking.py).
 """

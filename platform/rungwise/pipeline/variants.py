@@ -35,7 +35,7 @@ _FINETUNE = "finetune."
 
 @dataclass(frozen=True)
 class Variant:
-    """What an experiment compares under one name.
+    """A recipe that an experiment compares under one name.
 
     `pretrainings` holds the recipe once for each set of upstream values that the sweep tries, the
     recipe alone if it tries none. `finetune` holds the settings for each task that the variant is

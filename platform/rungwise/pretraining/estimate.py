@@ -79,7 +79,7 @@ class Measures:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a training takes on any machine. `flops_per_token` is the mean over its tokens."""
+    """The cost of a training on any machine. `flops_per_token` is the mean over its tokens."""
 
     tokens: float
     flops_per_token: float
@@ -119,7 +119,7 @@ class PhaseEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run takes; None where nothing is known."""
+    """Time, memory and cost of a run; None where nothing is known."""
 
     parameters: int
     workers: int

@@ -47,7 +47,7 @@ _GROWTH_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Run:
-    """What the workers of a run share: what they read, and where they write."""
+    """Settings that the workers of a run share: what they read, and where they write."""
 
     turns: list[Turn]
     initial: Artifact | None

@@ -61,7 +61,7 @@ def count_tokens(artifact: Artifact, minimum: int, context: Context) -> NDArray[
 
 @dataclass(frozen=True)
 class Rounds:
-    """What a fit does in rounds: the functions `learn`, of a round's number and the weights before
+    """A fit in rounds: the functions `learn`, of a round's number and the weights before
     it, and `measure`, of the weights."""
 
     counts: NDArray[np.int64]  # (V,) of tokens

@@ -29,7 +29,7 @@ _NOTHING_LEARNT_NATS = 0.05
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the leading worker brings back."""
+    """The result of the leading worker."""
 
     progress: Progress
     costs: Costs

@@ -1,4 +1,4 @@
-"""What both pages share: the Jinja environment, common fields, and the files of a page."""
+"""Write a page: the Jinja environment, the fields that both pages have, and the files."""
 
 from __future__ import annotations
 

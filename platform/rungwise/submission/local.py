@@ -53,7 +53,7 @@ class Job:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """What Ray uploads of this machine, as a runtime environment."""
+        """Return the runtime environment by which Ray uploads files of this machine."""
         package = {"py_modules": [str(PACKAGE)], "excludes": ["__pycache__"]}
         return {"working_dir": str(self.folder), **(package if self.needs_package else {})}
 

@@ -46,7 +46,7 @@ class HasPiece(Protocol):
 
 @dataclass(frozen=True)
 class RunState:
-    """What the steps of a run change, besides its progress."""
+    """Everything that the steps of a run change, besides its progress."""
 
     model: nn.Module
     optimizers: Sequence[torch.optim.Optimizer]
@@ -118,7 +118,7 @@ class SavedTensors:
         self._open: dict[str, Any] = {}
 
     def read_like(self, tensor: Tensor, name: str) -> Tensor:
-        """Of the tensor `name`, the rows that this worker has of `tensor`."""
+        """Return the rows of `tensor`, called `name`, that this worker has."""
         local, start = local_rows(tensor)
         return self.read(name, start, start + len(local) if local.ndim else None)
 

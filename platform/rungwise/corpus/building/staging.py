@@ -1,4 +1,4 @@
-"""What the passes over a corpus leave for each other in `{output}/staging`.
+"""Files that the passes over a corpus leave for each other in `{output}/staging`.
 
     {range}.text.arrow            all documents of a range, uncompressed, in source order
     {range}.keys.arrow            their keys and the report of reading: marks it as done

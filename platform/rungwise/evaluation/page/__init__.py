@@ -1,4 +1,4 @@
-"""What a page shows of one model: continuations, filled blanks, neighbours, surprise at a passage.
+"""Examples of one model on its page: continuations, filled blanks, neighbours, surprise.
 
 All of it is about held-out text.
 """

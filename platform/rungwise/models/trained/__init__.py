@@ -1,4 +1,4 @@
-"""What a trained model can do: the protocols of `capabilities.py`, and wrappers that offer them.
+"""Capabilities of trained models: the protocols of `capabilities.py`, and wrappers with them.
 
 Code above `models` uses the protocols, never a family.
 """

@@ -145,9 +145,9 @@ def _labels(
                 source = split if split in config.paths() else "train"
                 raise DataError(
                     f"data.{source}: {example.where}: the label {quote(unseen[0])} of this {split} "
-                    f"example is on no training example{suggest(unseen[0], known)}; the labels there "
-                    f"are {join_names(_sorted(known))}; mend the files, or set data.unseen_labels to "
-                    "drop or keep"
+                    f"example is on no training example{suggest(unseen[0], known)}; the labels "
+                    f"there are {join_names(_sorted(known))}; mend the files, or set "
+                    "data.unseen_labels to drop or keep"
                 )
             if unseen:
                 fate = "kept" if config.unseen_labels == "keep" else "dropped"

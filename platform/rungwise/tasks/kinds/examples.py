@@ -36,7 +36,7 @@ PART_END = "\x1f"  # between the texts of an example where they are one text
 
 
 class _Inputs:
-    """What every example has. `gold` is its target, `parts` the texts of its input, "" for an
+    """The base of all examples. `gold` is its target, `parts` the texts of its input, "" for an
     optional one that is absent, `group` the text whose examples stay in one split."""
 
     inputs: ClassVar[tuple[str, ...]]  # the fields that a model reads

@@ -1,4 +1,4 @@
-"""What a kind of task answers: a class per kind, made for one task.
+"""The interface of a kind of task: a class per kind, made for one task.
 
 Shapes: N examples, k sums each, C labels. The output of an item is an array of logits:
 

@@ -1,4 +1,4 @@
-"""What the kinds that predict labels or a number for a text, or for a pair of texts, share.
+"""The base of kinds that predict labels or a number for a text or a pair of texts.
 
 A text that is too long is cut at its end, or read in windows, each an item with the target of its
 example. The logits of an example are the mean over its windows. Its label probabilities are then
