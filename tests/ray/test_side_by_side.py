@@ -131,7 +131,7 @@ def test_a_driver_waits_for_another_and_takes_over_when_it_is_gone(
     """The other, far away, is not heard of again."""
     monkeypatch.setattr(leases, "EXPIRY_SECONDS", 2.0)
     monkeypatch.setattr(leases, "BEAT_SECONDS", 3600.0)
-    monkeypatch.setattr(runner, "_ASK_SECONDS", 0.3)
+    monkeypatch.setattr(runner, "_RETRY_SECONDS", 0.3)
     made = stages(tmp_path, seconds=0.1)
     lease = Lease(Folder.at(tmp_path / "root" / "toy"), made[0].fingerprint)
     assert lease.take()
