@@ -45,7 +45,7 @@ def both(
 def test_the_papers_last_tenth_by_hand() -> None:
     cases = {(1_000_000, 0.1): 900_000, (10, None): 10, (3, 0.5): 1, (5, 0.3): 3}
     for (steps, share), expected in cases.items():
-        assert GradientConfig(steps=steps, longer_share=share).longer_from == expected
+        assert GradientConfig(steps=steps, longer_share=share).first_longer_step == expected
 
 
 def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[Artifact]) -> None:

@@ -90,7 +90,7 @@ class MixedOrder(Order):
             lane = np.empty_like(draw)
             for number, order in enumerate(self._orders):
                 here = source == number
-                lane[here] = order.lanes_at(draw[here])
+                lane[here] = order.assign_lanes(draw[here])
             # A step begins anywhere in the cycle of a source's lanes. Multiples of the golden ratio
             # spread consecutive lanes evenly, so a rank keeps its lanes except for a few.
             positions = positions[np.argsort(lane.astype(np.uint64) * _GOLDEN, kind="stable")]

@@ -225,7 +225,7 @@ class ReadOrder(Order):
         ]
         return _by_first_use(np.concatenate(per_window))
 
-    def lanes_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def assign_lanes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return positions % self.count % self._lanes
 
     def rows_read(self, position: int, groups: NDArray[np.int64]) -> NDArray[np.int64]:

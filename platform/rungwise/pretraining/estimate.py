@@ -223,7 +223,7 @@ def _estimate_phase(
 
 def _phase_steps(settings: GradientConfig, phases: int) -> list[int]:
     """The steps of each phase: one, or two where the last steps read longer rows."""
-    starts = [0, settings.longer_from][:phases]
+    starts = [0, settings.first_longer_step][:phases]
     return np.diff([*starts, settings.steps]).tolist()
 
 

@@ -28,7 +28,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import read_kind
 from rungwise.pretraining.config import check_rows
 from rungwise.pretraining.initial import INITIAL, check_initial, start_model
-from rungwise.pretraining.prolonging import find_earlier, finished_beside
+from rungwise.pretraining.prolonging import find_earlier, list_finished_runs
 from rungwise.pretraining.run_summary import Outcome, summarise
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.checkpoint import Checkpoints
@@ -119,7 +119,7 @@ def plan_run(
         facts[INITIAL] = initial.fingerprint
     shared = config.pretrain.shared_steps
     # Do not even look at other runs if there is nothing to share.
-    finished = finished_beside(output) if shared else []
+    finished = list_finished_runs(output) if shared else []
     fingerprints = {name: artifact.fingerprint for name, artifact in inputs.items()}
     rules = CheckpointRules(
         output / "checkpoints",

@@ -62,7 +62,7 @@ def plan_earlier(
     return Earlier(name, f"goes on from step {earlier.steps} of {label}-{name}")
 
 
-def finished_beside(output: Folder) -> list[Artifact]:
+def list_finished_runs(output: Folder) -> list[Artifact]:
     """The finished runs in the folder that holds `output`."""
     root, stage, _ = output.uri.rsplit("/", 2)
     return artifacts.list_artifacts(Folder.at(root), stage)

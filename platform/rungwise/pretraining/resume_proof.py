@@ -173,7 +173,10 @@ def kill_steps(config: GradientFit, instances: Artifact, steps: int) -> tuple[st
             f"the run has {steps} step, and one before the kill and one after it are needed; raise "
             "pretrain.steps"
         )
-    first, last = -(-count // size) + 1, min(2 * count // size, config.pretrain.longer_from, latest)
+    first, last = (
+        -(-count // size) + 1,
+        min(2 * count // size, config.pretrain.first_longer_step, latest),
+    )
     if first <= last:
         return "the second epoch", first, last
     first = min(latest, max(2, math.ceil(REST * steps)))  # a checkpoint must lie before it

@@ -68,7 +68,7 @@ class WeightAverage:
             get_ema_multi_avg_fn(1.0 - share)(average, weights, 0)
 
     @contextlib.contextmanager
-    def swapped_in(self, step: int) -> Iterator[None]:
+    def swap_averages(self, step: int) -> Iterator[None]:
         """Swap the averages into the model inside the block, if they have begun by `step`."""
         if self._share(step) == 0:
             yield

@@ -158,7 +158,7 @@ class GradientConfig(Fitting):
                 )
 
     @property
-    def longer_from(self) -> int:
+    def first_longer_step(self) -> int:
         """The first step that reads longer instances; `steps` if none does."""
         return self.steps - round(self.steps * (self.longer_share or 0.0))
 
@@ -176,7 +176,7 @@ class GradientConfig(Fitting):
             return 0
         mean_steps = self.average.steps if isinstance(self.average, LastAverageConfig) else 0
         decay_from = schedule.decay_from(self.steps)
-        return min(decay_from, self.longer_from, self.steps - mean_steps)
+        return min(decay_from, self.first_longer_step, self.steps - mean_steps)
 
     @property
     def ends_early(self) -> str | None:
@@ -193,8 +193,8 @@ class GradientConfig(Fitting):
                     f"longer_share {self.longer_share} is a share of the steps, and {end} could "
                     f"end the run before the longer instances; set longer_share or {end} to null"
                 )
-            if not 0 < self.longer_from < steps:
-                unread = "instances" if self.longer_from == 0 else "longer_instances"
+            if not 0 < self.first_longer_step < steps:
+                unread = "instances" if self.first_longer_step == 0 else "longer_instances"
                 raise ValueError(
                     f"longer_share {self.longer_share} of steps {steps} leaves no step to read "
                     f"{unread}; raise steps, or set longer_share and longer_instances to null"

@@ -88,7 +88,7 @@ def phase_at(phases: Sequence[Phase], step: int) -> Phase:
 
 def list_turns(inputs: Mapping[str, Artifact], settings: GradientConfig) -> list[Turn]:
     """The instances that a run reads, in turn."""
-    starts = [0] if settings.longer_share is None else [0, settings.longer_from]
+    starts = [0] if settings.longer_share is None else [0, settings.first_longer_step]
     return [
         Turn(name, first, inputs[name]) for name, first in zip(READ_BY_NAME, starts, strict=False)
     ]

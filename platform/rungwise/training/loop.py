@@ -158,7 +158,7 @@ def train(
             done = progress.step
             if done % settings.validation_every_steps == 0 or is_spent(progress, settings):
                 began_validation = time.perf_counter()
-                with average.swapped_in(done) if average else contextlib.nullcontext():
+                with average.swap_averages(done) if average else contextlib.nullcontext():
                     values = validate(step, phase)
                 log_validation(progress, values, report)
                 clock.validated += time.perf_counter() - began_validation

@@ -46,7 +46,7 @@ def draw_loss(pretrain: PretrainSummary, run: GradientRun, objective: Objective)
     rates.set_ylim(0, 1.15 * max(learning_rates))
     style.dress(rates, x=_TOKENS_READ, y="learning rate")
     for change in run.length_changes:
-        place = _millions_at(run, change.from_step)
+        place = _interpolate_millions(run, change.from_step)
         style.mark_change(axes, place, f"{change.sequence_length} tokens")
         style.mark_change(rates, place)
     return style.png(figure)
@@ -124,7 +124,7 @@ def draw_lengths(instances: InstancesSummary) -> bytes:
     return style.png(figure)
 
 
-def _millions_at(run: GradientRun, step: int) -> float:
+def _interpolate_millions(run: GradientRun, step: int) -> float:
     """Millions of tokens read after a step, interpolated between logged rows."""
     rows = sorted([*run.history, *run.validation], key=lambda row: row["step"])
     return float(np.interp(step, [row["step"] for row in rows], _millions(rows)))

@@ -135,14 +135,15 @@ def choose_specimen(reader: InstanceReader, tokenizer: Tokenizer, seed: int) -> 
     count = min(_CANDIDATES, len(reader))
     batch = held_out.read_as_validated(reader, np.arange(count), seed)
 
-    def row_at(row: int) -> ShownRow:
+    def show_row(row: int) -> ShownRow:
         return reader.config.show(batch, row, reader.vocabulary, str)
 
     outcomes = {"masked", "random", "kept"}
     instance = next(
-        (row for row in range(count) if outcomes <= {piece.kind for piece in row_at(row).pieces}), 0
+        (row for row in range(count) if outcomes <= {piece.kind for piece in show_row(row).pieces}),
+        0,
     )
-    row = row_at(instance)
+    row = show_row(instance)
     pieces = (
         Piece(
             token_text(tokenizer, piece.token),
