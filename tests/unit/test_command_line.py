@@ -24,7 +24,10 @@ from rungwise.pipeline.workflow import load_recipe, root_folder
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 # What a driver left that was killed on another machine, or before this one was started again.
-KILLED_DRIVER = {"host": "far", "pid": 1, "machine": "another", "started": "1"}
+KILLED_DRIVER = {
+    "state": "held", "beats": "000000000001", "job": None, "host": "far", "pid": 1,
+    "machine": "another", "started": "1",
+}
 
 
 @pytest.fixture
@@ -225,7 +228,9 @@ def test_gc_keeps_what_a_run_in_progress_needs(
     read, unread = (root / "corpus" / f"{name}-{digit * 12}" for digit in "01")
     for folder in (read, unread):
         folder.mkdir(parents=True)
-    (root / f".{'a' * 32}.0.lease").write_text(json.dumps(KILLED_DRIVER | {"needs": ["1" * 12]}))
+    (root / f".{'a' * 32}.{0:012}.{'b' * 12}.lease").write_text(
+        json.dumps(KILLED_DRIVER | {"needs": ["1" * 12]})
+    )
     with register_driver(Folder.at(root), ["0" * 12]):
         assert main(["gc", "instances", str(recipe), "--delete"]) == 0
     said = capfd.readouterr().out

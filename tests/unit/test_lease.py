@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import Drivers, Lease, register_driver
-from rungwise.core.storage import folder as storage
 from rungwise.core.storage.folder import Folder
 
 
@@ -153,32 +151,64 @@ def test_a_driver_that_was_cut_off_learns_that_its_lease_was_taken_over(
     assert folder.names() == []
 
 
-def test_a_lease_that_was_created_and_not_written_expires(tmp_path: Path, quick: None) -> None:
-    """So is a lease whose holder was killed between the two, or whose disk was full."""
-    (tmp_path / ".f.0.lease").touch()
-    lease = Lease(Folder.at(tmp_path), "f")
-    assert until(lease.take) > 1.4
-    lease.release()
+@pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.slow)])
+def test_no_two_have_a_lease_of_killed_holders_at_once(tmp_path: Path, count: int) -> None:
+    command = [sys.executable, "-m", "tests.lease_takeovers", str(tmp_path), str(count)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    taken, double, failed = map(int, done.stdout.split())
+    assert taken >= count
+    assert (double, failed) == (0, 0)
 
 
-def test_a_store_without_conditional_puts_is_read_again(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
+def test_what_was_seen_before_a_pause_gives_no_lease(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import s3fs
+    """One that asks is suspended between its look at the folder and its own file, while others take
+    the lease over, release it and take it again."""
+    leave_behind(folder)
+    late, third = Lease(folder, "f"), Lease(folder, "f")
+    agree = Lease._agree
 
-    put = s3fs.S3FileSystem._pipe_file
+    def pause(self: Lease) -> bool:
+        monkeypatch.setattr(Lease, "_agree", agree)
+        second = Lease(folder, "f")
+        # Its file is not there yet, as it would be during a pause.
+        text = folder.read_bytes(self._name)
+        folder.remove(self._name)
+        assert second.take()
+        second.release()
+        assert third.take()
+        folder.write_bytes(self._name, text)
+        assert third.is_valid()  # who only asks takes nothing from who holds
+        return agree(self)
 
-    async def ignores(self: Any, path: str, data: bytes, mode: str = "") -> None:
-        await put(self, path, data)
+    monkeypatch.setattr(Lease, "_agree", pause)
+    assert not late.take()
+    assert third.is_valid()
+    third.release()
+    assert folder.names() == []
 
-    monkeypatch.setattr(s3fs.S3FileSystem, "_pipe_file", ignores)
-    monkeypatch.setattr(storage, "_SETTLE_SECONDS", 1.0)
-    folder = Folder.at(f"{bucket}/ignores")
-    many = [b"%d" % number for number in range(6)]
-    with ThreadPoolExecutor(len(many)) as pool:
-        created = list(pool.map(lambda data: folder.create("x", data), many))
-    assert sum(created) == 1
-    assert folder.read_bytes("x") == many[created.index(True)]
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', "[" * 100_000])
+def test_a_damaged_lease_expires_by_the_clock(tmp_path: Path, quick: None, text: str) -> None:
+    (tmp_path / f".f.{1:012}.{'a' * 12}.lease").write_text(text)
+    lease = Lease(Folder.at(tmp_path), "f")
+    assert not lease.take()
+    assert lease.holder == "another process"
+    assert until(lease.take) > 1.0
+    lease.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [".f.x.lease", "..lease", ".f.0.lease", ".lease", ".f.lease"])
+def test_files_that_only_look_like_leases_are_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with register_driver(Folder.at(tmp_path), ["a"]):
+        assert Drivers(Folder.at(tmp_path)).describe_user("a")
+        lease = Lease(Folder.at(tmp_path), "f")
+        assert lease.take()
+        lease.release()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_lease_is_no_part_of_an_artifact(folder: Folder) -> None:

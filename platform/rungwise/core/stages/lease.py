@@ -1,22 +1,25 @@
 """A lease: the right of one driver to build one artifact while others may want it too.
 
-    {root}/{stage}/.{fingerprint}.{number}.lease    who builds it; rewritten every few seconds
+    {root}/{stage}/.{fingerprint}.{number}.{random}.lease    who builds it, or asks to
 
 The lease lies beside the artifact's folder, not in it: drivers with different labels would create
-two folders for one fingerprint, so the folder is chosen under the lease. The highest number is
-valid. A driver takes a lease by creating the next number, which only one driver can do. Taking over
-an expired lease works the same way and removes the older file.
+two folders for one fingerprint, so the folder is chosen under the lease. Whoever wants it writes a
+file of its own and then lists the folder again. It has the lease if no file there is of a live
+driver but its own; of several that ask at once, the first by name waits for the others to withdraw.
+Of two drivers the later one to write its file always sees the other's, so no two have a lease: this
+needs no atomic operation but a listing that shows what was there before. The holder marks its file
+as held, rewrites it every few seconds, and removes those that have expired.
 
 A lease expires when its text has not changed for EXPIRY_SECONDS by the clock of the waiting driver,
 so clocks of different machines are never compared. It expires at once if it names a process of this
 machine that has ended (Linux only).
 
-Guaranteed if `Folder.create` is atomic: of the live drivers that reach the root at least every
-EXPIRY_SECONDS, one at a time builds an artifact. Not guaranteed: that a driver which was cut off
-for longer has stopped writing before the next one starts. It stops when it notices the loss
-(`is_valid`) and writes no record; until then its stage writes to the same folder, each file whole.
+Guaranteed: of the live drivers that reach the root at least every EXPIRY_SECONDS, one at a time
+builds an artifact. Not guaranteed: that a driver which was cut off for longer has stopped writing
+before the next one starts. It stops when it notices the loss (`is_valid`) and writes no record;
+until then its stage writes to the same folder, each file whole.
 
-    {root}/.{number of the driver}.0.lease          a driver at work, and what it needs
+    {root}/.{number of the driver}.{number}.{random}.lease   a driver at work, and what it needs
 
 A driver also holds a lease of its own in the root. It names the fingerprints of all its stages, so
 that nobody deletes what a stage of it reads, or will read (`Drivers`).
@@ -25,15 +28,18 @@ that nobody deletes what a stage of it reads, or will read (`Drivers`).
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
+import re
 import socket
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
 
 from rungwise.core.storage.folder import Folder
 
@@ -42,6 +48,35 @@ logger = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0
 EXPIRY_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
+_AGREE_SECONDS = 5.0  # the longest wait for others that ask at the same time
+_PAUSE_SECONDS = 0.02
+# Anything else that ends so is a file of the user.
+_NAME = re.compile(r"\.([0-9a-z]+)\.([0-9]{12})\.[0-9a-f]{12}\.lease")
+
+
+class _Holder(BaseModel):
+    """The text of a lease. Its length never changes, so a beat can be written in place."""
+
+    state: Literal["held", "asks"]
+    beats: str
+    host: str
+    pid: int
+    job: str | None
+    machine: str
+    started: str
+    needs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        job = f", job {self.job}" if self.job else ""
+        return f"process {self.pid} on {self.host}{job}"
+
+    @property
+    def is_here(self) -> bool:
+        return bool(self.machine) and self.machine == _machine()
+
+    @property
+    def lives(self) -> bool:
+        return _started(self.pid) == self.started
 
 
 class Lease:
@@ -59,30 +94,44 @@ class Lease:
         self.needs = frozenset(needs)  # those of the holder, after a failed `take`
         self.lost = False  # another driver took over; noticed within BEAT_SECONDS
         self._folder = folder
-        self._prefix = f".{fingerprint}."
-        self._job = job
-        self._id = uuid.uuid4().hex
-        self._number: int | None = None  # of our lease file
+        self._fingerprint = fingerprint
+        self._own_needs, self._job = self.needs, job
+        self._name = ""  # of our file
+        self._held = False
         self._beats = 0
-        self._text_before: bytes | None = None
-        self._changed_at = 0.0
-        self._lives = False  # the holder is a process of this machine
+        self._texts: dict[str, tuple[bytes, float]] = {}  # of other files: text, when it changed
+        self._blocking: bytes | None = (
+            None  # the text of the live driver's file that made `take` fail
+        )
+        self._lives_here = False  # that driver is a process of this machine
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     def take(self) -> bool:
-        """Take the lease unless a live driver holds it; returns at once whether it was taken.
-        Raises UserError if the store cannot be reached."""
-        last = self._last()
-        if last is not None and not self._expired(last):
+        """Take the lease unless a live driver holds it; returns at once whether it was taken, or in
+        seconds if others ask at the same time. Raises UserError if the store cannot be reached."""
+        before = self._names()
+        if self._live(before):
             return False
-        number = 0 if last is None else last + 1
-        if not self._folder.create(self._name(number), self._text()):
-            self._expired(number)  # another driver was faster: sets `holder`
+        # By the clock, so that a number is not used again after all files were removed.
+        last = max((int(name.split(".")[2]) for name in before), default=0)
+        number = max(last + 1, int(time.time()))
+        self._name = f".{self._fingerprint}.{number:012}.{uuid.uuid4().hex[:12]}.lease"
+        self._folder.write_bytes(self._name, self._text())
+        if not self._agree():
+            self._withdraw()
             return False
-        self._number = number
-        if last is not None:
-            self._folder.remove(self._name(last))
+        self._held = True
+        try:
+            self._renew()
+            valid = self.is_valid()
+        except FileNotFoundError:
+            valid = False
+        if not valid:  # this process was suspended, and its file taken for expired
+            self._withdraw()
+            return False
+        for name in before:
+            self._folder.remove(name)
         self._thread.start()
         return True
 
@@ -91,87 +140,123 @@ class Lease:
         EXPIRY_SECONDS to renew its lease."""
         first: bytes | None = None
         while not self.take():
-            if self._lives or first not in (None, self._text_before):
+            if self._lives_here or first not in (None, self._blocking):
                 return False
-            first = self._text_before
+            first = self._blocking
             time.sleep(_LOOK_SECONDS)
         return True
 
     def is_valid(self) -> bool:
         """Whether a lease that `take` gave has not been taken over."""
-        return self._last() == self._number
+        names = self._names()
+        later = [name for name in names if name > self._name]
+        return self._name in names and not any(self._is_held(name) for name in later)
 
     def release(self) -> None:
         """Give back the lease if it was taken; a waiting driver can take it at once."""
-        if self._number is None:
+        if not self._name:
             return
         self._ended.set()
-        self._thread.join(BEAT_SECONDS)
+        if self._thread.is_alive():
+            self._thread.join(BEAT_SECONDS)
         try:
-            self._folder.remove(self._name(self._number))
+            self._withdraw()
         except Exception as error:
             # A waiting driver gets it when it expires.
             logger.warning("the lease of %s was not removed: %s", self._folder.uri, error)
 
+    def _agree(self) -> bool:
+        """Whether the lease is ours, once those that ask at the same time have seen our file."""
+        deadline = time.monotonic() + _AGREE_SECONDS
+        while live := self._live(self._names()):
+            first = self._name < live[0] and not any(self._is_held(name) for name in live)
+            if not first or time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE_SECONDS)
+        return True
+
+    def _withdraw(self) -> None:
+        name, self._name, self._held = self._name, "", False
+        self._folder.remove(name)
+
     def _beat(self) -> None:
-        assert self._number is not None
         while not self._ended.wait(BEAT_SECONDS):
             try:
                 if not self.is_valid():
                     self.lost = True
                     return
-                self._beats += 1
-                self._folder.write_bytes(self._name(self._number), self._text())
+                self._renew()
+            except FileNotFoundError:  # removed meanwhile: the next look notices
+                continue
             except Exception as error:
                 # Harmless if the store is back before the lease expires.
                 logger.warning("the lease of %s was not renewed: %s", self._folder.uri, error)
 
-    def _last(self) -> int | None:
-        return max(
-            (
-                int(name.split(".")[2])
-                for name in self._folder.files()
-                if name.startswith(self._prefix) and name.endswith(".lease")
-            ),
-            default=None,
-        )
+    def _renew(self) -> None:
+        self._beats += 1
+        self._folder.overwrite(self._name, self._text())
 
-    def _expired(self, number: int) -> bool:
+    def _names(self) -> list[str]:
+        """The files of this lease, the latest last."""
+        names = _list_files(self._folder)
+        return sorted(name for name, of in names.items() if of == self._fingerprint)
+
+    def _live(self, names: Iterable[str]) -> list[str]:
+        """Those of other drivers that have not expired. Describes the first of them."""
+        live = [name for name in names if name != self._name and not self._expired(name)]
+        if live:
+            self._blocking, _ = self._texts[live[0]]
+            holder = _parse(self._blocking)
+            self.holder = str(holder or "another process")
+            self.needs = frozenset(holder.needs if holder else ())
+            self._lives_here = holder is not None and holder.is_here
+        return live
+
+    def _expired(self, name: str) -> bool:
         try:
-            text = self._folder.read_bytes(self._name(number))
+            text = self._folder.read_bytes(name)
         except FileNotFoundError:
-            return False  # released since it was listed; the next call takes it
-        if text != self._text_before:
-            self._text_before, self._changed_at = text, time.monotonic()
-        try:
-            holder = json.loads(text)
-        except ValueError:  # created but not written yet
-            holder = {"host": "?", "pid": 0, "machine": ""}
-        job = f", job {holder['job']}" if holder.get("job") else ""
-        self.holder = f"process {holder['pid']} on {holder['host']}{job}"
-        self.needs = frozenset(holder.get("needs", ()))
-        here = _machine()
-        if here and holder["machine"] == here:
-            self._lives = _started(holder["pid"]) == holder["started"]
-            if not self._lives:
-                return True
-        return time.monotonic() - self._changed_at > EXPIRY_SECONDS
+            return True  # released since it was listed
+        if name not in self._texts or text != self._texts[name][0]:
+            self._texts[name] = text, time.monotonic()
+        holder = _parse(text)
+        if holder is not None and holder.is_here and not holder.lives:
+            return True
+        return time.monotonic() - self._texts[name][1] > EXPIRY_SECONDS
 
-    def _name(self, number: int) -> str:
-        return f"{self._prefix}{number}.lease"
+    def _is_held(self, name: str) -> bool:
+        try:
+            holder = _parse(self._folder.read_bytes(name))
+        except FileNotFoundError:
+            return False
+        return holder is not None and holder.state == "held"
 
     def _text(self) -> bytes:
-        holder = {
-            "holder": self._id,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "job": self._job,
-            "machine": _machine(),
-            "started": _started(os.getpid()),
-            "beats": self._beats,
-            "needs": sorted(self.needs),
-        }
-        return json.dumps(holder).encode()
+        holder = _Holder(
+            state="held" if self._held else "asks",
+            beats=f"{self._beats:012}",
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            job=self._job,
+            machine=_machine(),
+            started=_started(os.getpid()),
+            needs=tuple(sorted(self._own_needs)),
+        )
+        return holder.model_dump_json().encode()
+
+
+def _parse(text: bytes) -> _Holder | None:
+    """None for what is no lease: a damaged file, which expires by the clock alone."""
+    try:
+        return _Holder.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def _list_files(folder: Folder) -> dict[str, str]:
+    """The files of leases in a folder, and what each is of."""
+    matches = (_NAME.fullmatch(name) for name in folder.files())
+    return {match[0]: match[1] for match in matches if match}
 
 
 @contextlib.contextmanager
@@ -209,8 +294,8 @@ class Drivers:
 
 
 def _list_drivers(root: Folder) -> list[tuple[str, Lease]]:
-    names = [name for name in root.files() if name.startswith(".") and name.endswith(".lease")]
-    return [(name, Lease(root, name.split(".")[1])) for name in names]
+    names = _list_files(root)
+    return [(driver, Lease(root, driver)) for driver in sorted(set(names.values()))]
 
 
 def _machine() -> str:

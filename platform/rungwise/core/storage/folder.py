@@ -8,12 +8,10 @@ distinguishes buckets from folders.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +22,6 @@ from rungwise.core.errors import UserError
 from rungwise.core.storage.object_store import download, filesystem, is_remote, open_stream
 from rungwise.core.storage.store_errors import explained, reached, refused
 
-_SETTLE_SECONDS = 3.0
 _STAGED = ".tmp"
 
 
@@ -124,50 +121,15 @@ class Folder:
         with self.staged(name) as path:
             path.write_bytes(data)
 
-    def create(self, name: str, data: bytes) -> bool:
-        """Write one small file; return False if it exists already.
-
-        If several processes create the same name at once, one succeeds: on a disk by O_EXCL (a
-        reader may see the file while it is still empty), in a store by a conditional put. A store
-        without those is written to and reread after _SETTLE_SECONDS; two can then succeed if a put
-        takes longer than that.
-        """
-        if not self.remote:
-            path = Path(self.uri) / name
-            with explained(self.uri), contextlib.suppress(FileExistsError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("xb") as stream:
-                    try:
-                        stream.write(data)
-                        stream.flush()
-                    except OSError:  # an empty file would count as created
-                        path.unlink()
-                        raise
-                return True
-            return False
-        with self._store() as (fs, root):
-            key = f"{root}/{name}"
-            if fs.exists(key):
-                return False
-            try:
-                fs.pipe_file(key, data, mode="create")
-                # Put it again, which must be refused; otherwise the store ignored the condition.
-                fs.pipe_file(key, data, mode="create")
-            except OSError as error:
-                if refused(error):
-                    # By our own put, if its first answer was lost and botocore repeated it.
-                    return self._holds(name, data)
-                if error.errno != errno.ENOSYS:
-                    raise
-                fs.pipe_file(key, data)
-        time.sleep(_SETTLE_SECONDS)
-        return self._holds(name, data)
-
-    def _holds(self, name: str, data: bytes) -> bool:
-        try:
-            return self.read_bytes(name) == data
-        except FileNotFoundError:
-            return False
+    def overwrite(self, name: str, data: bytes) -> None:
+        """Replace the bytes of a small file by as many others, in place: while a file is moved over
+        another, some file systems leave both out of a listing. Raises FileNotFoundError if a local
+        file is gone; in a store it is then written again."""
+        if self.remote:
+            self.write_bytes(name, data)
+            return
+        with explained(self.uri), open(self.path(name), "r+b", buffering=0) as stream:
+            stream.write(data)
 
     @contextlib.contextmanager
     def staged(self, name: str) -> Iterator[Path]:
@@ -227,8 +189,12 @@ class Folder:
         """Delete one file or the whole folder; does nothing if it does not exist."""
         with explained(self.uri), self._store() as (fs, root):
             path = f"{root}/{name}" if name else root
-            if fs.exists(path):
-                fs.rm(path, recursive=True)
+            while fs.exists(path):
+                try:
+                    fs.rm(path, recursive=True)
+                    return
+                except FileNotFoundError:  # a part of it, removed by another process
+                    continue
 
     def sha256(self, name: str) -> str:
         """Hexadecimal SHA-256 of one file, read in pieces."""
