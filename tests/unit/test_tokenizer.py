@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tokenizer import (
     CLS_ID,
@@ -191,6 +191,55 @@ def test_a_word_vocabulary_has_the_frequent_words_and_knows_not_the_rest() -> No
     assert {"cat,", "dog!", "The"} <= set(whole.get_vocab())
     smallest = train(config("word", vocab_size=16), ["a b c d e f g h i j k l m n"])
     assert smallest.get_vocab_size() == 16
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("el a\u00f1o y el ano del ni\u00f1o", ["a\u00f1o", "ano"]),  # Spanish: year, anus
+        (
+            "\u0939\u093f\u0928\u094d\u0926\u0940 \u0926\u093f\u0928 \u0926\u0940\u0928",
+            ["\u0926\u093f\u0928", "\u0926\u0940\u0928"],
+        ),
+        (
+            "\u0e01\u0e34\u0e19 \u0e01\u0e31\u0e19 \u0e19\u0e49\u0e33",
+            ["\u0e01\u0e34\u0e19", "\u0e01\u0e31\u0e19"],
+        ),  # Thai
+        ("ma m\u00e1 m\u00e0 m\u1ea3 c\u0169", ["m\u00e1", "m\u00e0"]),  # Vietnamese
+        (
+            "\ud55c\uad6d \ud55c\uae00 \uc11c\uc6b8 \uc0ac\ub78c",
+            ["\ud55c\uad6d", "\ud55c\uae00"],
+        ),  # Hangul syllables
+        ("one caf\u00e9 and a hundred words of English" + " more" * 120, []),
+    ],
+)
+def test_accents_are_dropped_only_where_they_are_rare(
+    words: str, kept: list[str], tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    reporter = SilentReporter()
+    reporter.note = notes.append  # pyright: ignore[reportAttributeAccessIssue]
+    inputs = {"corpus": corpus_of_sentences(tmp_path / "c", [words] * 20)}
+    large = config("wordpiece", vocab_size=999, strip_accents=not kept)
+    settings = config("wordpiece", vocab_size=train(large, [words] * 20).get_vocab_size())
+    train_tokenizer(settings, inputs, Folder.at(tmp_path / "t"), Context(report=reporter))
+    tokenizer = load_tokenizer(Folder.at(tmp_path / "t"))
+    spelled = [tokenizer.normalizer.normalize_str(word.upper()) for word in kept]
+    assert spelled == kept
+    assert [("accents and other marks are kept" in note) for note in notes] == [True] * bool(kept)
+    assert tokenizer.normalizer.normalize_str("Caf\u00e9") == ("caf\u00e9" if kept else "cafe")
+
+
+@pytest.mark.parametrize("kind", [*KINDS])
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("strip", [False, True])
+def test_accents_are_a_key_of_their_own(kind: str, lowercase: bool, strip: bool) -> None:
+    settings = config(kind, vocab_size=SIZES[kind], lowercase=lowercase, strip_accents=strip)
+    tokenizer = train(settings, TEXT)
+    normalizer = tokenizer.normalizer
+    text = "A\u00f1o" if normalizer is None else normalizer.normalize_str("A\u00f1o")
+    expected = "Ano" if strip else "A\u00f1o"
+    assert text == (expected.lower() if lowercase else expected)
 
 
 @pytest.mark.parametrize("kind", ["character", "word"])

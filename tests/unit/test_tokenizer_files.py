@@ -107,7 +107,10 @@ def test_a_vocab_txt_is_a_wordpiece_vocabulary(tmp_path: Path) -> None:
     ("stated", "message"),
     [
         ({"do_lower_case": False}, r"do_lower_case is false in .*set tokenizer\.lowercase=false"),
-        ({"strip_accents": False}, r"strip_accents is false, but a vocab\.txt is read with true"),
+        (
+            {"strip_accents": False},
+            r"strip_accents is false in .*set tokenizer\.strip_accents=false",
+        ),
         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false, but"),
     ],
 )
@@ -125,6 +128,12 @@ def test_what_transformers_wrote_beside_a_vocab_txt_must_agree(
     assert outside(config(tmp_path)) == agrees
     written(tmp_path / "tokenizer_config.json", json.dumps({"do_lower_case": False}))
     assert outside(config(tmp_path, lowercase=False)) == agrees
+    written(tmp_path / "tokenizer_config.json", json.dumps({"strip_accents": False}))
+    assert outside(config(tmp_path, strip_accents=False)) == agrees
+    assert tokens(read_tokenizer(config(path, strip_accents=False)), "Pl\u00e1y play") == [
+        "[UNK]",
+        "play",
+    ]
 
 
 def test_lines_of_a_vocab_txt(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile, find_files, is_glob
+from rungwise.corpus.cleaning.accents import count_marked
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.boilerplate import gutenberg_text
 from rungwise.corpus.readers.file_reader import plain_breaks
@@ -86,6 +87,7 @@ class FileGroup:
     documents: int = 0
     letters: int = 0
     frequent_words: int = 0
+    has_accents: bool = False  # in so many words that they belong to the spelling
     source: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -140,6 +142,12 @@ def _describe_group(kind: str, files: list[SourceFile], paths: list[str]) -> Fil
         words.update(text.lower().split())
     group.letters = len(set().union(*words))
     group.frequent_words = sum(count >= _FREQUENT for count in words.values())
+    group.has_accents = (marked := count_marked(words)).matters
+    if group.has_accents:
+        group.notes.append(
+            f"{marked.share:.0%} of the words have accents or other marks ({marked.example}), which"
+            " stay (tokenizer.strip_accents)"
+        )
     return group
 
 

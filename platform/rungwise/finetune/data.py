@@ -25,7 +25,7 @@ from rungwise.tasks.kinds.generation import longest_target
 from rungwise.tasks.kinds.items import Frame, Item
 from rungwise.tasks.kinds.tagging import marks_spans
 from rungwise.tasks.kinds.transitions import Transitions
-from rungwise.tokenizer import load_tokenizer, special_ids
+from rungwise.tokenizer import load_reader, special_ids
 from rungwise.training.tensor_files import MODEL, load_tensors
 
 _USUAL = FinetuneConfig()
@@ -68,7 +68,7 @@ def load_data(
     objective = trained.model.objective(trained.objective)
     pretrained = Pretrained(trained.model, objective, trained.vocab_size)
     check(config, info, trained.model, objective)
-    splitter = load_tokenizer(tokenizer.folder)
+    splitter = load_reader(tokenizer.folder)
     if (size := splitter.get_vocab_size(with_added_tokens=True)) != trained.vocab_size:
         raise DataError(
             f"{tokenizer.folder.uri}: expected the {trained.vocab_size} tokens of the pretrained "

@@ -177,7 +177,7 @@ def _built(recipe: Recipe, how: str) -> Artifact:
 
 def _pretrained(artifact: Artifact) -> Pretrained:
     tokenizer = find_tokenizer(artifact)
-    return Pretrained(load_model(artifact), tokenizers.load_tokenizer(tokenizer.folder))
+    return Pretrained(load_model(artifact), tokenizers.load_reader(tokenizer.folder))
 
 
 def served_files(model: str, root: str) -> Folder:

@@ -32,7 +32,7 @@ from rungwise.pretraining.initial import trained_config
 from rungwise.pretraining.pretrained import find_tokenizer, load_encoder, load_model
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
-from rungwise.tokenizer import load_tokenizer, special_ids
+from rungwise.tokenizer import load_reader, special_ids
 
 _NEAREST = 10
 _RECORD_KEYS = ("fingerprint", "label", "config", "summary")  # of the record, for the description
@@ -112,10 +112,10 @@ def load_predictor(folder: Folder) -> Model:
     artifact = artifacts.load(folder)
     if artifact is not None:
         if artifact.stage == _PRETRAIN:
-            return PretrainedPredictor(artifact, load_tokenizer(find_tokenizer(artifact).folder))
+            return PretrainedPredictor(artifact, load_reader(find_tokenizer(artifact).folder))
         folder = artifact.folder  # checks every file against the record
     description = json.loads(folder.read_bytes(DESCRIPTION)) if folder.exists(DESCRIPTION) else {}
     if record := description.get(_PRETRAIN):
         copy = Artifact(_PRETRAIN, record["fingerprint"], folder, record)
-        return PretrainedPredictor(copy, load_tokenizer(folder))
+        return PretrainedPredictor(copy, load_reader(folder))
     return Predictor.load(folder)

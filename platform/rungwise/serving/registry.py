@@ -283,7 +283,7 @@ def _list_files(weights: Folder, tokenizer: Folder, description: Folder) -> dict
     }
 
 
-REGISTER = StageType("register", 6, register_model, RegisterSummary, place="driver")
+REGISTER = StageType("register", 7, register_model, RegisterSummary, place="driver")
 
 
 def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:

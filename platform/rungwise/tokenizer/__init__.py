@@ -12,6 +12,7 @@ from rungwise.tokenizer.config import (
 )
 from rungwise.tokenizer.encoder import EncoderChoice, cached_encoder, choose_encoder, make_encoder
 from rungwise.tokenizer.files import FILE, load_tokenizer, outside, read_tokenizer
+from rungwise.tokenizer.reading import CLEAN_UP, ids_after_blank, load_reader
 from rungwise.tokenizer.reference import Encoded, TextEncoder
 from rungwise.tokenizer.special import (
     CLS_ID,
@@ -28,6 +29,7 @@ from rungwise.tokenizer.token_bytes import token_bytes
 from rungwise.tokenizer.training import train
 
 __all__ = [
+    "CLEAN_UP",
     "CLS_ID",
     "FILE",
     "MASK_ID",
@@ -51,6 +53,8 @@ __all__ = [
     "cached_encoder",
     "choose_encoder",
     "identity",
+    "ids_after_blank",
+    "load_reader",
     "load_tokenizer",
     "make_encoder",
     "outside",

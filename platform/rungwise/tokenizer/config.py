@@ -14,6 +14,9 @@ class _Trained(Config):
 
     vocab_size: int = Field(default=30_522, ge=16)  # special tokens included; the default is BERT's
     lowercase: bool = True
+    # drop accents and other marks (ano for año); null: only in lower-cased WordPiece, as in BERT,
+    # and only if fewer than 1 % of the words have any
+    strip_accents: bool | None = None
     # training text to learn from, in millions of characters
     sample_megabytes: float = Field(default=64.0, gt=0)
 
@@ -63,7 +66,9 @@ class TokenizerFileConfig(Config):
     kind: Literal["file"] = "file"
     # a vocab.txt, a tokenizer.json, or a folder with one of them or with vocab.json and merges.txt
     path: str = Field(min_length=1)
-    lowercase: bool = True  # for a vocab.txt only; the other files state it themselves
+    # for a vocab.txt only; the other files state both themselves
+    lowercase: bool = True
+    strip_accents: bool | None = None  # null: as lowercase, as in BERT
     # words of the corpus to add, those that save the most tokens
     new_words: int = Field(default=0, ge=0)
     new_word_count: int = Field(default=10, ge=1)  # times such a word must occur in the corpus

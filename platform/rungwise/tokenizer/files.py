@@ -46,9 +46,7 @@ def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
         tokenizer = _read_gpt2(file, files[_MERGES])
     else:
         [(name, file)] = files.items()
-        tokenizer = (
-            _read_json(file) if name.endswith(".json") else _read_vocab_txt(file, config.lowercase)
-        )
+        tokenizer = _read_json(file) if name.endswith(".json") else _read_vocab_txt(file, config)
     highest, size = max(tokenizer.get_vocab().values(), default=-1), tokenizer.get_vocab_size()
     if highest >= size:
         raise DataError(
@@ -111,16 +109,25 @@ def _check_transformers(config: TokenizerFileConfig, vocabulary: SourceFile) -> 
                 f"tokenizer.lowercase is {json.dumps(config.lowercase)}, but do_lower_case is "
                 f"{json.dumps(case)} in {uri}; set tokenizer.lowercase={json.dumps(case)}"
             )
-        for key, value in (("strip_accents", config.lowercase), ("tokenize_chinese_chars", True)):
-            if settings.get(key) not in (None, value):
-                raise DataError(
-                    f"{uri}: {key} is {json.dumps(settings[key])}, but a vocab.txt is read with "
-                    f"{json.dumps(value)}; load the tokenizer with AutoTokenizer of transformers "
-                    f"and save it, which writes the {FILE} that says so"
-                )
+        accents = settings.get("strip_accents")
+        accents = case if accents is None else accents
+        strips = config.lowercase if config.strip_accents is None else config.strip_accents
+        if accents != strips:
+            raise DataError(
+                f"tokenizer.strip_accents is {json.dumps(config.strip_accents)}, but "
+                f"strip_accents is {json.dumps(accents)} in {uri}; set "
+                f"tokenizer.strip_accents={json.dumps(accents)}"
+            )
+        key = "tokenize_chinese_chars"
+        if settings.get(key) not in (None, True):
+            raise DataError(
+                f"{uri}: {key} is {json.dumps(settings[key])}, but a vocab.txt is read with "
+                "true; load the tokenizer with AutoTokenizer of transformers and save it, which "
+                f"writes the {FILE} that says so"
+            )
 
 
-def _read_vocab_txt(file: SourceFile, lowercase: bool) -> Tokenizer:
+def _read_vocab_txt(file: SourceFile, config: TokenizerFileConfig) -> Tokenizer:
     # Only a line feed ends a line: vocabularies contain other line separators as pieces.
     lines = read_text(file, _KEY).removesuffix("\n").split("\n")
     pieces: dict[str, int] = {}
@@ -139,7 +146,7 @@ def _read_vocab_txt(file: SourceFile, lowercase: bool) -> Tokenizer:
             f"{_KEY}: {file.uri} has no unknown token among its {len(pieces):,} lines (looked for "
             f"{', '.join(ROLE_NAMES['unk'])}); is it a WordPiece vocabulary?"
         )
-    tokenizer = wordpiece(pieces, lowercase, unknown)
+    tokenizer = wordpiece(pieces, config.lowercase, config.strip_accents, unknown)
     tokenizer.add_special_tokens([name for name in KNOWN_NAMES if name in pieces])
     return tokenizer
 

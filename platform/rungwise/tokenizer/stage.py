@@ -4,7 +4,8 @@ words of theirs; write `tokenizer.json`, and measure it on held-out documents.""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -19,6 +20,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.cleaning.accents import count_marked, strip_accents
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tokenizer.config import (
@@ -28,6 +30,7 @@ from rungwise.tokenizer.config import (
     TrainedConfig,
     UnigramConfig,
     WordConfig,
+    WordPieceConfig,
     identity,
 )
 from rungwise.tokenizer.encoder import make_encoder
@@ -75,7 +78,7 @@ def train_tokenizer(
         tokenizer = from_counts(config, counts)
     else:
         sample = _sample(corpus, "train", config.sample_megabytes * 1e6)
-        tokenizer = train(config, sample)
+        tokenizer = train(_choose_accents(config, sample, context), sample)
         characters = sample.characters
         _check_size(config, tokenizer, characters)
     with output.staged(FILE) as path:
@@ -95,8 +98,32 @@ def train_tokenizer(
 
 
 TOKENIZER = StageType(
-    "tokenizer", 5, train_tokenizer, TokenizerSummary, identity=identity, outside=outside
+    "tokenizer", 6, train_tokenizer, TokenizerSummary, identity=identity, outside=outside
 )
+
+
+def _choose_accents(
+    config: TrainedConfig, sentences: Iterable[str], context: Context
+) -> TrainedConfig:
+    """Keep accents where the config leaves them open and many words of the text have them."""
+    if not isinstance(config, WordPieceConfig) or config.strip_accents is not None:
+        return config
+    counts: Counter[str] = Counter()
+    for sentence in sentences if config.lowercase else ():
+        words = sentence.split()
+        if sentence.isascii():
+            counts[""] += len(words)
+        else:
+            counts.update(words)
+    marked = count_marked(counts)
+    if not marked.matters:
+        return config
+    context.report.note(
+        f"accents and other marks are kept, since {marked.share:.0%} of the words have them: "
+        f"{marked.example} would be {strip_accents(marked.example)}; "
+        "tokenizer.strip_accents decides"
+    )
+    return config.model_copy(update={"strip_accents": False})
 
 
 def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) -> None:

@@ -61,8 +61,8 @@ def train(config: TrainedConfig, sentences: Iterable[str]) -> Tokenizer:
 
 def _train_byte_bpe(config: ByteBpeConfig, sentences: Iterable[str]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token=None))
-    if config.lowercase:
-        tokenizer.normalizer = _normalizer(lowercase=True)
+    if config.lowercase or config.strip_accents:
+        tokenizer.normalizer = _normalizer(config)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(
@@ -83,7 +83,7 @@ def _train_wordpiece(config: WordPieceConfig, sentences: Iterable[str]) -> Token
     # breaks ties between merges by these numbers. So a first pass finds the characters without
     # merging, and the second gets them sorted, as if they were special tokens.
     def vocabulary(first: list[str], size: int) -> dict[str, int]:
-        tokenizer = wordpiece({}, config.lowercase)
+        tokenizer = wordpiece({}, config.lowercase, config.strip_accents)
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
             min_frequency=config.min_frequency,
@@ -95,16 +95,24 @@ def _train_wordpiece(config: WordPieceConfig, sentences: Iterable[str]) -> Token
 
     characters = vocabulary(list(SPECIAL_TOKENS), size=0).keys() - set(SPECIAL_TOKENS)
     pieces = vocabulary([*SPECIAL_TOKENS, *sorted(characters)], config.vocab_size)
-    tokenizer = wordpiece(pieces, config.lowercase)
+    tokenizer = wordpiece(pieces, config.lowercase, config.strip_accents)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
 
 
-def wordpiece(pieces: dict[str, int], lowercase: bool, unknown: str = UNK) -> Tokenizer:
-    """Return BERT's tokenizer with the vocabulary `pieces`, without special tokens."""
+def wordpiece(
+    pieces: dict[str, int],
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    unknown: str = UNK,
+) -> Tokenizer:
+    """Return BERT's tokenizer with the vocabulary `pieces`, without special tokens; accents that
+    are left open go with lower-casing."""
     model = models.WordPiece(pieces, unk_token=unknown, max_input_chars_per_word=100)
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=strip_accents
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
@@ -115,7 +123,7 @@ def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer
     # vocabulary in every process. Sentencepiece with one thread is deterministic.
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-    normalizer = _normalizer(config.lowercase)
+    normalizer = _normalizer(config)
     lines = (
         line
         for sentence in sentences
@@ -199,7 +207,7 @@ def from_counts(config: CountedConfig, counts: Mapping[str, int]) -> Tokenizer:
 
 def _counted(config: CountedConfig, vocabulary: dict[str, int]) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
-    tokenizer.normalizer = _normalizer(config.lowercase)
+    tokenizer.normalizer = _normalizer(config)
     if isinstance(config, CharacterConfig):
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(EVERY_CHARACTER), "isolated")
         tokenizer.decoder = decoders.Fuse()
@@ -212,8 +220,12 @@ def _counted(config: CountedConfig, vocabulary: dict[str, int]) -> Tokenizer:
     return tokenizer
 
 
-def _normalizer(lowercase: bool) -> normalizers.Normalizer:
+def _normalizer(config: TrainedConfig) -> normalizers.Normalizer:
     # One form per accented letter, however the text composes it.
-    if lowercase:
-        return normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    return normalizers.NFC()
+    steps: list[normalizers.Normalizer] = []
+    if config.strip_accents:
+        steps += [normalizers.NFD(), normalizers.StripAccents()]
+    steps.append(normalizers.NFC())
+    if config.lowercase:
+        steps.append(normalizers.Lowercase())
+    return normalizers.Sequence(steps) if len(steps) > 1 else steps[0]

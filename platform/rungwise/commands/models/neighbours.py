@@ -33,7 +33,7 @@ def neighbours(options: argparse.Namespace) -> None:
     from rungwise.pretraining.pretrained import find_tokenizer, load_word_vectors
 
     pretrain = find_pretrain(options.pretrain, options.overrides)
-    tokenizer = tokenizers.load_tokenizer(find_tokenizer(pretrain).folder)
+    tokenizer = tokenizers.load_reader(find_tokenizer(pretrain).folder)
     neighbours = Neighbourhood(load_word_vectors(pretrain), tokenizer).nearest(
         options.word, options.count
     )

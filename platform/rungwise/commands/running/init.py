@@ -145,6 +145,8 @@ def write_recipe(
     tokenizer = "byte_bpe" if model == "gpt" else "wordpiece"
     if chinese:  # a token per character; some may occur only in held-out text
         tokenizer, vocabulary = "character", max(16, round(sources[0].letters * 0.9))
+    keeps = tokenizer == "wordpiece" and any(each.has_accents for each in sources)
+    accents = ", strip_accents: false" if keeps else ""  # for others it is the default
     tokens = characters if chinese else characters / 4
     rows = tokens / (_LENGTH * 0.75)
     batch = next((size for size in _BATCHES if rows >= 10 * size), _BATCHES[-1])
@@ -165,7 +167,7 @@ def write_recipe(
         *(f"    - {flow(_source_block(each, len(sources) > 1))}" for each in sources),
         *(["  held_out_fraction: 0.1 # there are few documents"] if documents < 40 else []),
         "",
-        f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}}}",
+        f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}{accents}}}",
     ]
     instances, block = f"kind: causal, sequence_length: {_LENGTH}", "gpt, intermediate_size: 512"
     if model == "bert":  # the quickstart's, whose parts docs/results compares

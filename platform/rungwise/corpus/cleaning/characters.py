@@ -17,26 +17,27 @@ import numpy as np
 
 _ASCII = bytes(range(128))
 _MAPPED = bytes.maketrans(b"\t\v\f\r", b" \n\n\n")
-_CONTROLS = bytes([*range(9), *range(0x0E, 0x20), 0x7F])
+# The characters of each kind, in strings, since tokenizer/reading.py writes patterns of them.
+CONTROLS = "".join(map(chr, [*range(9), *range(0x0E, 0x20), 0x7F]))
 # Marks between paragraphs and documents: clean text holds no control characters.
 PARAGRAPH, DOCUMENT = "\1", "\2"
 _MARKS = re.compile("[\1\2]")
+_CONTROLS = CONTROLS.encode()
 _CONTROLS_BUT_MARKS = _CONTROLS.translate(None, b"\1\2")
 # Also line breaks: NEL and the Unicode separators.
-_LINE_BREAKS = frozenset("\x85\u2028\u2029")
-_ODD_BLANKS = frozenset("\u00a0\u1680\u202f\u205f\u3000") | set(map(chr, range(0x2000, 0x200B)))
+LINE_BREAKS = "\x85\u2028\u2029"
+ODD_BLANKS = "\u00a0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 # Soft hyphen, zero-width space, direction marks, word joiner and its kin, BOM.
-_INVISIBLE = (
-    frozenset("\u00ad\u180e\u200b\u200e\u200f\ufeff")
-    | set(map(chr, range(0x202A, 0x202F)))
-    | set(map(chr, range(0x2060, 0x2070)))
+INVISIBLE = "\u00ad\u180e\u200b\u200e\u200f\ufeff" + "".join(
+    map(chr, (*range(0x202A, 0x202F), *range(0x2060, 0x2070)))
 )
-# C1 controls, lone surrogates (JSON can hold them, UTF-8 cannot) and noncharacters.
-_UNREADABLE = re.compile("[\x80-\x84\x86-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+# C1 controls and noncharacters, as ranges.
+UNREADABLE = "\x80-\x84\x86-\x9f\ufdd0-\ufdef\ufffe\uffff"
+# And lone surrogates: JSON can hold them, UTF-8 cannot.
+_UNREADABLE = re.compile(f"[{UNREADABLE}\ud800-\udfff]")
 # Zero-width (non-)joiners spell Persian, Indic scripts and emoji; beside ASCII they are noise.
-_JOINERS = re.compile(
-    "(?<![^\x00-\x7f])[\u200c\u200d]++|(?<=[^\x00-\x7f])[\u200c\u200d]++(?![^\x00-\x7f])"
-)
+JOINERS = "(?<![^\x00-\x7f])[\u200c\u200d]++|(?<=[^\x00-\x7f])[\u200c\u200d]++(?![^\x00-\x7f])"
+_JOINERS = re.compile(JOINERS)
 
 
 class Cleaned(NamedTuple):
@@ -86,8 +87,8 @@ def _cleaned(text: str, controls: bytes) -> Cleaned:
     others = data.translate(None, _ASCII).decode("utf-8", "surrogatepass")
     codes = np.frombuffer(others.encode("utf-32-le", "surrogatepass"), np.uint32)
     kinds = frozenset(map(chr, np.unique(codes).tolist()))
-    for several, plain in ((_LINE_BREAKS, b"\n"), (_INVISIBLE, b""), (_ODD_BLANKS, b" ")):
-        for kind in kinds & several:
+    for several, plain in ((LINE_BREAKS, b"\n"), (INVISIBLE, b""), (ODD_BLANKS, b" ")):
+        for kind in kinds.intersection(several):
             data = data.replace(kind.encode(), plain)
     text = data.decode("utf-8", "surrogatepass")
     if _UNREADABLE.search("".join(kinds)):

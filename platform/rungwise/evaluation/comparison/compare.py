@@ -46,6 +46,7 @@ from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, read_e
 from rungwise.tasks.scoring.metrics import metric_range
 from rungwise.tasks.scoring.units import format_metric
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
+from rungwise.tokenizer import load_reader
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 
 _SCRATCH = ".seeds"
@@ -122,7 +123,7 @@ def compare_variants(
     )
 
 
-EVALUATE = StageType("evaluate", 9, compare_variants, EvaluateSummary, resumes=True)
+EVALUATE = StageType("evaluate", 10, compare_variants, EvaluateSummary, resumes=True)
 
 
 def _summarise_variant(
@@ -201,7 +202,7 @@ def _keep_results(seeds: Sequence[SeedResult], examples: Sequence[Example], outp
 def _keep_model(best: SeedResult, tokenizer: Artifact, output: Folder) -> None:
     save_tensors(output, MODEL, load_tensors(output / _SCRATCH, f"{best.files}.safetensors"))
     output.write_bytes(DESCRIPTION, json.dumps(best.model, indent=1).encode("utf-8"))
-    output.write_bytes(TOKENIZER_FILE, tokenizer.folder.read_bytes(TOKENIZER_FILE))
+    output.write_bytes(TOKENIZER_FILE, load_reader(tokenizer.folder).to_str().encode())
 
 
 def _noise_note(name: str, result: VariantResult, metric: str) -> str:

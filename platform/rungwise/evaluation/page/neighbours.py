@@ -20,7 +20,7 @@ from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.page.spelling import Spelling
 from rungwise.models.trained.capabilities import WordVectors
-from rungwise.tokenizer import special_ids
+from rungwise.tokenizer import ids_after_blank, special_ids
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile
 
@@ -54,7 +54,7 @@ class Neighbourhood:
         length_N = np.linalg.norm(vectors_ND, axis=1)
         has_vector = np.flatnonzero(length_N)
         self._model, self._tokenizer = model, tokenizer
-        self._blank = " " if spelling.mark == "Ġ" else ""
+        self._has_blank = spelling.mark == "Ġ"  # written into a word
         self._unit_ND = vectors_ND[has_vector] / length_N[has_vector, None]
         self.ids = [words[place] for place in has_vector]
         self.words = [tokenizer.decode([token]).strip() for token in self.ids]
@@ -84,7 +84,10 @@ class Neighbourhood:
         return vector_D
 
     def _ids(self, word: str) -> list[int]:
-        return self._tokenizer.encode(self._blank + word, add_special_tokens=False).ids
+        if self._has_blank:
+            [ids] = ids_after_blank(self._tokenizer, [word])
+            return ids
+        return self._tokenizer.encode(word, add_special_tokens=False).ids
 
 
 def neighbours_of_text(

@@ -24,7 +24,7 @@ from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import Encoder
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tokenizer import Encoded, SpecialIds, cached_encoder, load_tokenizer
+from rungwise.tokenizer import CLEAN_UP, Encoded, SpecialIds, cached_encoder, load_reader
 from rungwise.tokens.summary import TokensSummary
 
 
@@ -58,8 +58,9 @@ class Rung:
 
     @cached_property
     def splitter(self) -> Any:
-        """The tokenizer of the `tokenizers` library, for token offsets and text."""
-        return load_tokenizer(self.tokenizer.folder)
+        """The tokenizer of the `tokenizers` library, for token offsets and text; it cleans texts up
+        as the corpus was."""
+        return load_reader(self.tokenizer.folder)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens."""
@@ -74,8 +75,8 @@ class Rung:
         return _split_by_text(ids, encoded), _split_by_text(starts, encoded)
 
     def _encode(self, texts: Sequence[str], words: bool) -> Encoded:
-        encoder = cached_encoder(self.tokenizer.folder)
-        return encoder.encode(pa.array(texts, pa.string()), words=words)
+        clean = pa.array(map(CLEAN_UP.normalize_str, texts), pa.string())
+        return cached_encoder(self.tokenizer.folder).encode(clean, words=words)
 
 
 def _split_by_text(values: list[Any], encoded: Encoded) -> list[list[Any]]:

@@ -153,4 +153,4 @@ def _identity(config: MeasureConfig) -> dict[str, Any]:
     }
 
 
-MEASURE = StageType("measure", 4, measure, MeasureSummary, identity=_identity, outside=_outside)
+MEASURE = StageType("measure", 5, measure, MeasureSummary, identity=_identity, outside=_outside)

@@ -33,6 +33,7 @@ from rungwise.evaluation.suites.items import Items
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.tasks.formats.base import read_text, split_lines
+from rungwise.tokenizer import CLEAN_UP
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokensFile, close_documents, document_hash
 
@@ -126,9 +127,9 @@ def _read_lines(rung: Rung, paths: Paths, key: str, end: int) -> list[_Text]:
         with reached(file.uri, key):
             content = split_lines(read_text(file))
         for number, line in enumerate(content, start=1):
-            if line.strip():
+            if clean := CLEAN_UP.normalize_str(line):
                 names.append(f"{file.name}:{number}")
-                lines.append(line.strip())
+                lines.append(clean)
     if not lines:
         raise DataError(f"{key}: expected lines of text, found only blank ones; change {key}")
     return [

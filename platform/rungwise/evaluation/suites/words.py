@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.evaluation.suites.base import Rung
+from rungwise.tokenizer import ids_after_blank
 
 KNOWN = "known"  # the part with the share of known items
 
@@ -23,7 +24,7 @@ def word_pieces(rung: Rung, words: Sequence[str]) -> list[list[int]]:
     With or without a space before it, whichever gives fewer pieces: a byte-level BPE includes the
     space in the first piece, while for a vocabulary of characters it is a piece of its own.
     """
-    alone, behind = rung.encode(words), rung.encode([f" {word}" for word in words])
+    alone, behind = rung.encode(words), ids_after_blank(rung.splitter, words)
     return [min(second, first, key=len) for first, second in zip(alone, behind, strict=True)]
 
 

@@ -25,6 +25,7 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary, Text, read_examples
 from rungwise.tokenizer import (
+    CLEAN_UP,
     TextEncoder,
     TokenizerSummary,
     cached_encoder,
@@ -103,7 +104,7 @@ def encode_pairs(
     return summary.model_copy(update={"labels": info.labels, "headline": headline})
 
 
-TASK_TOKENS = StageType("task_tokens", 1, encode_pairs, TokensSummary)
+TASK_TOKENS = StageType("task_tokens", 2, encode_pairs, TokensSummary)
 
 
 def encode_examples(
@@ -135,4 +136,5 @@ def encode_examples(
 
 
 def _texts(examples: Sequence[Text]) -> pa.StringArray:
-    return pa.array([part for example in examples for part in example.parts], pa.string())
+    parts = (part for example in examples for part in example.parts)
+    return pa.array(map(CLEAN_UP.normalize_str, parts), pa.string())

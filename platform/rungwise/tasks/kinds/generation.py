@@ -27,6 +27,7 @@ from rungwise.tasks.kinds.pieces import cuts, token_ids
 from rungwise.tasks.kinds.sentences import TextKind
 from rungwise.tasks.scoring import chrf
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means
+from rungwise.tokenizer import CLEAN_UP
 
 
 def longest_target(sequence_length: int, max_answer_tokens: int) -> int:
@@ -35,7 +36,11 @@ def longest_target(sequence_length: int, max_answer_tokens: int) -> int:
 
 
 def _pairs(predictions: Predictions, examples: Sequence[Text]) -> list[tuple[str, str]]:
-    return [(p["text"], str(e.target)) for p, e in zip(predictions, examples, strict=True)]
+    # A model writes clean text only, so the target is cleaned up too.
+    clean = CLEAN_UP.normalize_str
+    return [
+        (clean(p["text"]), clean(str(e.target))) for p, e in zip(predictions, examples, strict=True)
+    ]
 
 
 def _count_runs(predictions: Predictions, examples: Any, info: TaskInfo) -> Numbers:

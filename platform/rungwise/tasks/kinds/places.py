@@ -2,9 +2,9 @@
 normalises, so that an answer is a slice of it.
 
 A token's place excludes blanks at both ends and is empty for a blank token. Tokens that share a
-character, such as bytes, share a place. Accents that a tokenizer drops belong to the letter before
-them. Other characters dropped at the edge of a token, such as a byte order mark, belong to none:
-annotators do not see them either.
+character, such as bytes, share a place. Accents that a tokenizer drops or composes belong to the
+letter before them. Other characters dropped at the edge of a token, such as a byte order mark,
+belong to none: annotators do not see them either.
 """
 
 from __future__ import annotations
@@ -51,15 +51,18 @@ def _located(text: str, encoding: Encoding) -> Located:
             end -= 1
         starts.append(start)
         ends.append(end)
-    # Accents that a normaliser strips follow their letter.
+    # A normaliser strips what follows a letter, or composes both to one, whose place is the first.
     for token in range(len(starts)):
         limit = starts[token + 1] if token + 1 < len(starts) else len(text)
-        while starts[token] < ends[token] < limit and unicodedata.category(
-            text[ends[token]]
-        ).startswith("M"):
+        while starts[token] < ends[token] < limit and _continues_letter(text[ends[token]]):
             ends[token] += 1
     _join_overlapping(starts, ends)
     return Located(encoding.ids, starts, ends)
+
+
+def _continues_letter(character: str) -> bool:
+    """Whether it is a mark on a letter, or a vowel or final of a Hangul syllable."""
+    return unicodedata.category(character).startswith("M") or "\u1160" <= character <= "\u11ff"
 
 
 def _join_overlapping(starts: list[int], ends: list[int]) -> None:

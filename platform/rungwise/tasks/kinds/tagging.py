@@ -36,7 +36,7 @@ from rungwise.tasks.kinds.kind import (
 from rungwise.tasks.kinds.pieces import cuts, token_ids
 from rungwise.tasks.kinds.transitions import Transitions
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, ratio
-from rungwise.tokenizer import special_ids
+from rungwise.tokenizer import ids_after_blank, special_ids
 from rungwise.tokens.segmenters import HAN
 
 _SPAN_TAG = re.compile("O|[BIES]-.+", re.DOTALL)
@@ -173,8 +173,9 @@ def _pieces(tokenizer: Tokenizer, words: dict[str, None]) -> dict[str, list[int]
     # In byte-level BPE a word after a blank has other tokens than one after nothing, and most words
     # of a text follow a blank. Chinese has no blanks.
     blank = _blank_is_part_of_word(tokenizer)
-    texts = [f" {w}" if blank and not _BEGINS_HAN.match(w) else w for w in words]
-    ids_by_word = dict(zip(words, token_ids(tokenizer, texts), strict=True))
+    ids_by_word = dict(zip(words, token_ids(tokenizer, list(words)), strict=True))
+    behind = [word for word in words if blank and not _BEGINS_HAN.match(word)]
+    ids_by_word |= zip(behind, ids_after_blank(tokenizer, behind), strict=True)
     if not all(ids_by_word.values()):
         (unknown,) = special_ids(tokenizer).require("unk")
         ids_by_word = {word: ids or [unknown] for word, ids in ids_by_word.items()}

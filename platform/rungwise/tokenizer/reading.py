@@ -1,0 +1,59 @@
+"""Read text from outside the corpus as the corpus was read: with the clean-up before the tokenizer.
+
+    raw text ──> CLEAN_UP ──> the tokenizer's own normalizer ──> tokens, with their places in the
+                                                                 raw text
+
+CLEAN_UP does to one text what corpus/cleaning/characters.py does to a corpus, and a line break
+becomes a blank, as between two sentences. A clean text stays as it is. A fine-tuned model keeps the
+tokenizer with it, so that the answer to a text needs no more than the model's own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers import Regex, Tokenizer, normalizers
+
+from rungwise.core.storage.folder import Folder
+from rungwise.corpus.cleaning.characters import (
+    CONTROLS,
+    INVISIBLE,
+    JOINERS,
+    LINE_BREAKS,
+    ODD_BLANKS,
+    UNREADABLE,
+)
+from rungwise.tokenizer.files import load_tokenizer
+
+_STEPS = (
+    normalizers.Replace(Regex(f"[{CONTROLS}{INVISIBLE}{UNREADABLE}]"), ""),
+    normalizers.Replace(Regex(f"[\t\n\v\f\r{LINE_BREAKS}{ODD_BLANKS}]"), " "),
+    normalizers.NFC(),
+    normalizers.Replace(Regex(JOINERS), ""),
+    normalizers.NFC(),  # without the joiner, a letter and its accent may meet
+    normalizers.Replace(Regex(" {2,}"), " "),
+    normalizers.Strip(),
+)
+CLEAN_UP = normalizers.Sequence(list(_STEPS))
+_BEFORE = "a"  # a word of its own in every vocabulary
+
+
+def load_reader(folder: Folder) -> Tokenizer:
+    """Return the tokenizer of an artifact for text from outside the corpus: it cleans up first."""
+    return add_clean_up(load_tokenizer(folder))
+
+
+def add_clean_up(tokenizer: Tokenizer) -> Tokenizer:
+    """Put the clean-up before the normalizer of `tokenizer`, and return it."""
+    own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    tokenizer.normalizer = normalizers.Sequence([*_STEPS, *own])  # pyright: ignore[reportAttributeAccessIssue]
+    return tokenizer
+
+
+def ids_after_blank(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
+    """Return the ids of each word as after a blank in a text, which some vocabularies write into
+    the word, and the clean-up takes from its front."""
+    (alone, *both) = tokenizer.encode_batch_fast(
+        [_BEFORE, *(f"{_BEFORE} {word}" for word in words)], add_special_tokens=False
+    )
+    return [encoding.ids[len(alone.ids) :] for encoding in both]
