@@ -30,6 +30,7 @@ def toy_rung(
     model: Any,
     encoder: Any = None,
     split_punctuation: bool = True,
+    corpus: Artifact | None = None,
 ) -> Rung:
     """A rung whose tokenizer has these words, word i with the id FIRST_WORD + i."""
     counts = {word: len(words) - i for i, word in enumerate(words)}
@@ -43,7 +44,7 @@ def toy_rung(
     from_counts(config, counts).save(str(folder / FILE))
     bare = Artifact("", "", Folder.at(folder), {})
     tokens = TokensSummary.model_construct(special=SPECIAL_IDS, headline="").replace_summary(bare)
-    rung = Rung(bare, tokens, bare, bare, Context().report)
+    rung = Rung(bare, tokens, bare, corpus or bare, Context().report)
     rung.__dict__.update(model=model, encoder=encoder)
     return rung
 

@@ -257,7 +257,7 @@ def test_an_objective_that_the_recipe_gives_is_that_of_every_variant(plain: dict
             r"variants.a.evaluate.num_seeds: a variant",
         ),
         ({"variants": {"a": {"finetune.epoch": 9}}}, r"variants.a: finetune.epoch: unknown key"),
-        ({"evaluate.label_budgets": [2]}, r"label_budgets has 2, fewer .*tasks.paragraphs"),
+        ({"evaluate.label_budgets": [2]}, r"tasks.paragraphs: evaluate.label_budgets has 2, fewer"),
         ({"finetune": None}, "has no block finetune"),
         ({"tasks.files.data.train": "/no/where.tsv"}, r"tasks.files: data.train: no file matches"),
         ({"tasks.files.finetune": {"epoch": 2}}, "finetune of pretrained: epoch: unknown key"),

@@ -38,7 +38,10 @@ def task(**keys: Any) -> FilesTaskConfig:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"kind": "file", "train": "a"}, r"task\.kind: expected one of paragraph_label, files"),
+        (
+            {"kind": "file", "train": "a"},
+            r"task\.kind: expected one of paragraph_label, next_paragraph",
+        ),
         ({}, r"task\.train: this key is missing"),
         ({"train": []}, r"task\.train"),
         ({"train": "a", "trian_examples": 5}, "did you mean 'train_examples'"),

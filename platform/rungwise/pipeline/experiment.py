@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.errors import UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.evaluation.comparison.compare import EVALUATE
@@ -26,7 +26,7 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import measure_stage, pretrain_stages, register_stage
 from rungwise.pipeline.variants import Variant, resolve_variants
 from rungwise.sweep import SWEEP, SweepStageConfig
-from rungwise.tasks.config import ParagraphTaskConfig, TaskConfig
+from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK
 
 _FINETUNE_INPUTS = ("tokenizer", "pretrain")  # of a variant
@@ -110,7 +110,7 @@ def plan_experiment(recipe: Recipe) -> Experiment:
     budgets = {
         task: read_task(graph, recipe, task)
         for task, entry in recipe.tasks.items()
-        if not isinstance(entry.data, ParagraphTaskConfig)
+        if isinstance(entry.data, FilesTaskConfig)
     }
     pretrainings: dict[str, list[Pretraining]] = {}
     measured: dict[str, Stage] = {}
@@ -149,8 +149,8 @@ def read_task(graph: Graph, recipe: Recipe, task: str, corpus: Stage | None = No
     inputs = {} if corpus is None else {"corpus": corpus}
     stages: Budgets = {}
     for budget in (None, *(recipe.evaluate.label_budgets or ())):
-        config = data if budget is None else _limit_examples(data, budget, task)
         try:
+            config = data if budget is None else data.with_budget(budget)
             stage = TASK.stage(config, inputs)
         except UserError as error:
             raise type(error)(f"tasks.{task}: {error}") from error
@@ -268,15 +268,3 @@ def register_candidate(
         inputs["measure"] = measured[keep]
     stage = register_stage(recipe.registry, comparison.task, inputs)
     graph.add(stage, Title("register", task=comparison.task))
-
-
-def _limit_examples(config: TaskConfig, budget: int, task: str) -> TaskConfig:
-    if not isinstance(config, ParagraphTaskConfig):
-        return config.model_copy(update={"train_examples": budget})
-    per_label = budget // config.num_labels
-    if not per_label:
-        raise ConfigError(
-            f"evaluate.label_budgets has {budget}, fewer than one for each of the "
-            f"{config.num_labels} labels of tasks.{task}; raise it"
-        )
-    return config.model_copy(update={"train_per_label": per_label})

@@ -14,7 +14,6 @@ from rungwise.pipeline.stages import pretrain_config
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from rungwise.pretraining.estimate import Measures, training_cost
 from rungwise.sweep import SweepStageConfig, check_space, check_values, upstream_values
-from rungwise.tasks.config import ParagraphTaskConfig
 from rungwise.tasks.kinds.examples import TaskInfo
 
 # Blocks that a variant may change; the rest is common to all variants.
@@ -111,9 +110,7 @@ def _finetune_config(
     }
     data = with_overrides(recipe.raw["finetune"], entry.finetune, FinetuneConfig)
     settings = resolve(FinetuneConfig, data, own, f"finetune of {name}")
-    task = entry.data
-    kind = "classification" if isinstance(task, ParagraphTaskConfig) else task.format.task_kind
-    info = TaskInfo(kind, (), pair=True, metric="")
+    info = TaskInfo(entry.data.task_kind, (), pair=True, metric="")
     check(settings, info, config.model, config.objective)
     if recipe.sweep is not None:
         check_values(SweepStageConfig(finetune=settings, sweep=recipe.sweep), info)

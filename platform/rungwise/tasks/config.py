@@ -7,22 +7,33 @@ moving a data set keeps the identity and changing it does not. Both run before a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
+from rungwise.core.errors import ConfigError
 from rungwise.core.storage.outside import Paths, digest, matching
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.interface import selecting_metrics
-from rungwise.tasks.kinds.examples import SPLITS
+from rungwise.tasks.kinds.examples import SPLITS, Kind
 
 Draw = Literal["balanced", "stratified", "natural"]
 
 
-class ParagraphTaskConfig(Config):
+class CorpusTaskConfig(Config):
+    """A task made of the paragraphs of the corpus."""
+
+    task_kind: ClassVar[Kind] = "classification"
+
+    minimum_words: int = Field(default=12, ge=1)
+    maximum_words: int = Field(default=120, ge=1)
+    seed: int = Field(default=0, ge=0)
+
+
+class ParagraphTaskConfig(CorpusTaskConfig):
     """Classify paragraphs of the corpus by label; each split has equally many of every label."""
 
     kind: Literal["paragraph_label"] = "paragraph_label"
@@ -30,9 +41,52 @@ class ParagraphTaskConfig(Config):
     train_per_label: int = Field(default=20, ge=1)
     validation_per_label: int = Field(default=30, ge=1)
     test_per_label: int = Field(default=60, ge=1)
-    minimum_words: int = Field(default=12, ge=1)
-    maximum_words: int = Field(default=120, ge=1)
-    seed: int = Field(default=0, ge=0)
+
+    def with_budget(self, budget: int) -> ParagraphTaskConfig:
+        """Limit the training examples. Raises ConfigError for fewer than one a label."""
+        if per_label := budget // self.num_labels:
+            return self.model_copy(update={"train_per_label": per_label})
+        raise ConfigError(
+            f"evaluate.label_budgets has {budget}, fewer than one for each of the "
+            f"{self.num_labels} labels; raise it"
+        )
+
+
+class MadeTaskConfig(CorpusTaskConfig):
+    """A task whose examples a rule makes of the corpus (data/made.py)."""
+
+    kind: Any
+    train_examples: int = Field(default=400, ge=2)
+    validation_examples: int = Field(default=60, ge=2)
+    test_examples: int = Field(default=600, ge=2)
+
+    def with_budget(self, budget: int) -> Self:
+        """Return the config with this many training examples."""
+        return self.model_copy(update={"train_examples": budget})
+
+
+class NextParagraphConfig(MadeTaskConfig):
+    """Two paragraphs: does the second follow the first?"""
+
+    kind: Literal["next_paragraph"] = "next_paragraph"
+
+
+class MissingWordConfig(MadeTaskConfig):
+    """Four words of like frequency: which one is missing?"""
+
+    task_kind: ClassVar[Kind] = "choice"
+
+    kind: Literal["missing_word"] = "missing_word"
+
+
+class CapitalsConfig(MadeTaskConfig):
+    """Words in small letters: which begin with a capital, and which end a sentence?"""
+
+    task_kind: ClassVar[Kind] = "tagging"
+
+    kind: Literal["capitals"] = "capitals"
+    minimum_words: int = Field(default=20, ge=1)
+    maximum_words: int = Field(default=60, ge=1)
 
 
 class FilesTaskConfig(Config):
@@ -75,25 +129,33 @@ class FilesTaskConfig(Config):
         for split, form in self.formats.items():
             if getattr(self, split) is None:
                 raise ValueError(f"formats.{split}: there is no file that is {split}; name one")
-            if form.task_kind != self.format.task_kind:
+            if form.task_kind != self.task_kind:
                 raise ValueError(
-                    f"formats.{split}: expected files of {self.format.task_kind}, as format is, "
+                    f"formats.{split}: expected files of {self.task_kind}, as format is, "
                     f"found {form.task_kind}"
                 )
-        names = selecting_metrics(self.format.task_kind)
+        names = selecting_metrics(self.task_kind)
         if self.metric is not None and self.metric not in names:
             raise ValueError(
-                f"metric: expected one of {', '.join(names)} for {self.format.task_kind}, found "
+                f"metric: expected one of {', '.join(names)} for {self.task_kind}, found "
                 f"{self.metric!r}"
             )
-        if self.draw not in (None, "natural") and self.format.task_kind != "classification":
+        if self.draw not in (None, "natural") and self.task_kind != "classification":
             raise ValueError(
                 f"draw: {self.draw} goes by the label of an example, and those of "
-                f"{self.format.task_kind} have no one label; leave draw out, or set it to natural"
+                f"{self.task_kind} have no one label; leave draw out, or set it to natural"
             )
         if isinstance(self.format, TableFormat) and not self.format.columns.targets:
             raise ValueError("format.columns: a task needs a column for the label or for the score")
         return self
+
+    @property
+    def task_kind(self) -> Kind:
+        return self.format.task_kind
+
+    def with_budget(self, budget: int) -> FilesTaskConfig:
+        """Return the config with this many training examples."""
+        return self.model_copy(update={"train_examples": budget})
 
     def split_format(self, split: str) -> TaggedFormat:
         own: Mapping[str, TaggedFormat] = {**self.formats}
@@ -104,10 +166,17 @@ class FilesTaskConfig(Config):
         return {split: getattr(self, split) for split in SPLITS if getattr(self, split) is not None}
 
 
-TaskConfig = Annotated[ParagraphTaskConfig | FilesTaskConfig, Field(discriminator="kind")]
+TaskConfig = Annotated[
+    ParagraphTaskConfig
+    | NextParagraphConfig
+    | MissingWordConfig
+    | CapitalsConfig
+    | FilesTaskConfig,
+    Field(discriminator="kind"),
+]
 
 
-def identity(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
+def identity(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     """Return the part of the config that decides the result: all but the paths."""
     plain = config.model_dump(mode="json")
     if isinstance(config, FilesTaskConfig):
@@ -116,7 +185,7 @@ def identity(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     return plain
 
 
-def outside(config: ParagraphTaskConfig | FilesTaskConfig) -> dict[str, Any]:
+def outside(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     """Digest the files that the task reads, by split; {} if it reads none.
 
     Raises ConfigError if a path matches nothing, DataError if the files of a split are empty.

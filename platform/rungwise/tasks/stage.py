@@ -9,25 +9,33 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.tasks.config import FilesTaskConfig, ParagraphTaskConfig, identity, outside
-from rungwise.tasks.data import files, paragraphs
+from rungwise.tasks.config import (
+    FilesTaskConfig,
+    MadeTaskConfig,
+    ParagraphTaskConfig,
+    identity,
+    outside,
+)
+from rungwise.tasks.data import files, made, paragraphs
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskSummary, write_examples
 
 
 def build_task(
-    config: ParagraphTaskConfig | FilesTaskConfig,
+    config: ParagraphTaskConfig | MadeTaskConfig | FilesTaskConfig,
     inputs: dict[str, Artifact],
     output: Folder,
     context: Context,
 ) -> TaskSummary:
-    """Write the splits. `inputs` has the corpus for `paragraph_label` and is empty for `files`.
+    """Write the splits. `inputs` has the corpus that a task is made of, and is empty for files.
 
     Raises DataError, naming file and line, for data that no model should be trained on.
     """
     match config:
         case ParagraphTaskConfig():
             task = paragraphs.load(config, inputs["corpus"])
+        case MadeTaskConfig():
+            task = made.load(config, inputs["corpus"])
         case FilesTaskConfig():
             task = files.load(config)
     for split, examples in task.splits.items():

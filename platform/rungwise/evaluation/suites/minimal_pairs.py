@@ -23,7 +23,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -33,7 +33,8 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths, matching
 from rungwise.core.storage.store_errors import reached
-from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
+from rungwise.evaluation.suites.altered import Pair, alter_sentences, held_out_sentences
+from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
 from rungwise.tasks.formats.base import read_text, split_lines
@@ -49,37 +50,28 @@ _AT_ONCE = 1 << 13  # sentences, so that batches fill with rows of one length
 _PHENOMENA = {"s-selection": "argument_structure"}
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two sentences that differ in one thing; `number` is the pair's id within its paradigm."""
-
-    paradigm: str
-    phenomenon: str
-    number: str
-    good: str
-    bad: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.paradigm}/{self.number}"
-
-
-class MinimalPairsSuite(FileSuite):
+class MinimalPairsSuite(Suite):
     """Pairs of acceptable and unacceptable sentences, JSON Lines as in BLiMP.zip and
-    ZhoBLiMP.tar.gz."""
+    ZhoBLiMP.tar.gz; without `path`, sentences of the held-out split and altered copies of them
+    (altered.py)."""
 
     needs: ClassVar[str] = "the probability of a text"
     capability: ClassVar[type] = LanguageModel
     reads: ClassVar[tuple[str, ...]] = ("path", "published")
 
     kind: Literal["minimal_pairs"] = "minimal_pairs"
+    path: Paths | None = None  # files, folders or globs with pairs; null: the held-out split
     # file of published accuracies, such as BLiMP's `published_models_summary.jsonl`
     published: Paths | None = None
     # pairs per paradigm, the first of a fixed draw; null: all
     pairs_per_paradigm: int | None = Field(default=None, ge=1)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
-        pairs = sample_pairs(read_pairs(self.path, f"measure.{name}.path"), self.pairs_per_paradigm)
+        if self.path is None:
+            pairs = alter_sentences(held_out_sentences(rung.corpus), self.pairs_per_paradigm)
+        else:
+            pairs = read_pairs(self.path, f"measure.{name}.path")
+            pairs = sample_pairs(pairs, self.pairs_per_paradigm)
         scores = sentence_scores(rung, [text for pair in pairs for text in (pair.good, pair.bad)])
         differences = scores[0::2] - scores[1::2]
         names, groups = [pair.name for pair in pairs], [pair.phenomenon for pair in pairs]

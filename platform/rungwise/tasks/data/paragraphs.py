@@ -9,17 +9,15 @@ documents that no earlier stage has seen. Splits share neither documents nor tex
 from __future__ import annotations
 
 import re
-from collections import Counter
+from dataclasses import replace
 
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
 from rungwise.core.stages.artifact import Artifact
-from rungwise.corpus.document import read_documents
-from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import ParagraphTaskConfig
+from rungwise.tasks.data.corpus_text import Paragraph, in_turns, read_paragraphs, text_hash
 from rungwise.tasks.data.files import Task
 from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, Text
-from rungwise.tokens.text import document_hash
 
 _VALIDATION_DOCUMENTS = 0.4  # share of the training documents
 _NEUTRAL = "library"
@@ -49,9 +47,9 @@ def load(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
         )
     splits = {
         split: [
-            Text(document, text, target=label)
+            Text(each.document, each.text, target=label)
             for label in labels
-            for text, document in _draw(pools[label][split], number, config.seed)
+            for each in in_turns(pools[label][split], lambda each: each, config.seed)[:number]
         ]
         for split, number in needed.items()
     }
@@ -63,40 +61,21 @@ def hide_name(text: str, label: str) -> str:
     return re.sub(rf"(?i)(?<![a-z0-9]){re.escape(label)}(?![a-z0-9])", _NEUTRAL, text)
 
 
-def _pools(
-    config: ParagraphTaskConfig, corpus: Artifact
-) -> dict[str, dict[str, list[tuple[str, str]]]]:
-    """(text, document) by label and split, without texts of several labels or splits."""
-    places_of: dict[str, list[tuple[str, str, str]]] = {}
-    for row in CorpusSummary.of(corpus).files:
-        for document in read_documents(corpus.folder, row.file):
-            split = "test"
-            if row.split != "validation":
-                draw = float(uniform(config.seed, document_hash(document.id)))
-                split = "validation" if draw < _VALIDATION_DOCUMENTS else "train"
-            for sentences in document.paragraphs():
-                text = hide_name(" ".join(sentences), document.label)
-                if config.minimum_words <= len(text.split()) <= config.maximum_words:
-                    places_of.setdefault(text, []).append((document.label, split, document.id))
-    pools: dict[str, dict[str, list[tuple[str, str]]]] = {}
-    for text, places in places_of.items():
-        if len({(label, split) for label, split, _ in places}) == 1:
-            label, split, document = min(places)
-            splits = pools.setdefault(label, {name: [] for name in SPLITS})
-            splits[split].append((text, document))
+def _pools(config: ParagraphTaskConfig, corpus: Artifact) -> dict[str, dict[str, list[Paragraph]]]:
+    """The paragraphs by label and split, without texts of several labels or splits."""
+    places: dict[str, list[tuple[str, str, Paragraph]]] = {}
+    for paragraph in read_paragraphs(corpus):
+        split = "test"
+        if not paragraph.held_out:
+            draw = uniform(config.seed, text_hash(paragraph.document))
+            split = "validation" if draw < _VALIDATION_DOCUMENTS else "train"
+        text = hide_name(paragraph.text, paragraph.label)
+        if config.minimum_words <= len(text.split()) <= config.maximum_words:
+            hidden = replace(paragraph, sentences=(text,))
+            places.setdefault(text, []).append((paragraph.label, split, hidden))
+    pools: dict[str, dict[str, list[Paragraph]]] = {}
+    for same_text in places.values():
+        if len({(label, split) for label, split, _ in same_text}) == 1:
+            label, split, paragraph = min(same_text, key=lambda place: place[2].document)
+            pools.setdefault(label, {name: [] for name in SPLITS})[split].append(paragraph)
     return pools
-
-
-def _draw(pool: list[tuple[str, str]], number: int, seed: int) -> list[tuple[str, str]]:
-    """Draw `number` of the pool by the hash of the text, independent of the order of the pool.
-
-    Documents take turns, so that a large module does not crowd out the small ones.
-    """
-    turns: Counter[str] = Counter()
-    ranked = []
-    pool = sorted(pool, key=lambda item: float(uniform(seed, document_hash(item[0]))))
-    for text, document in pool:
-        ranked.append((turns[document], text, document))
-        turns[document] += 1
-    ranked.sort(key=lambda item: item[0])
-    return [(text, document) for _, text, document in ranked[:number]]

@@ -1,0 +1,169 @@
+"""Tasks that a rule makes of any corpus, without labels from people.
+
+    next_paragraph    a pair   does the second paragraph follow the first in its document?
+    missing_word      choice   which of four words of like frequency stands here?
+    capitals          tags     which words begin with a capital, and which end a sentence?
+
+Test examples come from the held-out text, which no earlier stage has seen. Training and validation
+examples come from stretches of the training text, each in one of the two. A paragraph whose text
+occurs again anywhere in the corpus is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+
+from rungwise.core.errors import DataError
+from rungwise.core.randomness import uniform
+from rungwise.core.stages.artifact import Artifact
+from rungwise.tasks.config import MadeTaskConfig
+from rungwise.tasks.data.corpus_text import (
+    PLAIN_WORD,
+    WORD,
+    LikeWords,
+    Paragraph,
+    count_words,
+    in_turns,
+    read_paragraphs,
+    text_hash,
+)
+from rungwise.tasks.data.files import Task
+from rungwise.tasks.kinds.examples import (
+    SPLITS,
+    ChoiceExample,
+    Example,
+    Kind,
+    Tagged,
+    TaskInfo,
+    Text,
+)
+from rungwise.tokens.segmenters import HAN
+
+_VALIDATION = 0.3  # share of the stretches of training text
+_STRETCH = 50  # paragraphs
+_OPTIONS, _REACH = 4, 20  # words to choose from, and how far apart in rank they may be
+_LEAST = 10  # occurrences of a word to choose from
+_LEFT_WORDS, _RIGHT_WORDS = 3, 2  # the fewest before and after a missing word
+FOLLOWS, ELSEWHERE = "follows", "elsewhere"
+# Tags of one word, so that the score is the F1 of marked words and not the many unmarked ones.
+CAPITAL, END, BOTH, PLAIN = "S-capital", "S-end", "S-capital_end", "O"
+
+_UNIT = re.compile(rf"[{HAN}]|[^\s{HAN}]+")  # a word with its punctuation
+_END_MARKS = " .!?\u2026\u3002\uff01\uff1f\u0964\"'\u201d\u2019"
+
+Paragraphs = Sequence[Paragraph]
+
+
+def load(config: MadeTaskConfig, corpus: Artifact) -> Task:
+    """Make the task. Raises DataError if the corpus has too little text for it."""
+    paragraphs = list(read_paragraphs(corpus))
+    repeated = Counter(each.text for each in paragraphs)
+    pools: dict[str, list[Paragraph]] = {split: [] for split in SPLITS}
+    for each in paragraphs:
+        size = len(WORD.findall(each.text))
+        if repeated[each.text] == 1 and config.minimum_words <= size <= config.maximum_words:
+            pools[_split(each, config.seed)].append(each)
+    kind, labels, make = _RULES[config.kind]
+    splits: dict[str, list[Example]] = {}
+    for split in SPLITS:
+        number = getattr(config, f"{split}_examples")
+        splits[split] = list(islice(make(pools[split], paragraphs, number, config.seed), number))
+        if len(splits[split]) < number:
+            raise DataError(
+                f"data.{split}_examples is {number}, but the corpus gives {len(splits[split])} "
+                f"examples of {config.kind} for {split}, of {len(pools[split])} paragraphs of "
+                f"{config.minimum_words} to {config.maximum_words} words; lower it, change the "
+                "bounds of words, raise corpus.held_out_fraction, or add text"
+            )
+    metric = "f1" if kind == "tagging" else "accuracy"
+    pair = config.kind == "next_paragraph"
+    return Task(TaskInfo(kind, labels, pair=pair, metric=metric), splits)
+
+
+def pair_paragraphs(
+    pool: Paragraphs, whole: Paragraphs, number: int, seed: int
+) -> Iterator[Example]:
+    """Two paragraphs: half of them neighbours, half with the second of another such pair.
+
+    Seconds change places with each other, so that no second tells by itself which kind it is of.
+    """
+    neighbours = [
+        (first, second)
+        for first, second in pairwise(pool)
+        if second.document == first.document and second.number == first.number + 1
+    ]
+    neighbours = in_turns(neighbours, lambda pair: pair[0], seed)[:number]
+    apart = sorted(neighbours[1::2], key=lambda pair: (pair[0].document, pair[0].number))
+    turn = len(apart) // 2
+    others = dict(zip(apart, (second for _, second in apart[turn:] + apart[:turn]), strict=True))
+    for first, second in neighbours:
+        other = others.get((first, second), second)
+        target = FOLLOWS if other is second else ELSEWHERE
+        yield Text(_where(first), first.text, other.text, target=target)
+
+
+def remove_words(pool: Paragraphs, whole: Paragraphs, number: int, seed: int) -> Iterator[Example]:
+    """A sentence up to a word, and how it goes on with that word or with others of like
+    frequency in the whole text."""
+    words = LikeWords(count_words(each.text for each in whole), _LEAST)
+    for paragraph in in_turns(pool, lambda each: each, seed):
+        sentence = max(paragraph.sentences, key=len)
+        matches = list(PLAIN_WORD.finditer(sentence))[_LEFT_WORDS:-_RIGHT_WORDS]
+        matches = [match for match in matches if match[0] in words]
+        if not matches:
+            continue
+        gap = min(matches, key=lambda match: text_hash(seed, sentence, match.start()))
+        others = words.draw(gap[0], _OPTIONS - 1, _REACH, seed, sentence)
+        if len(others) < _OPTIONS - 1:
+            continue
+        options = sorted((gap[0], *others), key=lambda word: text_hash(seed, word, sentence, 1))
+        yield ChoiceExample(
+            _where(paragraph),
+            sentence[: gap.start()].rstrip(),
+            None,
+            tuple(option + sentence[gap.end() :] for option in options),
+            target=options.index(gap[0]),
+        )
+
+
+def mark_capitals(pool: Paragraphs, whole: Paragraphs, number: int, seed: int) -> Iterator[Example]:
+    """The words of a paragraph in small letters, without the marks that end its sentences."""
+    for paragraph in in_turns(pool, lambda each: each, seed):
+        pairs = [pair for sentence in paragraph.sentences for pair in _tag_words(sentence)]
+        if len(paragraph.sentences) > 1 and pairs:
+            units, tags = zip(*pairs, strict=True)
+            yield Tagged(_where(paragraph), units, tags)
+
+
+def _tag_words(sentence: str) -> list[tuple[str, str]]:
+    """Each word of a sentence in small letters, with its tag."""
+    units = _UNIT.findall(sentence.rstrip(_END_MARKS))
+    tags = []
+    for unit in units:
+        initial = next(filter(str.isalpha, unit), "")
+        tags.append(PLAIN if initial == initial.lower() else CAPITAL)
+    if tags:
+        tags[-1] = END if tags[-1] == PLAIN else BOTH
+    return list(zip(map(str.lower, units), tags, strict=True))
+
+
+def _split(paragraph: Paragraph, seed: int) -> str:
+    if paragraph.held_out:
+        return "test"
+    stretch = text_hash(paragraph.document, paragraph.number // _STRETCH)
+    return "validation" if uniform(seed, stretch) < _VALIDATION else "train"
+
+
+def _where(paragraph: Paragraph) -> str:
+    return f"{paragraph.document}, paragraph {paragraph.number + 1}"
+
+
+_Rule = Callable[[Paragraphs, Paragraphs, int, int], Iterator[Example]]
+_RULES: Mapping[str, tuple[Kind, tuple[str, ...], _Rule]] = {
+    "next_paragraph": ("classification", (ELSEWHERE, FOLLOWS), pair_paragraphs),
+    "missing_word": ("choice", (), remove_words),
+    "capitals": ("tagging", (PLAIN, CAPITAL, BOTH, END), mark_capitals),
+}

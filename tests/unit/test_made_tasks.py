@@ -1,0 +1,219 @@
+"""What rules make of the corpus: tasks without labels, and altered sentences. Each example differs
+from the text only as its rule says; the text is Python's own manual."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.corpus.cleaning.sentences import segment
+from rungwise.corpus.document import SCHEMA
+from rungwise.evaluation.suites.altered import alter_sentences, held_out_sentences
+from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
+from rungwise.models.families import kneser_ney
+from rungwise.tasks.config import CapitalsConfig, MissingWordConfig, NextParagraphConfig
+from rungwise.tasks.data import made
+from rungwise.tasks.data.corpus_text import PLAIN_WORD, LikeWords, Paragraph, count_words
+from rungwise.tasks.kinds.examples import SPLITS
+from rungwise.tokenizer import CLS_ID
+from tests.summaries import corpus_of
+from tests.toy_rungs import FIRST_WORD, toy_rung
+
+SMALL: dict[str, Any] = {"train_examples": 60, "validation_examples": 20, "test_examples": 40, "minimum_words": 6}
+COUNTERPARTS = {("is", "are"), ("was", "were"), ("has", "have"), ("this", "these"), ("a", "an")}
+
+
+def write_corpus(folder: Path, documents: dict[str, list[list[str]]], held_out: int) -> Artifact:
+    """A corpus of these paragraphs of sentences; each `held_out`th document is held out."""
+    folder.mkdir()
+    files = []
+    for split, remainder in (("train", False), ("validation", True)):
+        rows = []
+        for number, (name, paragraphs) in enumerate(documents.items()):
+            if (number % held_out == 0) == remainder:
+                starts = np.cumsum([0, *map(len, paragraphs)])[:-1].tolist()
+                sentences = [sentence for each in paragraphs for sentence in each]
+                row: dict[str, Any] = {"id": name, "label": "manual", "digest": name}
+                row |= {"sentences": sentences, "paragraph_starts": starts, "spans": []}
+                rows.append(row)
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), folder / f"{split}-00000.parquet")
+        files.append({"file": f"{split}-00000.parquet", "split": split, "documents": len(rows)})
+    return corpus_of(folder, files)
+
+
+@pytest.fixture(scope="module")
+def manual(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    documents = {
+        name: [segment(" ".join(part.split())) for part in text.split("\n\n") if part.strip()]
+        for name, text in topics.items()
+    }
+    return write_corpus(tmp_path_factory.mktemp("manual") / "corpus", documents, held_out=3)
+
+
+def paragraphs_of(corpus: Artifact) -> dict[tuple[str, int], Paragraph]:
+    return {(each.document, each.number): each for each in made.read_paragraphs(corpus)}
+
+
+def place_of(where: str) -> tuple[str, int]:
+    document, _, number = where.rpartition(", paragraph ")
+    return document, int(number) - 1
+
+
+def test_a_paragraph_follows_its_neighbour_or_stands_elsewhere(manual: Artifact) -> None:
+    task = made.load(NextParagraphConfig(**SMALL), manual)
+    paragraphs = paragraphs_of(manual)
+    texts = Counter(each.text for each in paragraphs.values())
+    for split, examples in task.splits.items():
+        assert len(examples) == SMALL[f"{split}_examples"]
+        assert Counter(e.target for e in examples) == {
+            made.FOLLOWS: len(examples) / 2,
+            made.ELSEWHERE: len(examples) / 2,
+        }
+        successors = []
+        for example in examples:
+            document, number = place_of(example.where)
+            first, second = paragraphs[document, number], paragraphs[document, number + 1]
+            assert example.text == first.text
+            assert first.held_out == (split == "test")
+            assert (example.second == second.text) == (example.target == made.FOLLOWS)
+            assert texts[first.text] == texts[example.second] == 1
+            successors.append(second.text)
+        # Each second is the successor of one first: it cannot tell by itself what it is.
+        assert sorted(successors) == sorted(e.second for e in examples)
+    firsts = [{e.text for e in task.splits[split]} for split in SPLITS]
+    assert not firsts[0] & firsts[1]
+    assert not firsts[0] & firsts[2]
+
+
+def test_a_missing_word_is_one_of_four_of_like_frequency(manual: Artifact) -> None:
+    task = made.load(MissingWordConfig(**SMALL), manual)
+    paragraphs = paragraphs_of(manual)
+    counts = count_words(each.text for each in paragraphs.values())
+    ranks = {word: rank for rank, word in enumerate(sorted(counts, key=lambda w: (counts[w], w)))}
+    targets: Counter[int] = Counter()
+    for example in (e for split in SPLITS for e in task.splits[split]):
+        targets[example.target] += 1
+        sentences = paragraphs[place_of(example.where)].sentences
+        filled = [f"{example.context} {option}" for option in example.options]
+        assert filled[example.target] in sentences
+        assert not {*filled} - {filled[example.target]} & {*sentences}
+        words = [option.split(" ")[0] for option in example.options]
+        assert len({option.partition(" ")[2] for option in example.options}) == 1
+        assert len({*words}) == 4
+        assert all(counts[word] >= 10 for word in words)
+        capitals = sum(word != word.lower() for word in counts)
+        assert max(ranks[word] for word in words) - min(ranks[word] for word in words) <= (
+            2 * 20 + capitals
+        )
+    assert all(targets[place] > 10 for place in range(4)), "the answer stands anywhere"
+
+
+def test_capitals_and_ends_of_sentences_are_given_back_by_their_tags(manual: Artifact) -> None:
+    task = made.load(CapitalsConfig(**SMALL | {"maximum_words": 120}), manual)
+    paragraphs = paragraphs_of(manual)
+    for example in (e for split in SPLITS for e in task.splits[split]):
+        paragraph = paragraphs[place_of(example.where)]
+        assert sum(tag in (made.END, made.BOTH) for tag in example.tags) == len(paragraph.sentences)
+        assert all(word == word.lower() for word in example.words)
+        # A unit of punctuation alone may end a sentence, and then it is left out.
+        pairs = [
+            pair
+            for pair in zip(example.words, example.tags, strict=False)
+            if any(map(str.isalnum, pair[0]))
+        ]
+        written = [unit for unit in paragraph.text.split() if any(map(str.isalnum, unit))]
+        for (word, tag), origin in zip(pairs, written, strict=True):
+            assert origin.lower().startswith(word)
+            initial = next(filter(str.isalpha, origin), "")
+            assert initial.isupper() == (tag in (made.CAPITAL, made.BOTH)), (origin, tag)
+
+
+def test_chinese_words_are_characters(tmp_path: Path) -> None:
+    sentences = ["今天的天气很好。", "我们去公园里走一走。", "他说明天会下雨。"]
+    shifts = "一二三四五六七八九十"
+    documents = {
+        f"d{d}": [
+            [f"{shifts[p]}{shifts[d % 10]}{shifts[d // 10]}{s}" for s in sentences]
+            for p in range(10)
+        ]
+        for d in range(40)
+    }
+    corpus = write_corpus(tmp_path / "corpus", documents, held_out=3)
+    sizes: dict[str, Any] = {"train_examples": 8, "validation_examples": 4, "test_examples": 8}
+    tags = made.load(CapitalsConfig(**sizes), corpus).splits["test"][0]
+    assert {*tags.tags} == {made.PLAIN, made.END}
+    assert set(map(len, tags.words)) == {1}
+    choice = made.load(MissingWordConfig(**sizes), corpus).splits["test"][0]
+    assert choice.context + choice.options[choice.target] in {
+        s for d in documents["d0"] for s in d
+    } | {s for d in documents.values() for p in d for s in p}
+    rules = Counter(pair.paradigm for pair in alter_sentences(held_out_sentences(corpus), 20))
+    assert rules == {"swapped_words": 20, "other_word": 20}, "no English, no rule of English"
+
+
+def test_too_little_text_is_said_with_what_there_is(manual: Artifact) -> None:
+    with pytest.raises(DataError, match=r"data.test_examples is 9000, but the corpus gives \d+"):
+        made.load(MissingWordConfig(**SMALL | {"test_examples": 9000}), manual)
+
+
+def test_altered_sentences_differ_only_as_their_rule_says(manual: Artifact) -> None:
+    sentences = held_out_sentences(manual)
+    pairs = alter_sentences(sentences, None)
+    counts = count_words(text for _, text in sentences)
+    rules = Counter(pair.paradigm for pair in pairs)
+    assert {*rules} == {"swapped_words", "other_word", "agreement"}
+    assert min(rules.values()) > 100
+    like = LikeWords(counts, 5)
+    for pair in pairs:
+        good, bad = pair.good.split(), pair.bad.split()
+        assert pair.good != pair.bad
+        assert len(good) == len(bad)
+        places = [place for place in range(len(good)) if good[place] != bad[place]]
+        words = [(good[place], bad[place]) for place in places]
+        if pair.paradigm == "swapped_words":
+            assert Counter(good) == Counter(bad)
+            assert places[1] == places[0] + 1
+            assert len(places) == 2
+            assert places[0] > 0
+        elif pair.paradigm == "other_word":
+            ((old, new),) = words
+            assert old in like
+            assert new in like
+            assert PLAIN_WORD.fullmatch(new)
+            between = sum(
+                min(counts[old], counts[new]) < n < max(counts[old], counts[new])
+                for word, n in counts.items()
+                if word in like
+            )
+            assert between <= 20
+        else:
+            ((old, new),) = words
+            assert (old, new) in COUNTERPARTS or (new, old) in COUNTERPARTS
+    few = alter_sentences(sentences, 20)
+    assert Counter(pair.paradigm for pair in few) == dict.fromkeys(rules, 20)
+    assert set(few) < set(pairs)
+
+
+def test_a_unigram_model_guesses_swapped_words_with_half_credit_exactly(
+    manual: Artifact, tmp_path: Path
+) -> None:
+    words = sorted({word for _, text in held_out_sentences(manual) for word in text.split()})
+    texts = [np.arange(len(words), dtype=np.uint16) + FIRST_WORD]
+    offsets = np.array([0, len(words)])
+    table = kneser_ney.count_ngrams(np.concatenate(texts), offsets, 1, CLS_ID)
+    model = kneser_ney.estimate_model(table, FIRST_WORD + len(words), CLS_ID, (0.5, 1.0, 1.5))
+    rung = toy_rung(tmp_path, words, model, corpus=manual)
+    result = MinimalPairsSuite(pairs_per_paradigm=150).measure(rung, "pairs")
+    (items,) = (each for each in result.items if each.part == "")
+    swapped = items.select_group("swapped_words")
+    assert len(swapped.names) == 150
+    assert set(swapped.numbers[:, 0]) == {0.5}
