@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import random
 from collections import Counter
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
+from seqeval.scheme import BILOU, IOB2, IOBES, IOE2, Tokens
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.tasks.formats.columns import iob2_labels, to_iob2
+from rungwise.tasks.formats.schemes import iob2_labels, to_iob2
 from rungwise.tasks.kinds.examples import Text
+from rungwise.tasks.kinds.tagging import tagged_spans
 from tests.task_cases import FormatBlock, as_json, read_content
 
 
@@ -117,6 +120,39 @@ def test_every_scheme_of_spans_is_read_as_iob2(marks: str) -> None:
             middle = [inside] * (length - 2)
             other += [["O"], [alone]][length] if length < 2 else [begin, *middle, end]
         assert to_iob2(other, set(other)) == iob2
+
+
+@pytest.mark.parametrize("scheme", [IOB2, IOE2, IOBES, BILOU], ids=lambda each: each.__name__)
+def test_spans_of_a_scheme_are_those_that_seqeval_finds(scheme: type) -> None:
+    marks = {IOE2: "IE", IOBES: "BIES", BILOU: "BILU"}.get(scheme, "BI")
+    labels = ("O", *(f"{mark}-{kind}" for mark in marks for kind in "XY"))
+    for tags in itertools.product(labels, repeat=4):
+        strict = {(e.tag, e.start, e.end - 1) for e in Tokens(list(tags), scheme).entities}
+        # Of illegal sequences seqeval's strict mode reads only what is a whole span.
+        if sum(end - start + 1 for _, start, end in strict) == len(tags) - tags.count("O"):
+            assert tagged_spans(to_iob2(tags, labels)) == strict
+
+
+def test_spans_of_ioe1_and_iob1_that_touch_stay_apart() -> None:
+    """Writes random spans by the definition of Tjong Kim Sang and Veenstra 1999, and reads them."""
+    rng = random.Random(2)
+    for _ in range(100):
+        spans = [("O" if rng.random() < 0.3 else rng.choice("XY"), rng.randint(1, 3))
+                 for _ in range(rng.randint(1, 7))]  # fmt: skip
+        iob2, iob1, ioe1 = [], [], []
+        for number, (kind, length) in enumerate(spans):
+            if kind == "O":
+                for tags in (iob2, iob1, ioe1):
+                    tags += ["O"] * length
+                continue
+            inside = [f"I-{kind}"] * length
+            before = number > 0 and spans[number - 1][0] == kind
+            after = number + 1 < len(spans) and spans[number + 1][0] == kind
+            iob2 += [f"B-{kind}", *inside[1:]]
+            iob1 += [f"B-{kind}" if before else inside[0], *inside[1:]]
+            ioe1 += [*inside[1:], f"E-{kind}" if after else inside[0]]
+        for tags, marks in ((iob1, "BI"), (ioe1, "EI")):
+            assert to_iob2(tags, {"O", *(f"{m}-{k}" for m in marks for k in "XY")}) == iob2
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from rungwise.commands.running.tasks import describe_data
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.outside import digest, matching
-from rungwise.tasks.formats.guess import guess_format
+from rungwise.tasks.formats.guess import Guess, guess_format
 from tests.task_cases import FormatBlock, as_json, read_content
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "layouts.md"
@@ -48,6 +48,17 @@ def lines(*records: Any) -> str:
 
 def rows(*cells: str) -> str:
     return "".join(row.replace("|", "\t") + "\n" for row in cells)
+
+
+def recipe_block(printed: str) -> dict[str, Any]:
+    """The block of the only task in a recipe."""
+    (task,) = yaml.safe_load(printed)["tasks"].values()
+    return task["data"]
+
+
+def described(path: str, guess: Guess) -> dict[str, Any]:
+    """What `rungwise tasks` prints for a person to copy."""
+    return recipe_block(describe_data(path, guess))
 
 
 def tar(**files: str) -> bytes:
@@ -150,6 +161,7 @@ DAMAGED["no right option"] = {
     "block": "WikiQA, options in rows",
     "content": LAYOUTS["WikiQA, options in rows"][1].decode(),
     "reason": "several_or_no_right_options",
+    "words": 8,
 }
 
 
@@ -160,7 +172,8 @@ def test_a_damaged_example_is_refused_or_left_out_and_counted(case: str, tmp_pat
         read_content(tmp_path, form | {"on_error": "error"}, DAMAGED[case]["content"])
     form, counts = form | {"on_error": "drop"}, Counter[str]()
     assert len(read_content(tmp_path, form, DAMAGED[case]["content"], counts=counts)) == 1
-    assert counts == {f"examples_dropped_for_{DAMAGED[case]['reason']}": 1}
+    expected = {f"examples_dropped_for_{DAMAGED[case]['reason']}": 1}
+    assert counts == expected | {"words_dropped_with_damage": DAMAGED[case]["words"]}
 
 
 @pytest.mark.parametrize("packing", ["gz", "bz2", "xz"])
@@ -218,7 +231,7 @@ def test_a_look_at_a_single_example_finds_how_to_read_it(name: str, tmp_path: Pa
     guess = guess_format(str(tmp_path / path))
     assert as_json(guess.examples[0]) == expected
     # What is printed is a block that reads the same.
-    block = yaml.safe_load(describe_data(path, guess))
+    block = described(path, guess)
     (first, *_) = read_content(tmp_path, block["format"], content, path)
     assert as_json(first) == expected
 
@@ -409,7 +422,7 @@ def test_what_windows_saves_is_read_and_printed(encoding: str, tmp_path: Path) -
     path.write_bytes(f"Text;Urteil\r\n{content}".encode(encoding))
     guess = guess_format(str(path))
     assert as_json(guess.examples[0]) == ["Größe “0” €", None, "gut"]
-    block = yaml.safe_load(describe_data(str(path), guess))
+    block = described(str(path), guess)
     assert block["format"].get("encoding", "utf-8-sig") == encoding
 
 
@@ -417,7 +430,7 @@ def test_control_characters_of_an_example_do_not_break_the_block(tmp_path: Path)
     (tmp_path / "a.jsonl").write_text(lines({"text": "a\x00b\x9d", "label": "x"}))
     printed = describe_data("a.jsonl", guess_format(str(tmp_path / "a.jsonl")))
     assert r"text: a\x00b\x9d" in printed
-    assert yaml.safe_load(printed)["format"]["columns"] == {"text": "text", "label": "label"}
+    assert recipe_block(printed)["format"]["columns"] == {"text": "text", "label": "label"}
 
 
 def test_parquet_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
@@ -442,5 +455,5 @@ def test_the_labels_of_brackets_are_those_of_their_spans() -> None:
 def test_a_number_of_a_class_is_printed_with_its_name(tmp_path: Path) -> None:
     path, content, _ = LAYOUTS["Parquet of Hugging Face, classes"]
     (tmp_path / path).write_bytes(content)
-    block = yaml.safe_load(describe_data(path, guess_format(str(tmp_path / path))))
+    block = described(path, guess_format(str(tmp_path / path)))
     assert block["format"]["labels"] == {0: "neg", 1: "pos"}

@@ -48,7 +48,8 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
     }
     trivial = {f"{rule} (trivial baseline)": value for rule, value in evaluation.trivial().items()}
     examples = task.examples
-    labels = f" ({', '.join(info.labels)})" if info.labels else ""
+    positive = f"; f1 is that of {info.positive}" if info.positive and metric == "f1" else ""
+    labels = f" ({', '.join(info.labels)}{positive})" if info.labels else ""
     lines = [
         f"Task {evaluation.task}: {info.goal}{labels}. Fine-tuned on {examples.train:,} examples, "
         f"selected on {examples.validation:,} validation examples. "

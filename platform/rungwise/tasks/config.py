@@ -115,6 +115,8 @@ class FilesTaskConfig(Config):
     unseen_labels: Literal["error", "drop", "keep"] = "error"
     # metric that selects a model; null: the data set's own, or the default for its kind
     metric: str | None = None
+    # of two labels, the one whose F1 is `f1`; null: the second
+    positive: str | None = None
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
@@ -134,6 +136,14 @@ class FilesTaskConfig(Config):
                     f"formats.{split}: expected files of {self.task_kind}, as format is, "
                     f"found {form.task_kind}"
                 )
+        for split in SPLITS:
+            parts = getattr(self.split_format(split), "split", None)
+            named = parts is not None and getattr(parts, split) is not None
+            if parts is not None and named != (getattr(self, split) is not None):
+                raise ValueError(
+                    f"{split} and format.split.{split} go together: the file, and the values of "
+                    f"the column {parts.column!r} in it; set both or neither"
+                )
         names = selecting_metrics(self.task_kind)
         if self.metric is not None and self.metric not in names:
             raise ValueError(
@@ -144,6 +154,11 @@ class FilesTaskConfig(Config):
             raise ValueError(
                 f"draw: {self.draw} goes by the label of an example, and those of "
                 f"{self.task_kind} have no one label; leave draw out, or set it to natural"
+            )
+        if self.positive is not None and self.task_kind != "classification":
+            raise ValueError(
+                f"positive: a label of classification, which {self.task_kind} has not; "
+                "leave it out"
             )
         if isinstance(self.format, TableFormat) and not self.format.columns.targets:
             raise ValueError("format.columns: a task needs a column for the label or for the score")

@@ -44,6 +44,7 @@ def add(commands: Commands) -> None:
 def init(options: argparse.Namespace) -> None:
     """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
     from rungwise.core.console import plain_console
+    from rungwise.core.plural import counted
     from rungwise.core.storage.source_files import find_files
     from rungwise.corpus.description import describe_files
     from rungwise.tasks.formats.guess import guess_format
@@ -66,7 +67,7 @@ def init(options: argparse.Namespace) -> None:
             f"about {characters:,} characters of text below {', '.join(options.paths)}; expected "
             f"{_FEWEST_CHARACTERS:,} or more to learn from"
         )
-    name = options.name or _derive_name(options.paths[0])
+    name = options.name or derive_name(options.paths[0])
     path = Path(f"{name}.yaml")
     if path.exists():
         raise UserError(f"{path} already exists; give another name with --name, or delete it")
@@ -82,15 +83,16 @@ def init(options: argparse.Namespace) -> None:
         counts = labels.labels
         values = ", ".join(f"{count:,} {label}" for label, count in counts.items())
         summary = values if len(counts) < 9 else f"{len(counts)} labels"
-        say(f"read {len(labels.examples):,} labelled texts as a sample: {summary}")
-        data = {"kind": "files", "train": options.labels, "format": labels.form}
-        text += write_task(_derive_name(options.labels), data)
+        say(f"read {counted(len(labels.examples), 'labelled text')} to train on: {summary}")
+        for note in labels.notes:
+            say(f"  {note}")
+        text += write_task(derive_name(options.labels), labels.block(validation=0.1, test=0.2))
     path.write_text(text, encoding="utf-8")
     say(f"\nwrote {path}; to train on it:\n")
     say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
 
 
-def _derive_name(path: str) -> str:
+def derive_name(path: str) -> str:
     """A name that recipes and MLflow accept, from that of a file or folder. Letters of any script
     are kept; Latin ones lose their accents."""
     stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
@@ -102,8 +104,8 @@ def write_task(name: str, data: dict[str, Any]) -> str:
     """The YAML that fine-tunes on a task, compares pretrained with random weights, and registers
     the model."""
     return f"""
-tasks: # a tenth of the rows chooses the epoch, a fifth is the test set; labels as in the file
-  {name}: {{data: {flow(data | {"validation_fraction": 0.1, "test_fraction": 0.2})}}}
+tasks: # the validation part chooses the epoch, the test part gives the score; labels as in the file
+  {name}: {{data: {flow(data)}}}
 
 variants: # what to compare: keys of this file with other values
   pretrained: {{}}

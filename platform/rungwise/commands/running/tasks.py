@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rungwise.commands.arguments import Commands, add_verb
-from rungwise.commands.running.init import flow
+from rungwise.commands.running.init import derive_name, flow
 from rungwise.core.console import plain_console
 from rungwise.core.plural import counted
 
@@ -35,22 +35,32 @@ def tasks(options: argparse.Namespace) -> None:
 
 
 def describe_data(path: str, guess: Guess) -> str:
-    """The block as YAML, then in comments the labels and examples that it reads in a sample."""
+    """The block as YAML in its place in a recipe, then in comments what it reads: notes, labels and
+    examples."""
+    from rungwise.tasks.formats.base import WORDS_DROPPED
+
     examples, labels = guess.examples, guess.labels
     shares = ", ".join(f"{label} {n / labels.total():.0%}" for label, n in labels.most_common(12))
     more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
-    dropped = f", skipped {guess.damaged} damaged ones" if guess.damaged else ""
+    dropped = ""
+    if guess.damaged:
+        words = counted(guess.counts[WORDS_DROPPED], "word")
+        dropped = f", skipped {counted(guess.damaged, 'damaged one')} of {words}"
+    block = guess.block(validation=0.1, test=0.1)
     lines = [
-        "kind: files",
-        f"format: {flow(guess.form)}",
-        f"train: {flow(path)}",
-        "validation_fraction: 0.1",
-        "test_fraction: 0.1",
+        "# In a recipe; the keys are in docs/reference/tasks.md.",
+        "tasks:",
+        f"  {flow(derive_name(path))}:",
+        "    data:",
+        *(f"      {key}: {flow(value)}" for key, value in block.items()),
         "",
-        f"# Read {counted(len(examples), 'example')} as a sample{dropped}."
+        f"# Read {counted(len(examples), 'example')} to train on{dropped}."
         + (f" Labels: {shares}{more}." if labels else ""),
+        *(f"# {_clip(note)}" for note in guess.notes),
     ]
-    rows = (line for each in examples[:_EXAMPLES] for line in _describe_example(asdict(each)))
+    step = max(1, len(examples) // _EXAMPLES)  # from all over, since a file may be sorted
+    shown = examples[::step][:_EXAMPLES]
+    rows = (line for each in shown for line in _describe_example(asdict(each)))
     return "\n".join([*lines, *(f"# {line}".rstrip() for line in rows)])
 
 
@@ -61,19 +71,20 @@ def _escape(character: str) -> str:
     return character
 
 
-def _describe_example(fields: dict[str, Any]) -> list[str]:
-    def clip(value: Any) -> str:
-        if isinstance(value, tuple | list):
-            each = [each["text"] if isinstance(each, dict) else each for each in value]
-            value = " | ".join(each) or "none"
-        text = "".join(map(_escape, " ".join(str(value).split())))
-        return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
+def _clip(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        each = [each["text"] if isinstance(each, dict) else each for each in value]
+        value = " | ".join(each) or "none"
+    text = "".join(map(_escape, " ".join(str(value).split())))
+    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
 
+
+def _describe_example(fields: dict[str, Any]) -> list[str]:
     if fields.get("tags") is not None:
         pairs = zip(fields.pop("words"), fields.pop("tags"), strict=True)
         fields["words"] = [f"{word}/{tag}" if tag != "O" else word for word, tag in pairs]
     if "options" in fields:
         fields["target"] = fields["options"][fields["target"]]
     place = fields.pop("where")
-    values = [f"  {name}: {clip(value)}" for name, value in fields.items() if value is not None]
+    values = [f"  {name}: {_clip(value)}" for name, value in fields.items() if value is not None]
     return ["", place, *values]

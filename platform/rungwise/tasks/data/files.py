@@ -11,8 +11,8 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
-from rungwise.tasks.formats.base import join_names, quote, suggest
-from rungwise.tasks.formats.columns import BARE, SPANS
+from rungwise.tasks.formats.base import WORDS_DROPPED, count_words, join_names, quote, suggest
+from rungwise.tasks.formats.schemes import BARE, SPANS
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import SPLITS, Example, TaskInfo, Text
 
@@ -49,7 +49,7 @@ def load(config: FilesTaskConfig) -> Task:
     splits = {split: splits[split] for split in SPLITS}
     for split, examples in splits.items():
         _check_filled(split, examples, config)
-    labels = _labels(config, splits, counts)
+    labels = _order_labels(config, _labels(config, splits, counts))
     scheme = getattr(config.format, "scheme", "as_is")
     if scheme == "iob2" and config.metric != "accuracy":
         _check_tags(labels, splits)
@@ -74,6 +74,8 @@ def load(config: FilesTaskConfig) -> Task:
                 f"{number} of {len(splits[split])} {split} examples have a text that stands in "
                 "train too; their score says what was remembered"
             )
+    if info.positive and info.metric == "f1":
+        notes.append(f"f1 is that of {quote(info.positive)}; data.positive names the other label")
     irregular = {split: dict(reasons) for split, reasons in counts.items() if reasons}
     notes += [
         f"{split}: {reason.replace('_', ' ')}: {number:,}"
@@ -94,14 +96,20 @@ def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Exa
                 examples.extend(form.read(file, split, counts))
         except OSError as error:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
-    damaged = form.count_damaged(counts)
-    if damaged > len(examples):
-        reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in counts.items())
-        raise DataError(
-            f"data.{split}: expected most examples to be sound, found {len(examples)} that are "
-            f"and {damaged} that are not ({reasons}); set data.format.on_error to error to see the "
-            "first one, and check what data.format says"
-        )
+    dropped = {"examples": form.count_damaged(counts), "words": counts[WORDS_DROPPED]}
+    for what, damaged in dropped.items():
+        if not damaged:
+            continue
+        sound = len(examples)
+        if what == "words":
+            sound = count_words([example.parts for example in examples])
+        if damaged > sound:
+            reasons = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items())
+            raise DataError(
+                f"data.{split}: expected most {what} to be sound, found {sound:,} that are and "
+                f"{damaged:,} that are not ({reasons}); set data.format.on_error to error to see "
+                "the first fault, and check what data.format says"
+            )
     return examples
 
 
@@ -160,6 +168,18 @@ def _labels(
     known |= extra if config.unseen_labels == "keep" else set()
     stated = config.format.stated_labels
     return tuple(stated) if stated else tuple(_sorted(known))
+
+
+def _order_labels(config: FilesTaskConfig, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the labels with the positive one of two as the second."""
+    if config.positive is None:
+        return labels
+    if len(labels) != 2 or config.positive not in labels:
+        raise DataError(
+            f"data.positive: expected one of two labels, found {quote(config.positive)} of "
+            f"{join_names(labels)}{suggest(config.positive, labels)}; change it, or leave it out"
+        )
+    return tuple(sorted(labels, key=lambda label: label == config.positive))
 
 
 def _sorted(labels: set[str]) -> list[str]:

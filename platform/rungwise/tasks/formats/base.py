@@ -18,6 +18,7 @@ from rungwise.corpus.config import DETECT, find_codec
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
 from rungwise.tasks.kinds.examples import Example, Kind
 
+WORDS_DROPPED = "words_dropped_with_damage"  # the counter of what damaged examples held
 _SHOWN = 60
 _NAMES_SHOWN = 20
 
@@ -65,14 +66,19 @@ class FormatConfig(Config, ABC):
         return files
 
     @contextlib.contextmanager
-    def skip_damage(self, counts: Counter[str], what: str = "examples") -> Iterator[None]:
-        """Skip and count the example, or `what`, that raises Damage if `on_error` is drop."""
+    def skip_damage(
+        self, counts: Counter[str], content: Any, what: str = "examples"
+    ) -> Iterator[None]:
+        """Skip the example, or `what`, that raises Damage if `on_error` is drop; count it, and the
+        words of its `content`: a single fault can hide most of a file."""
         try:
             yield
         except Damage as damage:
             if self.on_error == "error":
                 raise
             counts[f"{what}_dropped_for_{damage.reason}"] += 1
+            if words := count_words(content):
+                counts[WORDS_DROPPED] += words
 
     @staticmethod
     def count_damaged(counts: Counter[str]) -> int:
@@ -126,6 +132,18 @@ def label_name(value: str, labels: dict[str, str] | tuple[str, ...] | None, wher
         f"{where}: expected {expected}, found {found}; mend the line, or change data.format.labels",
         "their_label",
     )
+
+
+def count_words(content: Any) -> int:
+    """Return the number of words, between blanks, of the texts in nested data."""
+    match content:
+        case str():
+            return len(content.split())
+        case Mapping():
+            return sum(map(count_words, content.values()))
+        case list() | tuple():
+            return sum(map(count_words, content))
+    return 0
 
 
 def read_bytes(file: SourceFile) -> bytes:

@@ -69,7 +69,7 @@ class ChoiceFormat(RecordsFormat):
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
         if self.columns.option is None:
             for line, row in self.records(file, split, counts):
-                with self.skip_damage(counts):
+                with self.skip_damage(counts, row):
                     where = f"{file.uri}:{line}"
                     options = _options(row["columns.options"], where)
                     target = self._target(row, options, where)
@@ -88,7 +88,7 @@ class ChoiceFormat(RecordsFormat):
             then = several[number][0][2] if number < len(several) else self.count_damaged(dropped)
             whole, before = before == then, rows[-1][2]
             line, first, _ = rows[0]
-            with self.skip_damage(counts):
+            with self.skip_damage(counts, [row for _, row, _ in rows]):
                 if not whole:
                     raise Damage(f"{file.uri}:{line}: a row was dropped", "a_row_that_was_dropped")
                 options = _options(
@@ -160,7 +160,7 @@ class DreamFormat(FormatConfig):
         if not isinstance(data, list):
             raise _not_dream(file.uri, data)
         for number, dialogue in enumerate(data):
-            with self.skip_damage(counts):
+            with self.skip_damage(counts, dialogue):
                 match dialogue:
                     case [[*turns], [*questions], str(id_)] if turns and questions:
                         pass
@@ -168,7 +168,7 @@ class DreamFormat(FormatConfig):
                         raise _not_dream(f"{file.uri}, item {number}", dialogue)
                 context = "\n".join(words(turn, f"{file.uri}, {id_}", "a turn") for turn in turns)
                 for place, question in enumerate(questions):
-                    with self.skip_damage(counts):
+                    with self.skip_damage(counts, question):
                         where = f"{file.uri}, {id_}, question {place}"
                         match question:
                             case {"question": str(text), "choice": [*choice], "answer": answer}:

@@ -1,12 +1,7 @@
 """One word per line, in columns, with blank lines between sentences: CoNLL files and CoNLL-U.
 
-CoNLL-2003 (Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050) marks entities in IOB1: B- is used
-only where an entity directly follows another of its type. Later files, and the usual scorer, use
-IOB2: B- begins every entity. Other schemes also mark the last word and single-word entities: IOBES
-(or BIOES), BILOU, and BMES, which marks Chinese words without a type. CoNLL-2012 writes spans as
-brackets: (PERSON* and *) on the first and the last word, (GPE) on a single one. By default all of
-these are converted to IOB2, so that a tag means the same in all data sets. CoNLL-U follows
-universaldependencies.org/format.html.
+Span tags of any scheme (schemes.py) are converted to IOB2 by default, so that a tag means the same
+in all data sets. CoNLL-U follows universaldependencies.org/format.html.
 """
 
 from __future__ import annotations
@@ -15,12 +10,13 @@ import itertools
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
+from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import (
     Damage,
@@ -30,13 +26,9 @@ from rungwise.tasks.formats.base import (
     read_text,
     split_lines,
 )
+from rungwise.tasks.formats.schemes import find_odd_tag, iob2_labels, to_iob2
 from rungwise.tasks.kinds.examples import Tagged
 
-SPANS = re.compile(r"O|[BIMESLU]-.+")
-BARE = frozenset("BIMESO")  # tags without a type
-BRACKETS = re.compile(r"\*\)?|\([^()*]+\*?\)?")
-_BEGINS = "BSU"  # marks that begin a span
-_BARE_TYPE = "span"
 # Only blank and tab: an ideographic or no-break space is a word where characters are words.
 _BLANKS = re.compile(r"[ \t]+")
 _DOCUMENT = "-DOCSTART-"
@@ -46,9 +38,12 @@ _CONLLU_NO_WORD = re.compile(r"\d+[-.]\d+")
 
 
 class _Word(NamedTuple):
+    """A word, or a line that holds none and what is wrong with it."""
+
     line: int
     text: str
     tag: str
+    damage: Damage | None = None
 
 
 @dataclass(frozen=True)
@@ -84,22 +79,36 @@ class _Tagging(FormatConfig):
         """The columns of words and tags."""
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
-        """Yield the sentences of a file; Damage for a line with the wrong number of columns."""
-        rows = list(_words(file, self.encoding, self.layout))
-        scheme = {row.tag for row in rows if isinstance(row, _Word)}
+        """Yield the sentences of a file. Raises Damage for a line with the wrong number of columns,
+        DataError for tags of spans in no scheme that is known."""
+        rows = list(_words(file, self.encoding, self.layout, counts))
+        lines: dict[str, int] = {}
+        for row in rows:
+            if row is not None and row.damage is None:
+                lines.setdefault(row.tag, row.line)
+        if self.layout.to_iob2 and (odd := find_odd_tag(lines)):
+            raise unknown_scheme(f"{file.uri}:{lines[odd[0]]}", *odd)
         for is_end, sentence in itertools.groupby(rows, lambda row: row is None):
             if is_end:
                 continue
-            words, tags = [], []
-            with self.skip_damage(counts):
-                for row in filter(None, sentence):
-                    if isinstance(row, Damage):
-                        raise row
-                    words.append(row)
-                    tags.append(label_name(row.tag, self.labels, f"{file.uri}:{row.line}"))
-                tags = to_iob2(tags, scheme) if self.layout.to_iob2 else tags
-                texts = tuple(word.text for word in words)
+            words = [*filter(None, sentence)]
+            texts = tuple(word.text for word in words)
+            with self.skip_damage(counts, texts):
+                tags = []
+                for word in words:
+                    if word.damage is not None:
+                        raise word.damage
+                    tags.append(label_name(word.tag, self.labels, f"{file.uri}:{word.line}"))
+                tags = to_iob2(tags, lines) if self.layout.to_iob2 else tags
                 yield Tagged(f"{file.name}:{words[0].line}", texts, tuple(tags))
+
+
+def unknown_scheme(where: str, tag: str, expected: str) -> DataError:
+    """Make the error for tags that mark spans in no known scheme."""
+    return DataError(
+        f"{where}: expected {expected}, found {quote(tag)}; the spans cannot be told, so rewrite "
+        "the tags, or set data.format.scheme to as_is to take them as labels of words"
+    )
 
 
 class ConllFormat(_Tagging):
@@ -154,91 +163,62 @@ class ConlluFormat(_Tagging):
         return _Layout(1, tag, _CONLLU_WIDTH, _CONLLU_WIDTH, comment="#", numbered=True)
 
 
-def to_iob2(tags: Sequence[str], scheme: Collection[str] = ()) -> list[str]:
-    """Convert the tags of a sentence to IOB2. `scheme` are all tags of its file; if one belongs to
-    no span scheme, the only change is that an I- that begins a span becomes B-."""
-    iob2, before = [], "O"
-    for tag in _to_iob(tags, scheme):
-        opens = tag.startswith("I-") and before[2:] != tag[2:]
-        iob2.append(f"B-{tag[2:]}" if opens else tag)
-        before = tag
-    return iob2
-
-
-def iob2_labels(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the tags that sentences tagged with `labels` can have after `to_iob2`."""
-    tags: dict[str, None] = {}
-    if brackets(labels):
-        types = dict.fromkeys(label.strip("(*)") for label in labels)
-        labels = ["O", *(f"I-{each}" for each in types if each)]
-    for tag in _to_iob(labels, labels):
-        if tag.startswith("I-"):
-            tags[f"B-{tag[2:]}"] = None
-        tags[tag] = None
-    return tuple(tags)
-
-
-def brackets(scheme: Collection[str]) -> bool:
-    """Whether the tags write spans as brackets."""
-    return any(tag[:1] == "(" for tag in scheme) and all(map(BRACKETS.fullmatch, scheme))
-
-
-def _from_brackets(tags: Sequence[str]) -> Iterator[str]:
-    opened = ""
-    for tag in tags:
-        opened = tag.strip("(*)") or opened
-        yield f"{'B' if tag[0] == '(' else 'I'}-{opened}" if opened else "O"
-        opened = "" if tag.endswith(")") else opened
-
-
-def _to_iob(tags: Sequence[str], scheme: Collection[str]) -> Sequence[str]:
-    if brackets(scheme):
-        tags = [*_from_brackets(tags)]
-    elif BARE.issuperset(scheme) and not {"B", "S"}.isdisjoint(scheme):
-        tags = [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
-    elif not all(map(SPANS.fullmatch, scheme)):
-        return tags
-    if not scheme:
-        return tags
-    return [tag if tag == "O" else f"{'B' if tag[0] in _BEGINS else 'I'}-{tag[2:]}" for tag in tags]
-
-
-def _words(file: SourceFile, encoding: str, layout: _Layout) -> Iterator[_Word | Damage | None]:
-    """Yield the words, None where a sentence ends, and a Damage for each bad line."""
-    width = layout.width
+def _words(
+    file: SourceFile, encoding: str, layout: _Layout, counts: Counter[str]
+) -> Iterator[_Word | None]:
+    """Yield the words, and None where a sentence ends."""
+    width, inside = layout.width, False
     for line, text in enumerate(split_lines(read_text(file, encoding)), start=1):
         cells = text.split("\t") if layout.tabs else _BLANKS.split(text.strip(" \t"))
-        if (len(cells) == 1 and not text.strip(" \t")) or cells[0] == _DOCUMENT:
+        # A blank may be a word where characters are words, but not without a tab.
+        if not any(cells) or (len(cells) == 1 and not text.strip(" ")) or cells[0] == _DOCUMENT:
+            inside = False
             yield None
             continue
-        if layout.comment and text.startswith(layout.comment):
+        # Inside a sentence, a line of the usual columns is a word, such as # or #now.
+        is_word = inside and (len(cells) == width or layout.extra)
+        if layout.comment and text.startswith(layout.comment) and not is_word:
+            if not layout.numbered:
+                counts["lines_left_out_as_comments"] += 1
             continue
+        inside = True
         # The first line decides the width; a line with fewer columns lacks its word or its tag.
         width = layout.least if layout.extra else width or len(cells)
-        if len(cells) < layout.least or (len(cells) != width and not layout.extra):
-            yield Damage(
-                f"{file.uri}:{line}: expected {max(width, layout.least)} columns, a word and its "
-                f"tag among them, found {len(cells)}: {quote(text)}; words and tags must be as "
-                "many, so mend the line, or change data.format.separator, word or tag",
-                "a_line_with_other_columns",
-            )
-            continue
-        if layout.numbered and not _CONLLU_ID.fullmatch(cells[0]):
-            if not _CONLLU_NO_WORD.fullmatch(cells[0]):
-                yield Damage(
-                    f"{file.uri}:{line}: expected a word's number in the first column of CoNLL-U, "
-                    f"found {quote(cells[0])}; mend the line, or use data.format.kind: conll",
-                    "a_line_without_a_number",
-                )
-            continue
-        word, tag = cells[layout.word], cells[layout.tag]
-        if layout.glued_digit and len(word) > 1 and word[-1].isdigit():
-            word = word[:-1]
-        if word and tag:
-            yield _Word(line, word, tag)
-            continue
-        yield Damage(
-            f"{file.uri}:{line}: expected a word and its tag, found {quote(text)}; mend the line, "
-            "or change data.format.word or tag",
-            "a_word_without_a_tag",
+        word = _word(file.uri, line, text, cells, width, layout)
+        if word is not None:
+            yield word
+
+
+def _word(
+    uri: str, line: int, text: str, cells: Sequence[str], width: int, layout: _Layout
+) -> _Word | None:
+    """Return the word of a line, None for what CoNLL-U has between words."""
+
+    def damaged(message: str, reason: str) -> _Word:
+        return _Word(line, cells[0], "", Damage(f"{uri}:{line}: expected {message}", reason))
+
+    if len(cells) < layout.least or (len(cells) != width and not layout.extra):
+        return damaged(
+            f"{max(width, layout.least)} columns, a word and its tag among them, found "
+            f"{len(cells)}: {quote(text)}; words and tags must be as many, so mend the line, or "
+            "change data.format.separator, word or tag",
+            "a_line_with_other_columns",
         )
+    if layout.numbered and not _CONLLU_ID.fullmatch(cells[0]):
+        if _CONLLU_NO_WORD.fullmatch(cells[0]):
+            return None
+        return damaged(
+            f"a word's number in the first column of CoNLL-U, found {quote(cells[0])}; mend the "
+            "line, or use data.format.kind: conll",
+            "a_line_without_a_number",
+        )
+    word, tag = cells[layout.word], cells[layout.tag]
+    if layout.glued_digit and len(word) > 1 and word[-1].isdigit():
+        word = word[:-1]
+    if word and tag:
+        return _Word(line, word, tag)
+    return damaged(
+        f"a word and its tag, found {quote(text)}; mend the line, or change data.format.word or "
+        "tag",
+        "a_word_without_a_tag",
+    )

@@ -1,6 +1,7 @@
-"""Look at a file of labelled data, and guess the format block that reads it.
+"""Look at files of labelled data, and guess the task block that reads them.
 
     content ──> candidate blocks, likeliest first ──> the first that reads nearly all
+    names of files, columns and parts ──> the splits ──> the block of the task
 
 A guess goes by field names that data sets and labelling tools use, or else by the contents of the
 columns. A person is expected to check it against the examples.
@@ -8,44 +9,66 @@ columns. A person is expected to check it against the examples.
 
 from __future__ import annotations
 
+import os.path
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.plural import counted
 from rungwise.core.storage.archives import Member
+from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.outside import matching
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.readers.streams import compression_suffix, detect_wide_encoding, guess_encoding
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.base import FormatConfig, read_bytes
+from rungwise.tasks.formats.base import (
+    WORDS_DROPPED,
+    FormatConfig,
+    count_words,
+    join_names,
+    read_bytes,
+)
 from rungwise.tasks.formats.guess_fields import ROWS
-from rungwise.tasks.formats.guess_json import MAGIC, guess_json, guess_parquet
+from rungwise.tasks.formats.guess_json import MAGIC, guess_json, guess_parquet, list_parts
 from rungwise.tasks.formats.guess_lines import guess_lines
-from rungwise.tasks.kinds.examples import Example
+from rungwise.tasks.formats.guess_splits import find_split_column, group_by_split, name_split
+from rungwise.tasks.formats.records import RecordsFormat
+from rungwise.tasks.kinds.examples import SPLITS, Example
 
-_SAMPLE_BYTES = 1 << 20  # read from a file of lines
+_SAMPLE_BYTES = 1 << 20  # read from a file of lines to try a block
 _MOST_DAMAGED = 0.3
-_WHOLE = ("squad", "dream", "folders")
+_FILES_TRIED = 3
 _TABLES = (".csv", ".tsv", ".conll", ".conllu", ".parquet")  # one is no text of a class
+_WITH_LABELS = ("classification", "multilabel", "tagging")
 
 
 class _Block(Config):
     format: TaggedFormat
 
 
-@dataclass(frozen=True)
+@dataclass
 class Guess:
-    """The format block found, the examples it read from a sample, and how many examples it could
-    not read."""
+    """A block of a task, without the shares that stand for files, and what its training part holds:
+    all examples, and how many examples and words could not be read. `notes` are lines for the
+    user."""
 
-    form: dict[str, Any]
+    data: dict[str, Any]
     examples: list[Example]
-    damaged: int
+    counts: Counter[str]
+    notes: list[str]
+
+    @property
+    def form(self) -> dict[str, Any]:
+        return self.data["format"]
+
+    @property
+    def damaged(self) -> int:
+        return FormatConfig.count_damaged(self.counts)
 
     @property
     def labels(self) -> Counter[str]:
@@ -60,34 +83,51 @@ class Guess:
             if isinstance(label, str)
         )
 
+    def block(self, validation: float, test: float) -> dict[str, Any]:
+        """Return the block of the task, with these shares where there are no files."""
+        shares = {"validation": validation, "test": test}
+        return self.data | {
+            f"{split}_fraction": share for split, share in shares.items() if split not in self.data
+        }
+
 
 def guess_format(path: str) -> Guess:
-    """Guess how to read the files that `path` matches, from the first of them.
+    """Guess how to read the files that `path` matches, and which of them are which split.
 
-    Raises ConfigError if nothing matches, DataError if no block reads it.
+    Raises ConfigError if nothing matches, DataError if no block reads the largest files.
     """
     files = matching([path], "FILE")
-    for form in _forms(files):
-        guess = _try(form, files)
-        if guess is not None:
-            return guess
+    groups = group_by_split(files)
+    if len(groups.keys() - {""}) < 2 and "train" not in groups:
+        groups = {"": files}  # one of all splits, whatever its name
+    first = next(groups[split] for split in (*SPLITS, "") if split in groups)
+    # The largest, since a README may be first.
+    for file in sorted(first, key=lambda each: -each.size_bytes)[:_FILES_TRIED]:
+        for form in _forms(file, first):
+            if _try(form, [file] if form["kind"] != "folders" else first) is None:
+                continue
+            if form["kind"] == "folders":
+                groups = group_by_split(files, classes_in_folders=True)
+            guess = _Splits(path, form, groups).guess()
+            if guess is not None:
+                return guess
     raise DataError(
         f"{path}: no format reads this; docs/reference/layouts.md has blocks for public layouts"
     )
 
 
-def _forms(files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
-    folders = {file.uri.rpartition("/")[0] for file in files}
-    content = read_bytes(files[0])
+def _forms(file: SourceFile, files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
+    folders = {each.uri.rpartition("/")[0] for each in files}
+    content = read_bytes(file)
     if content.startswith(MAGIC):
         yield from guess_parquet(content)
         return
-    encoding, text = _decoded(files[0], content)
+    encoding, text = _decoded(file, content)
     if text.lstrip().startswith(("{", "[")):
         forms = guess_json(text)
-    elif len(folders) > 1 and not files[0].name.endswith(_TABLES):
+    elif len(folders) > 1 and not file.name.endswith(_TABLES):
         # Most of the texts may be ASCII, and only some tell the encoding.
-        others = (_decoded(file, read_bytes(file))[0] for file in files)
+        others = (_decoded(each, read_bytes(each))[0] for each in files)
         encoding = next((each for each in others if each != "utf-8"), encoding)
         # aclImdb keeps its unlabelled reviews beside the classes.
         unlabelled = any(folder.endswith("/unsup") for folder in folders)
@@ -98,30 +138,148 @@ def _forms(files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
     yield from (form | keys for form in forms)
 
 
-def _try(form: dict[str, Any], files: Sequence[SourceFile]) -> Guess | None:
+def _format(form: dict[str, Any]) -> TaggedFormat:
+    return validate(_Block, {"format": form | {"on_error": "drop"}}).format
+
+
+def _try(
+    form: dict[str, Any], files: Sequence[SourceFile], most: int | None = 2 * ROWS
+) -> tuple[list[Example], Counter[str]] | None:
+    """Read at most so many examples of each file, of its beginning; with None, all. Returns None if
+    too much is damaged."""
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     try:
-        block = validate(_Block, {"format": form | {"on_error": "drop"}})
-        samples = block.format.select_files(
-            files if form["kind"] == "folders" else files[:1], counts
-        )
-        for file in samples:
-            examples += islice(block.format.read(_sample(file, form), "train", counts), 2 * ROWS)
+        block = _format(form)
+        for file in block.select_files(files, counts):
+            sample = file if most is None else _beginning(file, form)
+            examples += islice(block.read(sample, "train", counts), most)
     except (ConfigError, DataError):
         return None
-    damaged = FormatConfig.count_damaged(counts)
-    if not examples or damaged > _MOST_DAMAGED * (len(examples) + damaged):
-        return None
-    return Guess(form | ({"on_error": "drop"} if damaged else {}), examples, damaged)
+    sound = count_words([each.parts for each in examples]) if counts[WORDS_DROPPED] else 0
+    for damaged, kept in (
+        (FormatConfig.count_damaged(counts), len(examples)),
+        (counts[WORDS_DROPPED], sound),
+    ):
+        if damaged > _MOST_DAMAGED * (kept + damaged):
+            return None
+    return (examples, counts) if examples else None
 
 
-def _sample(file: SourceFile, form: Mapping[str, Any]) -> SourceFile:
-    """Return a JSON file as a whole, and the first lines of other files."""
+class _Splits:
+    """What is left to do with a block that reads the beginning of the training files: to read them
+    whole, and to find the other splits."""
+
+    def __init__(
+        self, path: str, form: dict[str, Any], groups: dict[str, list[SourceFile]]
+    ) -> None:
+        self.path, self.form, self.groups = path, dict(form), groups
+        self.notes: list[str] = []
+
+    def guess(self) -> Guess | None:
+        first = next(split for split in (*SPLITS, "") if split in self.groups)
+        files = self.groups[first]
+        if len(self.groups) > 1 and first != "train":
+            self.notes.append(f"no file is named as one to train on; the block takes {first}")
+        if self.form["kind"] != "folders":
+            files = self._readable(files)
+        read = _try(self.form, files, None)
+        if read is None:
+            return None
+        examples, counts = read
+        whole = len(self.groups) == 1 and len(files) == len(self.groups[first])
+        data = {"kind": "files", "format": self.form, "train": self._paths(files)}
+        if whole:
+            data["train"] = self.path
+        self._drop(counts)
+        if len(self.groups) > 1:
+            data |= self._others(first)
+        else:
+            data |= self._inside(files, data["train"])
+        guess = Guess(data, examples, counts, self.notes)
+        if len(guess.labels) == 1 and _format(self.form).task_kind in _WITH_LABELS:
+            self.notes.append(
+                f"all examples have one label, {next(iter(guess.labels))!r}; a task needs two"
+            )
+        return guess
+
+    def _paths(self, files: Sequence[SourceFile]) -> str | list[str]:
+        given = is_remote(self.path) or os.path.isabs(self.path)
+        paths = [file.uri if given else os.path.relpath(file.uri) for file in files]
+        if self.form["kind"] == "folders":  # the folder of those of the classes
+            paths = [*dict.fromkeys(path.rsplit("/", 2)[0] for path in paths)]
+        return paths[0] if len(paths) == 1 else paths
+
+    def _drop(self, counts: Counter[str]) -> None:
+        if FormatConfig.count_damaged(counts):
+            self.form["on_error"] = "drop"
+
+    def _readable(self, files: Sequence[SourceFile]) -> list[SourceFile]:
+        """Return the files that the block reads; note the others."""
+        result = [file for file in files if _try(self.form, [file]) is not None]
+        if left := [file.name for file in files if file not in result]:
+            self.notes.append(f"left out, since the block does not read it: {join_names(left)}")
+        return result
+
+    def _others(self, first: str) -> dict[str, Any]:
+        """Return the files of the other splits. Where validation has the only other files with
+        labels, they are the test."""
+        splits = {
+            split: self._readable(files) if self.form["kind"] != "folders" else files
+            for split, files in self.groups.items()
+            if split not in (first, "")
+        }
+        rest = self.groups.get("", []) if first else []
+        if rest and not any(splits.values()):
+            readable = self._readable(rest)
+            if len(readable) == 1:
+                self.notes.append(f"{readable[0].name} names no split; it is taken as the test")
+                splits["test"], readable = readable, []
+            rest = readable
+        if rest:
+            names = [file.name for file in rest]
+            self.notes.append(f"left out, since its name tells no split: {join_names(names)}")
+        if not splits.get("test") and splits.get("validation"):
+            splits["test"] = splits.pop("validation")
+            self.notes.append("no other file with labels is named as a test; validation is taken")
+        for files in splits.values():
+            if files and (read := _try(self.form, files, None)):
+                self._drop(read[1])
+        return {split: self._paths(files) for split, files in splits.items() if files}
+
+    def _inside(self, files: Sequence[SourceFile], path: str | list[str]) -> dict[str, Any]:
+        """Return the keys for splits that are in one file: by a column, or as parts of JSON."""
+        form = _format(self.form)
+        if not isinstance(form, RecordsFormat):
+            return {}
+        parts = list_parts(read_bytes(files[0])) if form.layout == "json" else {}
+        if len(form.each) == 1 and form.each[0] in parts and len(parts) > 1:
+            listed = ", ".join(f"{name} {number:,}" for name, number in parts.items())
+            self.notes.append(f"the file has {counted(len(parts), 'part')}: {listed}")
+            # `val` is likelier than `oos_val`.
+            named = {name_split(name): name for name in sorted(parts, key=len, reverse=True)}
+            if named.get("train") != form.each[0] or len(named.keys() - {None}) < 2:
+                self.notes.append(f"the block reads {form.each[0]}; name another in each")
+                return {}
+            others = {split: name for split, name in named.items() if split in SPLITS[1:]}
+            formats = {split: self.form | {"each": [name]} for split, name in others.items()}
+            return {"formats": formats} | dict.fromkeys(others, path)
+        column, note = find_split_column(form, files)
+        if note:
+            self.notes.append(note)
+        if column is None:
+            return {}
+        self.form["split"] = column
+        return {split: path for split in SPLITS[1:] if split in column}
+
+
+def _beginning(file: SourceFile, form: dict[str, Any]) -> SourceFile:
+    """Return a file of lines cut after the first ones, and another file as a whole."""
     content = read_bytes(file)
-    whole = form.get("layout") in ("json", "parquet") or form["kind"] in _WHOLE
+    lines = form.get("layout", "delimited") in ("delimited", "json_lines")
+    lines = lines and form["kind"] not in ("squad", "dream", "folders")
     # In UTF-16 and UTF-32 a line does not end with a byte.
-    if not whole and not form.get("encoding", "").startswith("utf-"):
+    if lines and not form.get("encoding", "").startswith("utf-"):
         head = content[:_SAMPLE_BYTES]
         content = content if len(head) == len(content) else head[: head.rfind(b"\n") + 1]
     name = file.name.removesuffix(compression_suffix(file.name))

@@ -8,6 +8,7 @@ from itertools import chain
 from statistics import fmean
 from typing import Any
 
+from rungwise.tasks.formats.guess_splits import names_splits
 from rungwise.tokens.segmenters import HAN
 
 ROWS = 400  # rows of a sample to look at
@@ -171,6 +172,11 @@ def _choices(
         yield block | {"answer": "text"}
 
 
+def spread(values: Sequence[Any], number: int) -> Sequence[Any]:
+    """Return at most `number` values from all over, since a file may be sorted by its labels."""
+    return values[:: max(1, -(-len(values) // number))]
+
+
 def recurs(values: Sequence[Any]) -> bool:
     """Whether most values occur more than once, as those of classes do."""
     return len(values) < _FEW or len({*map(str, values)}) <= len(values) / 2
@@ -196,6 +202,7 @@ def find_classes(columns: Mapping[Any, list[Any]], but: Any) -> Any:
         name: len({*map(str, values)}) / len(values)
         for name, values in columns.items()
         if name != but
+        and not names_splits(values)
         and 1 < len({*map(str, values)}) <= max(2, len(values) / 2)
         and max(len(str(value)) for value in values) < 60
     }

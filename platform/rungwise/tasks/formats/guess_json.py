@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rungwise.tasks.formats.guess_fields import ROWS, as_list, guess_fields, label_columns
+from rungwise.tasks.formats.guess_fields import ROWS, as_list, guess_fields, label_columns, spread
 
 MAGIC = b"PAR1"  # begins a Parquet file
 _DECISIONS = {"accept", "reject", "ignore"}  # Prodigy's
@@ -63,7 +63,7 @@ def guess_json(text: str) -> Iterator[dict[str, Any]]:
                 layout = {"layout": "json_lines"}
         case [*records]:
             pass
-    records = [record for record in records[:ROWS] if isinstance(record, dict)]
+    records = [record for record in spread(records, ROWS) if isinstance(record, dict)]
     if records:
         yield from guess_records(records, layout)
 
@@ -72,11 +72,12 @@ def guess_parquet(content: bytes) -> Iterator[dict[str, Any]]:
     """Yield format blocks that may read the file, likeliest first; none if it is damaged."""
     try:
         with pq.ParquetFile(pa.BufferReader(content)) as table:
-            batch = next(table.iter_batches(batch_size=ROWS), None)
+            rows = table.read()
             names = _class_names(table.schema_arrow.metadata or {})
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
         return
-    for form in guess_records(batch.to_pylist() if batch else [], {"layout": "parquet"}):
+    records = rows.take([*spread(range(len(rows)), ROWS)]).to_pylist()
+    for form in guess_records(records, {"layout": "parquet"}):
         columns = form.get("columns", {})
         target = next((columns[key] for key in ("label", "labels", "tags") if key in columns), "")
         classes = names.get(target) if isinstance(target, str) else None
@@ -97,8 +98,18 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     return names
 
 
+def list_parts(content: bytes) -> dict[str, int]:
+    """Return the number of items of each list of a JSON object of lists, {} for other content."""
+    try:
+        data = json.loads(content)
+    except ValueError:
+        return {}
+    lists = isinstance(data, dict) and all(isinstance(each, list) for each in data.values())
+    return {name: len(each) for name, each in data.items() if each} if lists else {}
+
+
 def _json_lines(text: str) -> Iterator[Any]:
-    for line in text.split("\n")[:ROWS]:
+    for line in spread(text.split("\n"), ROWS):
         try:
             yield json.loads(line)
         except ValueError:

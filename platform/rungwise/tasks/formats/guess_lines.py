@@ -11,7 +11,7 @@ from itertools import islice
 from statistics import fmean
 from typing import Any
 
-from rungwise.tasks.formats.columns import BARE, SPANS, brackets
+from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.guess_fields import (
     DECIMAL,
     KNOWN_FIELDS,
@@ -23,10 +23,13 @@ from rungwise.tasks.formats.guess_fields import (
     is_prose,
     label_columns,
     mean_length,
+    spread,
 )
 from rungwise.tasks.formats.rows import read_cells
+from rungwise.tasks.formats.schemes import are_spans
 from rungwise.tasks.formats.texts import PREFIX
 
+_PARTS = 8
 _FEWEST_BEFORE_EXTRA = 4  # columns that each line has, where the lines are of many lengths
 _WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
 _DELIMITERS = (
@@ -36,15 +39,16 @@ _DELIMITERS = (
 
 def guess_lines(text: str) -> Iterator[dict[str, Any]]:
     """Yield format blocks that may read the text, likeliest first."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[: 20 * ROWS]
-    filled = [line for line in lines if line.strip()][:ROWS]
+    lines = split_lines(text)
+    every = [line for line in lines if line.strip()]
+    filled = spread(every, ROWS)
     several = [sum(word.startswith(PREFIX) for word in line.split()) for line in filled]
     if several and all(several):
         yield {"kind": "fasttext"} | ({"several_labels": True} if max(several) > 1 else {})
-    yield from _conll(lines)
+    yield from _conll(_parts(lines))
     tables = []
     for delimiter, quoting in _DELIMITERS:
-        rows = _rows(filled, delimiter, quoting)
+        rows = _rows(every, delimiter, quoting)
         width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         if width > 1 and same > 0.9 * len(rows):
             tables.append(({"delimiter": delimiter, "quoting": quoting}, rows, width))
@@ -75,9 +79,23 @@ def guess_lines(text: str) -> Iterator[dict[str, Any]]:
 
 def _rows(lines: Sequence[str], delimiter: str, quoting: bool) -> list[list[str]]:
     try:
-        return list(islice(read_cells(lines, delimiter, quoting=quoting), ROWS))
+        step = max(1, -(-len(lines) // ROWS))
+        return list(islice(read_cells(lines, delimiter, quoting=quoting), 0, None, step))
     except csv.Error:
         return []
+
+
+def _parts(lines: list[str]) -> list[str]:
+    """Return parts of a file of sentences from all over, each from the beginning of a sentence."""
+    length = 20 * ROWS // _PARTS
+    if len(lines) <= 20 * ROWS:
+        return lines
+    result: list[str] = []
+    for start in range(0, len(lines), len(lines) // _PARTS):
+        ends = (n for n in range(start, len(lines)) if not lines[n].strip())
+        at = 0 if start == 0 else next(ends, len(lines))
+        result += lines[at : at + length]
+    return result
 
 
 def _with_names(
@@ -143,13 +161,15 @@ def _conll(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
         if line.startswith("#") and (not before.strip() or before.startswith("#"))
     }
     for separator in ("\t", None) if words else ():
-        usual = Counter(len(line.split(separator)) for line in words).most_common(1)[0][0]
+        cells = {line: line.split(separator) for line in words}
+        usual = Counter(map(len, cells.values())).most_common(1)[0][0]
+        # At the beginning of a sentence, it is one where a tag follows that other words have.
+        others = [line for line in words if not line.startswith("#")] or words
+        tags = {cells[line][-1] for line in others if len(cells[line]) == usual}
         comments = {
-            line
-            for line in starts
-            if line.startswith(("# ", "#\t")) or len(line.split(separator)) != usual
+            line for line in starts if len(cells[line]) != usual or cells[line][-1] not in tags
         }
-        body = [line for line in words if line not in comments][:ROWS]
+        body = [line for line in words if line not in comments]
         if body:
             yield from _of_words(body, separator, comments, ends)
 
@@ -175,11 +195,11 @@ def _of_words(
     # WebAnno's first columns are places, such as 1-2 and 4-9.
     if not any(character.isalpha() for cell in columns[word] for character in cell):
         return
-    marks = [n for n, each in enumerate(columns) if n > word and _marks(each)]
+    marks = [n for n, each in enumerate(columns) if n > word and are_spans({*each})]
     tag = width - 1
     if marks:
         tag = marks[-1] if number is None else marks[0]
-    elif _marks(columns[word]):
+    elif are_spans({*columns[word]}):
         word, tag, marks = width - 1, word, [word]
     form: dict[str, Any] = {"kind": "conll"}
     form |= {"word": word} if word else {}
@@ -190,7 +210,8 @@ def _of_words(
     glued = [cell for cell in columns[word] if re.fullmatch(r"\D\d", cell)]
     form |= {"glued_digit": True} if len(glued) > 0.5 * len(rows) else {}
     apart = 2 < ends < len(body) / 2 and not extra
-    if marks or (apart and len({*columns[tag]}) < max(60, len(rows) / 4)):
+    tags = spread(columns[tag], ROWS)
+    if marks or (apart and len({*tags}) < max(60, len(tags) / 4)):
         yield form
 
 
@@ -213,11 +234,3 @@ def _running(cells: Sequence[str]) -> bool:
     steps = [b - a == 1 or b == numbers[0] for a, b in itertools.pairwise(numbers)]
     runs = len(cells) == 1 or {*numbers} != {numbers[0]}
     return len(numbers) > 0.5 * len(cells) and all(steps) and runs
-
-
-def _marks(tags: Sequence[str]) -> bool:
-    different = {*tags}
-    if brackets(different):
-        return True
-    bare = BARE.issuperset(different) and not {"B", "S"}.isdisjoint(different)
-    return bare or (different != {"O"} and all(map(SPANS.fullmatch, different)))

@@ -122,12 +122,12 @@ class SickFormat(_Preset):
         full, rated = self.release == "full", self.target == "relatedness"
         entailment = "entailment_label" if full else "entailment_judgment"
         target = {"score": "relatedness_score"} if rated else {"label": entailment}
-        parts = SplitColumn(column="SemEval_set", train="TRAIN", validation="TRIAL", test="TEST")
+        names = {"train": ("TRAIN",), "validation": ("TRIAL",), "test": ("TEST",)}
         return TableFormat(
             columns=ColumnsConfig(text="sentence_A", second="sentence_B", **target),
             score_range=(1, 5) if rated else None,
             labels=None if rated else {name.upper(): name for name in _NLI},
-            split=parts if full else None,
+            split=SplitColumn(column="SemEval_set", **names) if full else None,
         )
 
 

@@ -27,6 +27,7 @@ from rungwise.tasks.formats.rows import (
     read_rows,
     require_object,
 )
+from rungwise.tasks.kinds.examples import SPLITS
 
 # The texts of several columns are joined by blanks.
 TextColumn = Column | tuple[Column, ...]
@@ -35,18 +36,22 @@ Layout = Literal["delimited", "json_lines", "json", "parquet"]
 # One value or several, as text.
 Values = Annotated[
     tuple[str, ...],
-    BeforeValidator(lambda value: tuple(map(plain, value if isinstance(value, list) else [value]))),
+    BeforeValidator(lambda v: tuple(map(plain, v if isinstance(v, list | tuple) else [v]))),
     Field(min_length=1),
 ]
 
 
 class SplitColumn(Config):
-    """The column that names the split of a row, and its value for each split."""
+    """The column that names the split of a row, and its values for each split that it has."""
 
     column: Column
-    train: str
-    validation: str
-    test: str
+    train: Values
+    validation: Values | None = None
+    test: Values | None = None
+
+    def find_split(self, value: Any) -> str | None:
+        """Return the split that a value of the column names, None if it names none."""
+        return next((n for n in SPLITS if plain(value) in (getattr(self, n) or ())), None)
 
 
 class RecordsFormat(FormatConfig):
@@ -104,8 +109,9 @@ class RecordsFormat(FormatConfig):
         """Yield the records of a split, with values by key; several columns give a list."""
         source = self._from_cells if self.layout == "delimited" else self._from_json
         for line, record in source(file, counts):
-            # In JSON the value may be a number.
-            if self.split and str(record["split.column"]) != getattr(self.split, split):
+            if self.split and (own := self.split.find_split(record["split.column"])) != split:
+                if own is None and split == SPLITS[0]:  # once, not for each split
+                    counts["records_left_out_with_another_value_of_the_split"] += 1
                 continue
             if all(plain(record[f"only.{key}"]) in values for key, values in self.only.items()):
                 yield line, record
@@ -115,10 +121,11 @@ class RecordsFormat(FormatConfig):
     def _from_cells(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
         indexes: dict[str, int | list[int]] = {}
         width = 0
-        rows = read_rows(
-            file, self.encoding, self.delimiter, quoting=self.quoting, comment=self.comment
-        )
+        rows = read_rows(file, self.encoding, self.delimiter, quoting=self.quoting)
         for line, cells in rows:
+            if self.comment and cells[0].startswith(self.comment):
+                counts["lines_left_out_as_comments"] += 1
+                continue
             where = f"{file.uri}:{line}"
             if not indexes:
                 header = [cell.strip() for cell in cells]
@@ -137,7 +144,7 @@ class RecordsFormat(FormatConfig):
                     continue
             if self.rest_of_line and len(cells) > width:
                 cells = [*cells[: width - 1], self.delimiter.join(cells[width - 1 :])]
-            with self.skip_damage(counts):
+            with self.skip_damage(counts, cells):
                 if len(cells) < width or (len(cells) > width and not self.extra_columns):
                     raise Damage(
                         f"{where}: expected {width} columns separated by {self.delimiter!r}, found "
@@ -157,9 +164,9 @@ class RecordsFormat(FormatConfig):
     def _from_json(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
         for place, record in read_objects(self, self.layout, file, counts):
             each = list_records(record, self.each, place) if self.each else [(place, record)]
-            with self.skip_damage(counts):
+            with self.skip_damage(counts, record):
                 for at, fields in each:
-                    with self.skip_damage(counts):
+                    with self.skip_damage(counts, fields):
                         yield at, self._values(fields, f"{file.uri}:{at}")
 
     def _values(self, record: dict[str, Any], where: str) -> dict[str, Any]:
@@ -189,7 +196,7 @@ def read_objects(
         remedy = "mend the line, or change data.format.layout"
         for line, text in enumerate(split_lines(read_text(file, form.encoding)), start=1):
             if text.strip():
-                with form.skip_damage(counts):
+                with form.skip_damage(counts, text):
                     value = parse_json(text, file, line, problem, remedy)
                     yield str(line), require_object(value, f"{file.uri}:{line}")
         return
@@ -203,7 +210,7 @@ def read_objects(
             "data.format.layout (json_lines has an object on each line) or data.format.kind"
         )
     for number, each in enumerate([data] if isinstance(data, dict) else data, start=1):
-        with form.skip_damage(counts):
+        with form.skip_damage(counts, each):
             yield f"item {number}", require_object(each, f"{file.uri}, item {number}")
 
 

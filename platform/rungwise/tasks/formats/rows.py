@@ -36,14 +36,9 @@ def read_cells(lines: Iterable[str], delimiter: str, *, quoting: bool) -> Reader
 
 
 def read_rows(
-    file: SourceFile,
-    encoding: str,
-    delimiter: str,
-    *,
-    quoting: bool,
-    comment: str | None = None,
+    file: SourceFile, encoding: str, delimiter: str, *, quoting: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, cells) of each row that is neither blank nor a comment.
+    """Yield (line, cells) of each row that is not blank.
 
     `quoting` as in `read_cells`. Raises DataError if quotes do not match.
     """
@@ -52,7 +47,7 @@ def read_rows(
     line = 1
     try:
         for cells in rows:
-            if cells and not (comment and cells[0].startswith(comment)):
+            if cells:
                 yield line, cells
             line = rows.line_num + 1
     except csv.Error as error:

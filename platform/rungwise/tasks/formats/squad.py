@@ -33,7 +33,7 @@ class SquadFormat(FormatConfig):
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Question]:
         for place, context, entry in self._entries(file, counts):
-            with self.skip_damage(counts):
+            with self.skip_damage(counts, (context, entry)):
                 id_ = str(_value(entry, "id", place, str | int))
                 where = f"{file.uri}, question {id_}"
                 question = words(_value(entry, "question", where, str), where, "the question")
@@ -60,7 +60,7 @@ class SquadFormat(FormatConfig):
                 raise _unexpected(file.uri, 'an object with "data"', data)
             for place, article in _list_objects(data, "data", f"{file.uri}, "):
                 for where, paragraph in _list_objects(article, "paragraphs", f"{place}."):
-                    with self.skip_damage(counts):
+                    with self.skip_damage(counts, paragraph):
                         value = _value(paragraph, "context", where, str)
                         context = words(value, where, "the context")
                         for at, entry in _list_objects(paragraph, "qas", f"{where}."):
@@ -71,7 +71,7 @@ class SquadFormat(FormatConfig):
             if self.layout == "mrqa" and "header" in record:
                 continue
             where = f"{file.uri}:{line}"
-            with self.skip_damage(counts):
+            with self.skip_damage(counts, record):
                 context = words(record.get("context"), where, "the context")
                 if self.layout != "mrqa":
                     answers = _paired_answers(_value(record, "answers", where, dict), where)
@@ -79,7 +79,7 @@ class SquadFormat(FormatConfig):
                     yield where, context, none | record | {"answers": answers}
                     continue
                 for at, entry in _list_objects(record, "qas", f"{where}, "):
-                    with self.skip_damage(counts):
+                    with self.skip_damage(counts, (context, entry)):
                         answers = [
                             {
                                 "text": answer.get("text"),
@@ -96,7 +96,7 @@ class SquadFormat(FormatConfig):
         self, entry: dict[str, Any], context: str, where: str, counts: Counter[str]
     ) -> Iterator[Answer]:
         for place, answer in _list_objects(entry, "answers", f"{where}, "):
-            with self.skip_damage(counts, "answers"):
+            with self.skip_damage(counts, "", "answers"):
                 text = words(_value(answer, "text", place, str), place, "the answer")
                 start = _value(answer, "answer_start", place, int)
                 stands = context[start : start + len(text)] if start >= 0 else ""

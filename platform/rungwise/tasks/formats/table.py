@@ -83,7 +83,7 @@ class TableFormat(RecordsFormat):
         """Yield the examples of a file; their target is None if there is no target column."""
         for line, row in self.records(file, split, counts):
             where = f"{file.uri}:{line}"
-            with self.skip_damage(counts):
+            with self.skip_damage(counts, row):
                 values = self._values_of_labels(row, where)
                 if self.label_until is not None:
                     values = [value.partition(self.label_until)[0] for value in values]

@@ -20,9 +20,10 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, Labels, label_name, label_names, quote, words
-from rungwise.tasks.formats.columns import iob2_labels, to_iob2
+from rungwise.tasks.formats.columns import unknown_scheme
 from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import nested, require_object
+from rungwise.tasks.formats.schemes import find_odd_tag, iob2_labels, to_iob2
 from rungwise.tasks.kinds.examples import Tagged
 from rungwise.tokens.segmenters import HAN
 
@@ -72,7 +73,7 @@ class TokensFormat(_JsonTags):
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
         rows = []
         for line, row in self.records(file, split, counts):
-            with self.skip_damage(counts):
+            with self.skip_damage(counts, row["columns.words"]):
                 where, given, tags = f"{file.uri}:{line}", row["columns.words"], row["columns.tags"]
                 if not isinstance(given, list) or not isinstance(tags, list) or not given:
                     raise Damage(
@@ -93,10 +94,14 @@ class TokensFormat(_JsonTags):
                         tuple(label_name(str(tag), self.labels, where) for tag in tags),
                     )
                 )
-        scheme = {tag for row in rows for tag in row.tags or ()}
+        if self.scheme == "as_is":
+            yield from rows
+            return
+        places = {tag: row.where for row in reversed(rows) for tag in row.tags or ()}
+        if odd := find_odd_tag(places):
+            raise unknown_scheme(places[odd[0]], *odd)
         for row in rows:
-            iob2 = tuple(to_iob2(row.tags or (), scheme))
-            yield replace(row, tags=iob2) if self.scheme == "iob2" else row
+            yield replace(row, tags=tuple(to_iob2(row.tags or (), places)))
 
 
 class MarkColumns(Config):
@@ -137,7 +142,7 @@ class MarksFormat(_JsonTags):
         has_marks = records = 0
         for line, row in self.records(file, split, counts):
             records, has_marks = records + 1, has_marks + (row["columns.marks"] is not None)
-            with self.skip_damage(counts):
+            with self.skip_damage(counts, row["columns.text"]):
                 where = f"{file.uri}:{line}"
                 text = words(row["columns.text"], where, "the text")
                 marks = sorted(self._marks(row["columns.marks"], len(text), where))

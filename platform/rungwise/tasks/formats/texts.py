@@ -69,9 +69,9 @@ class FoldersFormat(FormatConfig):
         if written in self.skip_labels:
             counts["files_left_out_for_their_label"] += 1
             return
-        with self.skip_damage(counts):
+        text = read_text(file, self.encoding)
+        with self.skip_damage(counts, text):
             label = label_name(written, self.labels, file.uri)
-            text = read_text(file, self.encoding)
             if self.example == "file":
                 yield Text(file.name, words(text.strip(), file.uri, "the text"), None, label)
                 return
@@ -96,7 +96,7 @@ class FastTextFormat(FormatConfig):
             where = f"{file.uri}:{line}"
             if not text.strip():
                 continue
-            with self.skip_damage(counts):
+            with self.skip_damage(counts, text):
                 parts = text.split()
                 labels = {w.removeprefix(self.prefix) for w in parts if w.startswith(self.prefix)}
                 if len(labels) != 1 and not self.several_labels:

@@ -185,6 +185,12 @@ class TaskInfo:
     metric: str
 
     @property
+    def positive(self) -> str | None:
+        """The class of two whose F1 is the metric `f1`, None for another task."""
+        two = self.kind == "classification" and len(self.labels) == 2
+        return self.labels[1] if two else None
+
+    @property
     def goal(self) -> str:
         """The task in words: `one of 3 labels for a text`."""
         labels, of = len(self.labels), "a pair of texts" if self.pair else "a text"
