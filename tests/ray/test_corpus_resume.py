@@ -20,6 +20,7 @@ import pytest
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
+from rungwise.corpus.building.held_out import Split, fraction_threshold
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import list_ranges
 from rungwise.corpus.building.staging import STAGING
@@ -160,11 +161,11 @@ def test_one_process_without_a_cluster_writes_the_same(
         pa.concat_tables(bands), config.near_duplicates.similarity
     )
     verdict = duplicates.decide(
-        pa.concat_tables([*rows, duplicates.mark_rows(marks, 1)]), deduplicate=True
+        pa.concat_tables([*rows, duplicates.mark_rows(marks, 1)]), True, fraction_threshold(0.2)
     )
     assert len(verdict.duplicates) > 300
-    last = duplicates.held_out_threshold(0.2, [verdict])
+    split = Split(fraction_threshold(0.2))
     nothing = np.empty((0, 3), np.int64)
-    reports = [task.write(one, verdict.duplicates, nothing, last) for one in ranges]
+    reports = [task.write(one, verdict.duplicates, nothing, split) for one in ranges]
     written = {file: sha256 for one in reports for file, sha256 in one.sha256.items()}
     assert written == expected

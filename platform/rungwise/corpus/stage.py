@@ -25,11 +25,12 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.comparison import Comparison
+from rungwise.corpus.building.held_out import Bucket, add_buckets, choose_split, count_buckets
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import Range, list_ranges
 from rungwise.corpus.building.staging import STAGING
 from rungwise.corpus.config import CorpusConfig, identity, source_key, source_names
-from rungwise.corpus.deduplication.documents import Position, held_out_threshold
+from rungwise.corpus.deduplication.documents import Position
 from rungwise.corpus.files import outside
 from rungwise.corpus.readers.streams import unpacked_bytes
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
@@ -61,7 +62,7 @@ def build_corpus(
 
 
 CORPUS = StageType(
-    "corpus", 6, build_corpus, CorpusSummary, identity=identity, outside=outside, resumes=True
+    "corpus", 7, build_corpus, CorpusSummary, identity=identity, outside=outside, resumes=True
 )
 
 
@@ -90,12 +91,22 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
         if decision.same_name:
             _refuse_same_name(task, ranges, *decision.same_name)
     repeats = comparison.find_repeats(num_bytes, duplicates)
-    threshold = held_out_threshold(config.held_out_fraction, decisions)
+
+    def count(longest: int, begin: int, width: int) -> list[Bucket]:
+        def buckets(pack: list[Range]) -> Iterator[list[Bucket]]:
+            positions = duplicates.read(int(group_of[pack[0].number]))
+            for range in pack:
+                rows = positions[positions[:, 0] == range.number, 1]
+                yield count_buckets(task.keys(range.number), rows, longest, begin, width)
+
+        return add_buckets(run_tasks(packs, buckets))
+
+    split = choose_split(config.held_out_fraction, decisions, count)
 
     def write(pack: list[Range]) -> Iterator[RangeReport]:
         group = int(group_of[pack[0].number])
         positions = duplicates.read(group), repeats.read(group)
-        return (task.write(range, *positions, threshold) for range in pack)
+        return (task.write(range, *positions, split) for range in pack)
 
     written: dict[int, RangeReport] = {}
     for number, report in _run(packs, write):
@@ -181,10 +192,10 @@ def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
         )
     if documents.total == 1:
         raise DataError(
-            "the corpus is one document, and it takes one to train on and one held out, or two of "
-            "each for next-sentence pairs; add documents, cut it into several with "
-            "corpus.sources.N.documents (blank_line or line), and for fewer than four set "
-            "instances.kind=masked_blocks pretrain.objective=mlm"
+            "the corpus is one document, of too few sentences to hold a part of it out, and it "
+            "takes one to train on and one held out, or two of each for next-sentence pairs; add "
+            "documents, cut it into several with corpus.sources.N.documents (blank_line or line), "
+            "and for fewer than four set instances.kind=masked_blocks pretrain.objective=mlm"
         )
     if not documents.train:
         raise DataError(

@@ -137,6 +137,13 @@ class RangeReport:
 _REPORTS = TypeAdapter(RangeReport)
 
 
+def count_units(words: int, characters: int) -> tuple[int, str]:
+    """Return the size of a text, and its unit: characters if blanks do not separate words."""
+    if characters > _LONGEST_WORDS * words:
+        return characters, "characters"
+    return words, "words"
+
+
 def format_amount(
     parts: Iterable[tuple[int, int]], number: Callable[[int], str] = "{:,}".format
 ) -> str:
@@ -146,11 +153,13 @@ def format_amount(
     """
     counts: Counter[str] = Counter()
     for words, characters in parts:
-        if characters > _LONGEST_WORDS * words:
-            counts["characters"] += characters
-        else:
-            counts["words"] += words
+        count, unit = count_units(words, characters)
+        counts[unit] += count
     return " and ".join(f"{number(counts[unit])} {unit}" for unit in sorted(counts, reverse=True))
+
+
+def _format_count(count: int) -> str:
+    return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count:,}"
 
 
 def _format_size(files: Iterable[CorpusFile], number: Callable[[int], str]) -> str:
@@ -181,16 +190,27 @@ def summarise_reports(reports: Sequence[RangeReport]) -> CorpusSummary:
     skipped = [part for report in reports for part in report.skipped]
     skipped_parts = sum(report.skipped_parts for report in reports)
     skipped_bytes = sum(report.skipped_bytes for report in reports)
+    sizes = [
+        f"{_format_size((file for file in files if file.split == split), _format_count)} {purpose}"
+        for split, purpose in zip(SPLITS, ("to train on", "held out"), strict=True)
+    ]
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common())
     headline = [
         counted(totals["documents"].total, "document"),
-        _format_size(files, lambda count: f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count:,}"),
-        f"{dropped.total():,} dropped",
+        ", ".join(sizes),
+        f"{dropped.total():,} dropped" + (f" ({reasons})" if reasons else ""),
     ]
     if skipped:
         headline.append(f"skipped {skipped_parts:,} unreadable, {skipped_bytes:,} bytes")
     if cuts:
         characters = sum(size["characters"] for size in cuts.values())
         headline.append(f"cut {characters:,} characters")
+    removed = sum(report.characters_removed for report in reports)
+    replaced = sum(report.characters_replaced for report in reports)
+    if removed:
+        headline.append(f"removed {counted(removed, 'unreadable character')}")
+    if replaced:
+        headline.append(f"{counted(replaced, 'character')} lost before (U+FFFD)")
     samples = dict(sorted(samples.items()))
     with_text = {
         reason: [one for one in examples if one["text"]] for reason, examples in samples.items()
@@ -215,8 +235,8 @@ def summarise_reports(reports: Sequence[RangeReport]) -> CorpusSummary:
             for (source, reason), size in sorted(cuts.items())
         ),
         spans_dropped=sum(report.spans_dropped for report in reports),
-        characters_removed=sum(report.characters_removed for report in reports),
-        characters_replaced=sum(report.characters_replaced for report in reports),
+        characters_removed=removed,
+        characters_replaced=replaced,
     )
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import ray.data
 
 from rungwise.cluster.shuffle import group_parts
+from rungwise.corpus.building.held_out import fraction_threshold
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.staging import NO_POSITIONS, PositionFiles
 from rungwise.corpus.deduplication import documents, near_duplicates, paragraphs, signatures
@@ -45,13 +46,14 @@ class Comparison:
         moved_bytes = 2 * num_documents * documents.ROW_BYTES
         num_partitions = choose_partitions(moved_bytes)
         files = PositionFiles(self.task.output, "duplicates", num_partitions, self.group_of)
+        threshold = fraction_threshold(config.held_out_fraction)
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:
             for number in numbers:
                 yield documents.key_rows(self.task.keys(number), number, num_partitions)
 
         def decide(partition: pa.Table) -> pa.Table:
-            decision = documents.decide(partition, config.deduplicate)
+            decision = documents.decide(partition, config.deduplicate, threshold)
             number = partition["partition"][0].as_py()
             files.write(number, decision.duplicates)
             return pa.table({"partition": [number], "decision": [json.dumps(decision[1:])]})
@@ -64,9 +66,9 @@ class Comparison:
         empty = set(range(num_partitions))
         decided = group_parts(keys, "partition", num_partitions, moved_bytes, decide)
         for row in decided.iter_rows():
-            count, held_out, same_name = json.loads(row["decision"])
+            *counts, same_name = json.loads(row["decision"])
             pair = same_name and (Position(*same_name[0]), Position(*same_name[1]))
-            decisions.append(Decision(NO_POSITIONS, count, held_out, pair))
+            decisions.append(Decision(NO_POSITIONS, *counts, pair))
             empty.remove(row["partition"])
         files.write_empty(empty)
         return decisions, files

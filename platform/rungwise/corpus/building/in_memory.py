@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.building import held_out
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.shards import ShardWriter
 from rungwise.corpus.config import Rules
@@ -34,16 +35,28 @@ def write_corpus(
         bands = pa.concat_tables([near_duplicates.band_rows(each, 1) for each in keys])
         marks = near_duplicates.mark_duplicates(bands, rules.near_duplicates.similarity)
         rows.append(documents.mark_rows(marks, 1))
-    decision = documents.decide(pa.concat_tables(rows), rules.deduplicate)
+    fraction = rules.held_out_fraction
+    threshold = held_out.fraction_threshold(fraction)
+    decision = documents.decide(pa.concat_tables(rows), rules.deduplicate, threshold)
     if decision.same_name:
         number, row = decision.same_name[0]
         id_ = pa.concat_tables(tables[number])["id"][row].as_py()
         raise DataError(f"two documents of {source} have the id {id_!r}; ids must differ")
-    threshold = documents.held_out_threshold(rules.held_out_fraction, [decision])
-    writer = ShardWriter(rules, threshold, output)
-    duplicates, no_repeats = decision.duplicates, np.empty((0, 2), np.int64)
+    no_repeats = np.empty((0, 2), np.int64)
+    duplicates = [
+        decision.duplicates[decision.duplicates[:, 0] == number, 1:]
+        for number in range(len(tables))
+    ]
+
+    def count(longest: int, begin: int, width: int) -> list[held_out.Bucket]:
+        return held_out.add_buckets(
+            held_out.count_buckets(each, rows[:, 0], longest, begin, width)
+            for each, rows in zip(keys, duplicates, strict=True)
+        )
+
+    writer = ShardWriter(rules, held_out.choose_split(fraction, [decision], count), output)
     reports = [
-        writer.write(number, source, each, duplicates[duplicates[:, 0] == number, 1:], no_repeats)
-        for number, each in enumerate(tables)
+        writer.write(number, source, each, rows, no_repeats)
+        for number, (each, rows) in enumerate(zip(tables, duplicates, strict=True))
     ]
     return summarise_reports([*(builder.report for builder in builders), *reports])

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rungwise.corpus.building.held_out import can_be_cut
 from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, clean, clean_all
 from rungwise.corpus.cleaning.decontamination import NgramHashes, remove_test_texts
 from rungwise.corpus.cleaning.quality import find_fault
@@ -23,13 +24,15 @@ from rungwise.corpus.cleaning.spans import locate_spans
 from rungwise.corpus.config import Rules
 from rungwise.corpus.deduplication import signatures
 from rungwise.corpus.document import SCHEMA, RawDocument
-from rungwise.corpus.summary import RangeReport
+from rungwise.corpus.summary import RangeReport, count_units
 
 TEXT_SCHEMA = pa.schema(
     [
         *SCHEMA,
         ("bytes", pa.int64()),  # of the sentences joined by blanks
         ("split", pa.uint64()),  # the smallest are held out
+        ("words", pa.int64()),  # see summary.count_units
+        ("can_be_cut", pa.bool_()),
         ("spans_dropped", pa.int64()),
     ]
 )
@@ -38,6 +41,8 @@ KEYS_SCHEMA = pa.schema(
         ("digest", pa.binary(16)),
         ("name", pa.binary(16)),  # a hash of the source and the id
         ("split", pa.uint64()),
+        ("words", pa.int64()),
+        ("can_be_cut", pa.bool_()),
         ("bands", pa.binary()),  # keys, little-endian uint64; null without near_duplicates
         ("signature", pa.binary()),  # its low bytes
     ]
@@ -113,6 +118,10 @@ class RangeBuilder:
         digests = [hashlib.blake2b(one.encoded, digest_size=16) for one in documents]
         digest = pa.array([one.digest() for one in digests], pa.binary(16))
         split = pa.array(split_keys(digest, rules.seed))
+        limits = rules.held_out_fraction, rules.minimum_characters
+        words = pa.array([one.words for one in documents], pa.int64())
+        cut = [can_be_cut(one.sentences, *limits) for one in documents]
+        splits = [split, words, pa.array(cut, pa.bool_())]
         bands = signature = pa.nulls(len(documents), pa.binary())
         if rules.near_duplicates is not None:
             # Sentence breaks do not count for similarity.
@@ -125,7 +134,7 @@ class RangeBuilder:
         hashes = [hashlib.blake2b(name, digest_size=16).digest() for name in names]
         name = pa.array(hashes, pa.binary(16))
         self._keys.append(
-            pa.Table.from_arrays([digest, name, split, bands, signature], schema=KEYS_SCHEMA)
+            pa.Table.from_arrays([digest, name, *splits, bands, signature], schema=KEYS_SCHEMA)
         )
         # Removed text has shifted the positions of spans after it.
         spans = [
@@ -144,7 +153,7 @@ class RangeBuilder:
                     _offsets([one.spans for one in spans]), _lists(sentence_spans, pa.int32())
                 ),
                 pa.array([len(one.encoded) for one in documents], pa.int64()),
-                split,
+                *splits,
                 pa.array([one.dropped for one in spans], pa.int64()),
             ],
             schema=TEXT_SCHEMA,
@@ -167,6 +176,10 @@ class _CleanDocument:
         # The text of document.text_digest; as long as with blanks instead.
         self.text = "\n".join(sentences)
         self.encoded = self.text.encode()
+
+    @property
+    def words(self) -> int:
+        return count_units(self.text.count(" ") + len(self.sentences), len(self.text))[0]
 
 
 def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_builder import TEXT_SCHEMA, RangeBuilder
 from rungwise.corpus.building.ranges import Range, read_range
 from rungwise.corpus.building.shards import ShardWriter
@@ -65,17 +66,16 @@ class RangeTask:
         raise IndexError(row)
 
     def write(
-        self, range: Range, duplicates: np.ndarray, repeats: np.ndarray, threshold: int
+        self, range: Range, duplicates: np.ndarray, repeats: np.ndarray, split: Split
     ) -> RangeReport:
         """Write the shards of a range unless already written; return the report.
 
-        `duplicates` and `repeats` are positions (staging.py), also of other ranges; documents with
-        a split key up to `threshold` are held out.
+        `duplicates` and `repeats` are positions (staging.py), also of other ranges.
         """
         marker = f"{STAGING}/{range.number:05d}.json"
         if self.output.exists(marker):
             return RangeReport.from_json(self.output.read_bytes(marker))
-        report = ShardWriter(self.config, threshold, self.output).write(
+        report = ShardWriter(self.config, split, self.output).write(
             range.number,
             self._source(range),
             self.tables(range.number),

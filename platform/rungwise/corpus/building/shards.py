@@ -15,6 +15,7 @@ import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 
 from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.corpus.building.held_out import Split, split_documents
 from rungwise.corpus.config import Rules
 from rungwise.corpus.deduplication.documents import REASONS
 from rungwise.corpus.deduplication.paragraphs import remove_paragraphs
@@ -29,12 +30,12 @@ _LABELS_OF_A_RANGE = 100
 class ShardWriter:
     """Writes the files of ranges in `output`, none for a split without documents.
 
-    Documents with a split key up to `threshold` are held out.
+    `split` says which documents are held out.
     """
 
-    def __init__(self, rules: Rules, threshold: int, output: Folder) -> None:
+    def __init__(self, rules: Rules, split: Split, output: Folder) -> None:
         self._rules = rules
-        self._threshold = np.uint64(threshold)
+        self._split = split
         self._output = output
 
     def write(
@@ -67,13 +68,13 @@ class ShardWriter:
             for row, reason in (*drops, *((row, REPEATED) for row in too_short.tolist())):
                 stays[row] = False
                 report.drop(reason, whole["id"][row].as_py(), whole["sentences"][row].as_py())
-            begin += table.num_rows
-            held_out = table["split"].to_numpy() <= self._threshold
-            for split, mask in zip(files, (stays & ~held_out, stays & held_out), strict=True):
+            begin += whole.num_rows
+            table = table.filter(pa.array(stays))
+            table, held_out = split_documents(table, self._split, self._rules)
+            for split, mask in zip(files, (~held_out, held_out), strict=True):
                 split.add(table.filter(pa.array(mask)))
-            rest = table.select(["label", "spans_dropped"]).filter(pa.array(stays))
-            report.spans_dropped += pc.sum(rest["spans_dropped"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
-            for entry in pc.value_counts(rest["label"]).to_pylist():  # pyright: ignore[reportAttributeAccessIssue]
+            report.spans_dropped += pc.sum(table["spans_dropped"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
+            for entry in pc.value_counts(table["label"]).to_pylist():  # pyright: ignore[reportAttributeAccessIssue]
                 labels[entry["values"]] += entry["counts"]
         for split in files:
             split.close()

@@ -7,7 +7,6 @@ comes first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +16,8 @@ DUPLICATE, NEAR_DUPLICATE = "duplicate", "near-duplicate"
 REASONS = (DUPLICATE, NEAR_DUPLICATE)
 # Shuffled rows: two per document, by text and by name, and one per mark.
 _TEXT, _NAME, _MARK = range(3)
-ROW_BYTES = 48
-# Held out of a corpus too small for its fraction; next-sentence pairs need two.
-_HELD_OUT, _FEWEST = 2, 4
+ROW_BYTES = 56
+_SMALLEST = 2
 _KEY = np.dtype([("high", ">u8"), ("low", ">u8")])
 
 
@@ -33,14 +31,16 @@ class Position(NamedTuple):
 class Decision(NamedTuple):
     """The outcome of one partition.
 
-    `duplicates` is (N, 3) int64: range, row and index of the reason, sorted. `documents` counts
-    those that stay, `held_out` holds the smallest split keys of theirs; `same_name` are two
-    documents of one name, if any.
+    `duplicates` is (N, 3) int64: range, row and index of the reason, sorted. `documents` and
+    `words` count those that stay, `held_out_words` those with split keys up to a threshold;
+    `smallest` are their two smallest split keys; `same_name` are two documents of one name, if any.
     """
 
     duplicates: np.ndarray
     documents: int
-    held_out: list[int]
+    words: int
+    held_out_words: int
+    smallest: list[int]
     same_name: tuple[Position, Position] | None
 
 
@@ -56,6 +56,7 @@ def key_rows(keys: pa.Table, number: int, num_partitions: int) -> pa.Table:
         np.full(2 * count, number, np.int64),
         np.tile(np.arange(count), 2),
         np.concatenate([keys["split"].to_numpy(), texts]),
+        np.concatenate([keys["words"].to_numpy(), np.zeros(count, np.int64)]),
         num_partitions,
     )
 
@@ -65,16 +66,18 @@ def mark_rows(marks: dict[str, str], num_partitions: int) -> pa.Table:
     digests = pa.array([bytes.fromhex(digest) for digest in sorted(marks)], pa.binary(16))
     zeros = np.zeros(len(digests), np.int64)
     kinds = np.full(len(digests), _MARK, np.int8)
-    return _table(digests, kinds, zeros, zeros, zeros.astype(np.uint64), num_partitions)
+    return _table(digests, kinds, zeros, zeros, zeros.astype(np.uint64), zeros, num_partitions)
 
 
-def decide(rows: pa.Table, deduplicate: bool) -> Decision:
-    """Decide on all documents whose digest or name is in this partition."""
+def decide(rows: pa.Table, deduplicate: bool, threshold: int) -> Decision:
+    """Decide on all documents whose digest or name is in this partition; split keys up to
+    `threshold` count as held out."""
     kind = rows["kind"].to_numpy()
     keys = _words(rows["key"].combine_chunks())
-    range_, row, extra = (rows[name].to_numpy() for name in ("range", "row", "extra"))
+    names = ("range", "row", "extra", "words")
+    range_, row, extra, words = (rows[name].to_numpy() for name in names)
     order = np.lexsort((row, range_, keys["low"], keys["high"], kind))
-    kind, keys, extra = kind[order], keys[order], extra[order]
+    kind, keys, extra, words = kind[order], keys[order], extra[order], words[order]
     positions = np.stack([range_, row], axis=1)[order]
     is_text, is_name = kind == _TEXT, kind == _NAME
     texts, marks = keys[is_text], np.unique(keys[kind == _MARK])
@@ -86,7 +89,7 @@ def decide(rows: pa.Table, deduplicate: bool) -> Decision:
         near = (marks[at] == texts) & ~copies
     reasons = np.where(copies, REASONS.index(DUPLICATE), REASONS.index(NEAR_DUPLICATE))
     duplicates = np.column_stack([positions[is_text], reasons])[copies | near]
-    split_keys = extra[is_text][~(copies | near)]
+    split_keys, words = extra[is_text][~(copies | near)], words[is_text][~(copies | near)]
     names, texts_of_names = keys[is_name], extra[is_name]
     same = names[1:] == names[:-1]
     if deduplicate:
@@ -96,19 +99,11 @@ def decide(rows: pa.Table, deduplicate: bool) -> Decision:
     return Decision(
         duplicates[np.lexsort((duplicates[:, 1], duplicates[:, 0]))],
         len(split_keys),
-        np.sort(split_keys)[:_HELD_OUT].tolist(),
+        int(words.sum()),
+        int(words[split_keys <= np.uint64(threshold)].sum()),
+        np.sort(split_keys)[:_SMALLEST].tolist(),
         pair and (Position(*pair[:2]), Position(*pair[2:])),
     )
-
-
-def held_out_threshold(fraction: float, decisions: Sequence[Decision]) -> int:
-    """Return the largest split key that is held out, from the decisions on all partitions.
-
-    At least two documents are held out, or one of fewer than four.
-    """
-    least = _HELD_OUT if sum(one.documents for one in decisions) >= _FEWEST else 1
-    smallest = sorted(key for one in decisions for key in one.held_out)
-    return max(int(fraction * 2**64) - 1, *smallest[:least][-1:], 0)
 
 
 def _table(
@@ -117,6 +112,7 @@ def _table(
     ranges: np.ndarray,
     rows: np.ndarray,
     extra: np.ndarray,
+    words: np.ndarray,
     num_partitions: int,
 ) -> pa.Table:
     partition = _words(keys)["high"].astype(np.uint64) % np.uint64(num_partitions)
@@ -128,6 +124,7 @@ def _table(
             "range": ranges.astype(np.int32),
             "row": rows.astype(np.int32),
             "extra": extra,  # the split key, or a part of the digest
+            "words": words,
         }
     )
 

@@ -1,0 +1,209 @@
+"""Hold out a share of the words.
+
+A document is held out if its split key, a hash of its text, is small. While that gives the share to
+within a fifth, as it does with many documents, text that is added moves no document. Otherwise
+
+    long documents   ──> a passage of the share of each is held out, the rest is trained on
+    other documents  ──> those with the smallest keys are held out, up to the share; of the next,
+                         a passage if the share would not hold otherwise
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from rungwise.corpus.config import Rules
+from rungwise.corpus.deduplication.documents import Decision
+from rungwise.corpus.document import text_digest
+
+# The share holds if it is off by less than this part of itself.
+_TOLERANCE = 0.2
+# A passage has a size within this part of the one asked, or ends within a paragraph.
+_PASSAGE_TOLERANCE = 0.1
+# Held out of a corpus too small for its share; next-sentence pairs need two.
+_LEAST, _FEWEST = 2, 4
+_KEYS = 1 << 64
+BUCKETS = 1 << 8
+
+
+class Split(NamedTuple):
+    """Documents of more words than `longest` are cut if they can be (None: no document is). Of the
+    others, those with split keys up to `threshold` are held out, and of one with a key up to `edge`
+    a passage of `edge_share`. If that one cannot be cut, it is held out if `hold_whole_edge`."""
+
+    threshold: int
+    longest: int | None = None
+    edge: int = -1
+    edge_share: float = 0.0
+    hold_whole_edge: bool = False
+
+
+class Bucket(NamedTuple):
+    """Documents with split keys in one interval, and those among them that are cut."""
+
+    documents: int
+    words: int
+    cut_documents: int
+    cut_words: int
+
+
+def can_be_cut(sentences: Sequence[str], fraction: float, minimum_characters: int) -> bool:
+    """Whether a passage of this fraction and its rest are twice as long as any sentence and as the
+    shortest document."""
+    lengths = [len(sentence) for sentence in sentences]
+    part = min(fraction, 1 - fraction) * sum(lengths)
+    return 2 * max(minimum_characters, *lengths) <= part
+
+
+def fraction_threshold(fraction: float) -> int:
+    """Return the largest split key of so large a share of all keys."""
+    return max(int(fraction * _KEYS) - 1, 0)
+
+
+def choose_split(
+    fraction: float,
+    decisions: Sequence[Decision],
+    count: Callable[[int, int, int], list[Bucket]],
+) -> Split:
+    """Choose how to hold out `fraction` of the words of the documents that `decisions` keep.
+
+    `count(longest, begin, width)` counts documents by split key in BUCKETS intervals of `width`
+    from `begin`, with the documents cut that have more words than `longest`. At least two documents
+    are held out, or one of fewer than four.
+    """
+    least = _LEAST if sum(one.documents for one in decisions) >= _FEWEST else 1
+    smallest = sorted(key for one in decisions for key in one.smallest)[:least]
+    threshold = fraction_threshold(fraction)
+    words = sum(one.words for one in decisions)
+    held_out = sum(one.held_out_words for one in decisions)
+    room = fraction * words
+    tolerance = _TOLERANCE * room
+    if smallest[-1:] <= [threshold] and abs(held_out - room) <= tolerance:
+        return Split(threshold)
+    longest = int(tolerance)
+    begin, width = 0, _KEYS // BUCKETS
+    buckets = count(longest, begin, width)
+    room -= fraction * sum(bucket.cut_words for bucket in buckets)
+    cut_documents = sum(bucket.cut_documents for bucket in buckets)
+    below = 0  # words of uncut documents with smaller keys than `begin`
+    edge, edge_share = -1, 0.0
+    while True:
+        for bucket in buckets:
+            if below + bucket.words > room:
+                break
+            below += bucket.words
+            begin += width
+        else:
+            threshold = begin - 1  # there is room for all
+            break
+        if bucket.documents == 1 or width == 1:
+            more, less = below + bucket.words - room, room - below
+            threshold = begin + (width if more < less else 0) - 1
+            if min(more, less) > tolerance:
+                threshold, edge, edge_share = begin - 1, begin + width - 1, less / bucket.words
+            break
+        width //= BUCKETS
+        buckets = count(longest, begin, width)
+    is_short = cut_documents < least
+    if is_short and edge < smallest[-1]:
+        threshold = max(threshold, smallest[-1])
+    return Split(max(threshold, 0), longest, edge, edge_share, is_short or edge_share > 0.5)
+
+
+def count_buckets(
+    keys: pa.Table, duplicates: np.ndarray, longest: int, begin: int, width: int
+) -> list[Bucket]:
+    """Count the documents of a range, but for the rows `duplicates`, (N,); see `choose_split`."""
+    stays = np.ones(keys.num_rows, bool)
+    stays[duplicates] = False
+    split, words, can_cut = (
+        keys[name].to_numpy()[stays] for name in ("split", "words", "can_be_cut")
+    )
+    bucket = (split - np.uint64(begin)) // np.uint64(width)
+    here = (split >= np.uint64(begin)) & (bucket < BUCKETS)
+    bucket, words = bucket[here].astype(np.int64), words[here]
+    is_cut = can_cut[here] & (words > longest)
+
+    def add(weights: np.ndarray) -> list[int]:
+        # Exact: words are far below 2 ** 53.
+        return np.bincount(bucket, weights, BUCKETS).astype(np.int64).tolist()
+
+    counts = [add(weights) for kind in (~is_cut, is_cut) for weights in (kind, kind * words)]
+    return [Bucket(*row) for row in zip(*counts, strict=True)]
+
+
+def add_buckets(counts: Iterable[Sequence[Sequence[int]]]) -> list[Bucket]:
+    """Add up the counts of several ranges."""
+    total = sum(
+        (np.array(one, np.int64) for one in counts),
+        np.zeros((BUCKETS, len(Bucket._fields)), np.int64),
+    )
+    return [Bucket(*row) for row in total.tolist()]
+
+
+def split_documents(table: pa.Table, split: Split, rules: Rules) -> tuple[pa.Table, np.ndarray]:
+    """Return the documents of a table of `RangeBuilder`, with long ones cut, and a mask, (N,), of
+    those held out."""
+    keys = table["split"].to_numpy()
+    held_out = keys <= np.uint64(split.threshold)
+    if split.longest is None:
+        return table, held_out
+    is_long = table["can_be_cut"].to_numpy() & (table["words"].to_numpy() > split.longest)
+    is_edge = ~held_out & ~is_long & (keys <= np.uint64(max(split.edge, 0)))
+    tables, masks, begin = [table[:0]], [held_out[:0]], 0
+    for row in np.flatnonzero(is_long | is_edge).tolist():
+        document = table[row : row + 1].to_pylist()[0]
+        fraction = split.edge_share if is_edge[row] else rules.held_out_fraction
+        if not can_be_cut(document["sentences"], fraction, rules.minimum_characters):
+            held_out[row] = split.hold_whole_edge
+            continue
+        parts, mask = _cut(document, fraction)
+        tables += [table[begin:row], pa.Table.from_pylist(parts, schema=table.schema)]
+        masks += [held_out[begin:row], np.array(mask)]
+        begin = row + 1
+    return pa.concat_tables([*tables, table[begin:]]), np.concatenate([*masks, held_out[begin:]])
+
+
+def _cut(document: dict[str, Any], fraction: float) -> tuple[list[dict[str, Any]], list[bool]]:
+    """Cut a document before and after its held-out passage, numbered from 1 in their ids."""
+    sentences, starts = document["sentences"], document["paragraph_starts"]
+    first, last = _find_passage(sentences, starts, document["split"], fraction)
+    parts, mask = [], []
+    for begin, end in ((0, first), (first, last), (last, len(sentences))):
+        if begin == end:
+            continue
+        lines = sentences[begin:end]
+        inside = [start - begin for start in starts if begin < start < end]
+        part = {
+            "id": f"{document['id']}#{len(parts) + 1}",
+            "digest": text_digest(lines),
+            "sentences": lines,
+            "paragraph_starts": [0, *inside],
+            "spans": document["spans"][begin:end],
+            "bytes": len(" ".join(lines).encode()),
+            "spans_dropped": 0 if parts else document["spans_dropped"],
+        }
+        parts.append(document | part)
+        mask.append(begin == first)
+    return parts, mask
+
+
+def _find_passage(
+    sentences: Sequence[str], starts: Sequence[int], key: int, fraction: float
+) -> tuple[int, int]:
+    """Return the sentences [first, last) to hold out: a share in one of the places, drawn by `key`,
+    into which the document can be divided."""
+    sizes = np.cumsum([0, *(len(sentence) + 1 for sentence in sentences)])
+    passage = fraction * sizes[-1]
+    place = key % max(1, int(1 / fraction)) * passage
+    # Whole paragraphs if they fit, or else sentences.
+    for bounds in (np.array([*starts, len(sentences)]), np.arange(len(sizes))):
+        first = bounds[np.abs(sizes[bounds] - place).argmin()]
+        last = bounds[np.abs(sizes[bounds] - sizes[first] - passage).argmin()]
+        if abs(sizes[last] - sizes[first] - passage) <= _PASSAGE_TOLERANCE * passage:
+            break
+    return int(first), int(last)
