@@ -23,7 +23,7 @@ import pytest
 from rungwise.__main__ import main
 from rungwise.pretraining.proof_process import kill_with_children
 from tests.conftest import REPOSITORY
-from tests.unit.test_predictor import make_model
+from tests.unit.test_predictor import load_served, make_model
 
 TEXTS = [f"w{n} w{n * 7 % 40} w{n * 3 % 30}" for n in range(40)]
 
@@ -67,7 +67,9 @@ def test_an_ipv6_address_is_in_brackets(
 
 
 def ask(address: str, body: Any) -> tuple[int, Any]:
-    request = urllib.request.Request(f"{address}/predict", json.dumps(body).encode())
+    request = urllib.request.Request(
+        f"{address}/predict", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=60) as reply:
             return reply.status, json.loads(reply.read())
@@ -84,11 +86,8 @@ def test_predict_mlflow_and_serve_give_the_same_answers_and_ctrl_c_leaves_no_pro
     assert main(["predict", str(tmp_path), "--input", str(tmp_path / "asked.txt")]) == 0
     expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
-    from rungwise.serving.served_model import Served
-
-    served = Served()
-    served.load_context(SimpleNamespace(artifacts={"description": str(tmp_path / "model.json")}))  # pyright: ignore[reportArgumentType]
-    by_mlflow = served.predict(SimpleNamespace(), TEXTS).to_dict("records")  # pyright: ignore[reportArgumentType]
+    served = load_served(tmp_path)
+    by_mlflow = served.predict(SimpleNamespace(), TEXTS).to_dict("records")
 
     variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     process = subprocess.Popen(
@@ -103,7 +102,8 @@ def test_predict_mlflow_and_serve_give_the_same_answers_and_ctrl_c_leaves_no_pro
     started: list[psutil.Process] = []
     try:
         assert process.stdout is not None
-        first, curl = process.stdout.readline(), process.stdout.readline().strip()
+        loading, first, curl = (process.stdout.readline().strip() for _ in range(3))
+        assert loading.startswith(f"loading {tmp_path}, to listen on http://127.0.0.1:")
         assert "Ctrl-C stops it" in first, process.stderr and process.stderr.read()
         address = next(word for word in first.split() if word.startswith("http://127.0.0.1:"))
         started = psutil.Process(process.pid).children(recursive=True)
@@ -124,6 +124,10 @@ def test_predict_mlflow_and_serve_give_the_same_answers_and_ctrl_c_leaves_no_pro
             400,
             {"error": "input 2: text is missing; this model needs text, found second"},
         )
+        assert ask(address, "w5 " * 40_000)[0] == 413
+        rebound = urllib.request.Request(f"{address}/health", headers={"host": "rebound.example"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(rebound, timeout=60)
         with urllib.request.urlopen(f"{address}/health", timeout=60) as reply:
             assert reply.status == 200
         with urllib.request.urlopen(f"{address}/metrics", timeout=60) as reply:

@@ -25,8 +25,13 @@ from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 # What a driver left that was killed on another machine, or before this one was started again.
 KILLED_DRIVER = {
-    "state": "held", "beats": "000000000001", "job": None, "host": "far", "pid": 1,
-    "machine": "another", "started": "1",
+    "state": "held",
+    "beats": "000000000001",
+    "job": None,
+    "host": "far",
+    "pid": 1,
+    "machine": "another",
+    "started": "1",
 }
 
 

@@ -28,7 +28,12 @@ from rungwise.tokenizer import CLS_ID
 from tests.summaries import corpus_of
 from tests.toy_rungs import FIRST_WORD, toy_rung
 
-SMALL: dict[str, Any] = {"train_examples": 60, "validation_examples": 20, "test_examples": 40, "minimum_words": 6}
+SMALL: dict[str, Any] = {
+    "train_examples": 60,
+    "validation_examples": 20,
+    "test_examples": 40,
+    "minimum_words": 6,
+}
 COUNTERPARTS = {("is", "are"), ("was", "were"), ("has", "have"), ("this", "these"), ("a", "an")}
 
 

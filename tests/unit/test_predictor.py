@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from rungwise.commands.models.export import write_task_model
 from rungwise.commands.models.predict import predict_lines
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, Pretrained, TaskModel, describe
 from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
@@ -82,6 +84,23 @@ def make_model(
     return Predictor.load(Folder.at(folder))
 
 
+def load_served(folder: Path) -> Any:
+    """The model in a folder as MLflow serves a registered copy of it."""
+    from rungwise.serving.served_model import Served
+
+    copy = folder / "served"
+    copy.mkdir()
+    for name in FILES:
+        shutil.copy(folder / name, copy)
+    served = Served()
+    context: Any = SimpleNamespace(artifacts={"description": str(copy / DESCRIPTION)})
+    with pytest.raises(DataError, match=r"has no artifact\.json"):
+        served.load_context(context)
+    artifacts.finish(Folder.at(copy), {"stage": "served", "fingerprint": "f" * 12}, {})
+    served.load_context(context)
+    return served
+
+
 @pytest.mark.parametrize("objective", ["mlm_nsp", "causal"])
 @pytest.mark.parametrize("kind", list(INFO))
 def test_every_kind_is_answered_alone_in_batches_and_as_served(
@@ -116,25 +135,30 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
                 expected = whole[name]
                 assert value == (pytest.approx(expected, abs=1e-5) if numeric(value) else expected)
 
-    from rungwise.serving.served_model import Served
-
-    served = Served()
-    paths = dict(zip(("description", "weights", "tokenizer"), FILES, strict=True))
-    artifacts = {name: str(tmp_path / file) for name, file in paths.items()}
-    served.load_context(SimpleNamespace(artifacts=artifacts))  # pyright: ignore[reportArgumentType]
+    served = load_served(tmp_path)
+    frames = []
     for given in (records, pd.DataFrame(records)):
-        frame = served.predict(SimpleNamespace(), given)  # pyright: ignore[reportArgumentType]
+        frame = served.predict(SimpleNamespace(), given)
         assert set(frame.columns) == COLUMNS[kind]
         assert len(frame) == len(records)
+        frames.append(frame)
+    order = pd.DataFrame(records)[::-1]  # as a sorted or filtered frame: the index says which row
+    backwards = served.predict(SimpleNamespace(), order)
+    assert list(backwards.index) == list(order.index)
+    name = min(COLUMNS[kind])
+    for number in order.index:
+        expected = frames[0][name][number]
+        close = pytest.approx(expected, abs=1e-5) if numeric(expected) else expected
+        assert backwards[name][number] == close
     refused = dict.fromkeys(records[0])
     missing = pd.DataFrame([dict.fromkeys(records[0], pd.NA)])
     for nothing in ([refused], pd.DataFrame([refused]), missing, [None], [pd.NA], [1.5], None, 5):
         with pytest.raises(DataError):
-            served.predict(SimpleNamespace(), nothing)  # pyright: ignore[reportArgumentType]
+            served.predict(SimpleNamespace(), nothing)
     if kind == "tagging":
         texts = [" ".join(record["words"]) for record in records]
         for given in (texts, pd.DataFrame({"text": texts})):
-            frame = served.predict(SimpleNamespace(), given)  # pyright: ignore[reportArgumentType]
+            frame = served.predict(SimpleNamespace(), given)
             assert list(frame["tags"]) == [prediction["tags"] for prediction in together]
     if kind == "choice":
         rows = [
@@ -142,11 +166,11 @@ def test_every_kind_is_answered_alone_in_batches_and_as_served(
             | {f"option{n}": option for n, option in enumerate(r["options"])}
             for r in records
         ]
-        frame = served.predict(SimpleNamespace(), pd.DataFrame(rows))  # pyright: ignore[reportArgumentType]
+        frame = served.predict(SimpleNamespace(), pd.DataFrame(rows))
         assert list(frame["option"]) == [prediction["option"] for prediction in together]
     if kind in ("classification", "multilabel", "generation"):
         texts, name = [record["text"] for record in records], min(COLUMNS[kind])
-        frame = served.predict(SimpleNamespace(), texts)  # pyright: ignore[reportArgumentType]
+        frame = served.predict(SimpleNamespace(), texts)
         assert list(frame[name]) == [prediction[name] for prediction in together]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import mlflow
 import pytest
+from markdown_it import MarkdownIt
 from mlflow.artifacts import download_artifacts
 from safetensors.torch import load_file, save_file
 
@@ -26,7 +27,7 @@ from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving import promotion
-from rungwise.serving.card import fit_description, list_uses
+from rungwise.serving.card import escape, fit_description, list_uses
 from rungwise.serving.predictor import FILES, Predictor
 from rungwise.serving.pretrained import load_predictor
 from rungwise.serving.registry import RegisterConfig, register_model
@@ -224,7 +225,7 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     assert "| majority (trivial baseline) | 0.5500 | |" in card
     assert card.count("| blimp accuracy | 0.5234 | 0.5075 to 0.539 | 4,020 |") == 1
     assert "Intended use: " in card
-    assert "text: books/*.txt" in card
+    assert r"text: books/\*.txt" in card
     assert "not stated" in card
     assert "rungwise rebuild " in card
     served = Path(download_artifacts(f"models:/{NAME}/3"))
@@ -264,6 +265,30 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     (first / "more.pkl").write_bytes(b"x")
     assert main(["verify", f"models:/{NAME}/1", "--root", str(models.root)]) == 2
     assert "more.pkl is not in the record" in capsys.readouterr().err
+    (first / "artifact.json").unlink()
+    for command in (["verify"], ["predict", "--input", "FILE", "--format", "text"]):
+        assert main([*command, f"models:/{NAME}/1", "--root", str(models.root)]) == 2
+        assert "has no artifact.json" in capsys.readouterr().err
+    assert "has no artifact.json" in promote(f"models:/{NAME}/1", "--to", "trial")[1]
+
+
+def test_the_card_shows_the_names_of_labels_and_files_as_they_are() -> None:
+    """CommonMark and its tables render an escaped name as the name itself."""
+    reader = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    for text in (
+        "C++",
+        "<b>a</b>",
+        "a|b",
+        "[x](//y)",
+        "`*.txt`",
+        "A&B &lt;",
+        "\\*",
+        "~~a~~",
+        "a\n# b",
+    ):
+        cell = reader.parse(f"| {escape(text)} |\n|---|\n")[4].children or []
+        assert [token.type for token in cell] == ["text"]
+        assert cell[0].content == text.replace("\n", " ")
 
 
 @pytest.mark.parametrize("kind", list(INFO))

@@ -7,13 +7,24 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_OPENS_FORMULA = ("=", "+", "-", "@", "\t", "\n")
+
 
 def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """A CSV file with the union of all keys as columns, in order of first appearance."""
     text = io.StringIO(newline="")
     columns = list(dict.fromkeys(key for row in rows for key in row))
     if columns:
-        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(map(_as_text, columns))
+        writer.writerows([_as_text(row.get(column, "")) for column in columns] for row in rows)
     return text.getvalue().encode("utf-8")
+
+
+def _as_text(value: Any) -> Any:
+    """The value, a string with an apostrophe where a spreadsheet would run it as a formula: names
+    of labels and words of a corpus come from anywhere."""
+    if not isinstance(value, str):
+        return value
+    value = value.replace("\r", " ")  # which the writer leaves without quotes, and ends a row
+    return f"'{value}" if value.startswith(_OPENS_FORMULA) else value

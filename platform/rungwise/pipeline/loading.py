@@ -24,7 +24,7 @@ from rungwise.pipeline.stages import chained_stages
 from rungwise.pipeline.workflow import load_recipe, root_folder
 from rungwise.pretraining.pretrained import find_tokenizer, load_model
 from rungwise.serving.predictor import Predictor
-from rungwise.serving.pretrained import load_predictor
+from rungwise.serving.pretrained import load_predictor, require_record
 
 _RECIPES = (".yaml", ".yml")
 REGISTERED = "models:/"
@@ -182,10 +182,12 @@ def _pretrained(artifact: Artifact) -> Pretrained:
 
 def served_files(model: str, root: str) -> Folder:
     """Download the files of a registered model or of an MLflow run's model, runs:/ID/model.
-    Raises UserError if there is none."""
+    Raises UserError if there is none, DataError for files without a record to check them by."""
     import mlflow.artifacts
 
     uri = registry_uri(root)
     with store_client(uri):
         mlflow.set_tracking_uri(uri)
-        return Folder.at(Path(mlflow.artifacts.download_artifacts(model)) / "artifacts")
+        folder = Folder.at(Path(mlflow.artifacts.download_artifacts(model)) / "artifacts")
+    require_record(folder)
+    return folder

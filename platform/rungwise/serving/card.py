@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -48,8 +50,9 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
     }
     trivial = {f"{rule} (trivial baseline)": value for rule, value in evaluation.trivial().items()}
     examples = task.examples
-    positive = f"; f1 is that of {info.positive}" if info.positive and metric == "f1" else ""
-    labels = f" ({', '.join(info.labels)}{positive})" if info.labels else ""
+    one = info.positive if metric == "f1" else ""
+    positive = f"; f1 is that of {escape(one)}" if one else ""
+    labels = f" ({', '.join(map(escape, info.labels))}{positive})" if info.labels else ""
     lines = [
         f"Task {evaluation.task}: {info.goal}{labels}. Fine-tuned on {examples.train:,} examples, "
         f"selected on {examples.validation:,} validation examples. "
@@ -107,10 +110,10 @@ def _join_card(
             ),
         ]
     sources = list_sources(inputs["pretrain"], licences)
-    items = [f"- {line}; licence: {licence}" for line, licence in sources]
+    items = [f"- {escape(line)}; licence: {escape(licence)}" for line, licence in sources]
     command = f"rungwise rebuild {shlex.quote(model.folder.uri)} --into FOLDER"
     advice = f"Rebuild it and compare byte by byte: `{command}`"
-    text = [f"# {name}", "", *lines, "", "Pretrained on", "", *items, "", advice, ""]
+    text = [f"# {escape(name)}", "", *lines, "", "Pretrained on", "", *items, "", advice, ""]
     return without_passwords("\n".join(text))
 
 
@@ -156,6 +159,12 @@ def list_uses(model: str, root: str, info: TaskInfo) -> str:
             f"- provenance: `rungwise why {arguments}`",
         )
     )
+
+
+def escape(text: str) -> str:
+    """Text as it is, in Markdown and HTML: names of labels and files come from anywhere."""
+    escaped = re.sub(r"[\\`*\[\]|~]", r"\\\g<0>", html.escape(text, quote=False))
+    return " ".join(escaped.split())
 
 
 def _format_estimate(estimate: Estimate) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
@@ -102,6 +103,15 @@ def describe_model(pretrain: Artifact) -> dict[str, Any]:
 
 
 Model = Predictor | PretrainedPredictor
+
+
+def require_record(folder: Folder) -> None:
+    """Raise DataError if a registry's copy has no record, by which its files are checked."""
+    if not folder.exists(artifacts.RECORD):
+        raise DataError(
+            f"{folder.uri}: this copy of a registered model has no {artifacts.RECORD}, so nothing "
+            "says that its files are those that were registered; register the model again"
+        )
 
 
 def load_predictor(folder: Folder) -> Model:

@@ -28,7 +28,7 @@ from rungwise.finetune import DESCRIPTION
 from rungwise.pretraining.initial import find_tokens
 from rungwise.pretraining.pretrained import find_tokenizer
 from rungwise.serving.predictor import FILES, Predictor
-from rungwise.serving.pretrained import load_predictor
+from rungwise.serving.pretrained import load_predictor, require_record
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER
@@ -56,9 +56,13 @@ def find_changed_copies(model: Artifact, served: Folder) -> list[str]:
         for name, artifact in names.items()
         if served.sha256(name) != artifact.record["files"][name]["sha256"]
     ]
-    # Older versions have no record.
-    copy = None if changes else load_artifact(served)
-    return changes if copy is None else _check(copy.verify)
+    return changes or _check(lambda: _verify_copy(served))
+
+
+def _verify_copy(served: Folder) -> None:
+    require_record(served)
+    if (copy := load_artifact(served)) is not None:
+        copy.verify()
 
 
 def _check(verify: Callable[[], None]) -> list[str]:

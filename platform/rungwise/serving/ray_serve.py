@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
@@ -13,7 +13,7 @@ import ray
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.serving.pretrained import load_predictor
-from rungwise.serving.service import Answer, Service
+from rungwise.serving.service import Answer, Request, Service
 from rungwise.tasks.kinds.examples import Example
 
 _NAME = "rungwise"
@@ -33,14 +33,15 @@ def import_serve() -> Any:
 
 
 @contextlib.contextmanager
-def serving(model: Folder, host: str, port: int) -> Iterator[None]:
-    """Serve the model in a folder on the running Ray for the duration of the block."""
+def serving(model: Folder, host: str, port: int, names: Sequence[str]) -> Iterator[None]:
+    """Serve the model in a folder on the running Ray for the duration of the block; `names` are
+    those that a request may call the server by."""
     serve = import_serve()
 
     @serve.deployment(max_ongoing_requests=_REQUESTS)
     class Model:
         def __init__(self, uri: str) -> None:
-            self._service = Service(load_predictor(Folder.at(uri)))
+            self._service = Service(load_predictor(Folder.at(uri)), names)
 
         @serve.batch(max_batch_size=_BATCH_EXAMPLES, batch_wait_timeout_s=_WAIT_SECONDS)
         async def _ask(self, examples: list[Example]) -> list[Answer]:
@@ -50,8 +51,9 @@ def serving(model: Folder, host: str, port: int) -> Iterator[None]:
         async def __call__(self, request: Any) -> Any:
             from starlette.responses import Response
 
-            body = await request.body()
-            reply = await self._service.handle(self._ask, request.method, request.url.path, body)
+            headers, path = dict(request.headers), request.url.path
+            own = Request(request.method, path, headers, request.stream())
+            reply = await self._service.handle(self._ask, own)
             return Response(reply.body, reply.status, media_type=reply.media_type)
 
     serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})

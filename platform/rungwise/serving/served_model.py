@@ -16,7 +16,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from rungwise.core.storage.folder import Folder
-from rungwise.serving.pretrained import load_predictor
+from rungwise.serving.pretrained import load_predictor, require_record
 from rungwise.tasks.data.unlabelled import parse_examples
 
 
@@ -26,6 +26,7 @@ class Served(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         # MLflow puts the files into one folder and keeps their names.
         folder = Path(context.artifacts["description"]).parent
+        require_record(Folder.at(folder))
         self._predictor = load_predictor(Folder.at(folder))
 
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -36,7 +37,10 @@ class Served(PythonModel):
     ) -> pd.DataFrame:
         """One row per example. Bare texts are enough if an example is one text."""
         examples = parse_examples(_plain(model_input), self._predictor.info)
-        return pd.DataFrame(self._predictor(examples))
+        # The index of the caller's rows, so that a column of answers fits a sorted or filtered
+        # frame.
+        index = model_input.index if isinstance(model_input, pd.DataFrame | pd.Series) else None
+        return pd.DataFrame(self._predictor(examples), index=index)
 
 
 def _plain(model_input: Any) -> Any:

@@ -157,8 +157,7 @@ class FilesTaskConfig(Config):
             )
         if self.positive is not None and self.task_kind != "classification":
             raise ValueError(
-                f"positive: a label of classification, which {self.task_kind} has not; "
-                "leave it out"
+                f"positive: a label of classification, which {self.task_kind} has not; leave it out"
             )
         if isinstance(self.format, TableFormat) and not self.format.columns.targets:
             raise ValueError("format.columns: a task needs a column for the label or for the score")

@@ -18,6 +18,13 @@ def add(commands: Commands) -> None:
     add_served_model(parser)
     parser.add_argument("--host", default="127.0.0.1", help="where to listen; default: loopback")
     parser.add_argument("--port", type=port_number, default=0, help="default: a free port")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that requests may call this machine by, such as a proxy's; may be repeated",
+    )
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -35,13 +42,16 @@ def serve(options: argparse.Namespace) -> None:
         raise UserError(f"serve runs on this machine, but RAY_ADDRESS is {address}; unset it")
     say = plain_console().print
     folder = find_served(options.model, options.root)
-    example = json.dumps(load_predictor(folder).example)  # report a bad model before Ray starts
     port = _free_port(options.host, options.port)
     address = f"http://{_place(options.host, port)}"
+    say(f"loading {options.model}, to listen on {address}")
+    example = json.dumps(load_predictor(folder).example)  # report a bad model before Ray starts
+    names = (options.host, socket.gethostname(), *options.allow_host)
     try:
-        with session(ComputeConfig()), ray_serve.serving(folder, options.host, port):
+        with session(ComputeConfig()), ray_serve.serving(folder, options.host, port, names):
             say(f"{options.model} on {address}  (Ctrl-C stops it; also /health, /metrics)")
-            say(f"  curl {address}/predict -d {shlex.quote(example)}")
+            header = "-H 'content-type: application/json'"
+            say(f"  curl {address}/predict {header} -d {shlex.quote(example)}")
             while True:
                 signal.pause()
     except KeyboardInterrupt:

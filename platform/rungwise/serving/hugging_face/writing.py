@@ -53,6 +53,8 @@ from rungwise.serving.hugging_face.names import (
 from rungwise.serving.hugging_face.tensors import list_entries, rename_headed
 from rungwise.serving.hugging_face.tokenizer import add_frame, read_tokenizer
 
+_MARKS = ("cls_token", "sep_token")
+
 
 def export_model(
     model: nn.Module,
@@ -89,6 +91,10 @@ def export_model(
             for role in ("pad_token", "bos_token", "eos_token")
         },
     }
+    if isinstance(config, ModernBertConfig):  # their own defaults are of another vocabulary
+        marks = {role: tokenizer.token_to_id(roles[role]) for role in _MARKS if role in roles}
+        cls, sep = (marks.get(role) for role in _MARKS)
+        data |= {"cls_token_id": cls, "sep_token_id": sep, "bos_token_id": cls, "eos_token_id": sep}
     if kind == "gpt2":
         data["n_inner"] = config.intermediate_size
     if isinstance(config, ModernBertConfig):

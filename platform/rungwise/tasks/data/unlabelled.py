@@ -78,7 +78,7 @@ def parse_examples(inputs: Any, info: TaskInfo) -> list[Example]:
     if not isinstance(inputs, Sequence):
         raise DataError(
             "expected a text, an object with named values, or a list of these, found "
-            f"{type(inputs).__name__}"
+            f"{inputs!r:.80}"
         )
     return [
         parse_example(

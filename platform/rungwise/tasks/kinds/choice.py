@@ -134,5 +134,6 @@ def _options(record: Record) -> tuple[str, ...]:
         raise DataError(
             f"{record.where}: expected options, a list of 2 or more, or {_OPTION}0, {_OPTION}1 and "
             f"so on, found {', '.join(map(str, record.values))}"
+            + (f" with options {options!r:.80}" if "options" in record else "")
         )
     return record.texts("options", options)
