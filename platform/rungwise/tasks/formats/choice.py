@@ -60,8 +60,11 @@ class ChoiceFormat(RecordsFormat):
 
     kind: Literal["choice"] = "choice"
     columns: ChoiceColumns
-    # what `columns.answer` holds: the option's number, its letter or its text
-    answer: Literal["index", "letter", "text"] = "index"
+    # what `columns.answer` holds: the option's number, its letter, either (numbers from 1, as in ARC)
+    # or its text
+    answer: Literal["index", "letter", "letter_or_number", "text"] = "index"
+    # empty options at the end are none, so that questions have different numbers of options
+    fewer_options: bool = False
     first: int = Field(default=0, ge=0, le=1)  # number of the first option
     # with an option per row: values of `columns.answer` that mark the right one
     right: tuple[str, ...] = ("1", "true")
@@ -71,7 +74,7 @@ class ChoiceFormat(RecordsFormat):
             for line, row in self.records(file, split, counts):
                 with self.skip_damage(counts, row):
                     where = f"{file.uri}:{line}"
-                    options = _options(row["columns.options"], where)
+                    options = _options(self._filled(row["columns.options"]), where)
                     target = self._target(row, options, where)
                     yield self._example(file, line, row, options, target)
             return
@@ -104,6 +107,12 @@ class ChoiceFormat(RecordsFormat):
                     )
                 yield self._example(file, line, first, options, marks.index(True))
 
+    def _filled(self, options: Any) -> Any:
+        if not self.fewer_options or not isinstance(options, list):
+            return options
+        ends = [n for n, option in enumerate(options, 1) if str(option or "").strip()]
+        return options[: max(ends, default=0)]
+
     def _example(
         self, file: SourceFile, line: str, row: dict[str, Any], options: Sequence[str], target: int
     ) -> ChoiceExample:
@@ -134,7 +143,9 @@ class ChoiceFormat(RecordsFormat):
                     "their_names_of_options",
                 )
             values = [plain(name) for name in names]
-        elif self.answer == "letter":
+        elif self.answer == "letter_or_number" and value.isdecimal():
+            values = [str(place) for place in range(1, len(options) + 1)]
+        elif self.answer.startswith("letter"):
             values, value = list(string.ascii_uppercase[: len(options)]), value.upper()
         elif self.answer == "text":
             values = [option.strip() for option in options]

@@ -37,6 +37,7 @@ from rungwise.tasks.formats.guess_fields import ROWS
 from rungwise.tasks.formats.guess_json import MAGIC, guess_json, guess_parquet, list_parts
 from rungwise.tasks.formats.guess_lines import guess_lines
 from rungwise.tasks.formats.guess_splits import find_split_column, group_by_split, name_split
+from rungwise.tasks.formats.offsets import UNITS
 from rungwise.tasks.formats.records import RecordsFormat
 from rungwise.tasks.kinds.examples import SPLITS, Example
 
@@ -103,8 +104,9 @@ def guess_format(path: str) -> Guess:
     first = next(groups[split] for split in (*SPLITS, "") if split in groups)
     # The largest, since a README may be first.
     for file in sorted(first, key=lambda each: -each.size_bytes)[:_FILES_TRIED]:
-        for form in _forms(file, first):
-            if _try(form, [file] if form["kind"] != "folders" else first) is None:
+        for likely in _forms(file, first):
+            form = _with_units(likely, [file] if likely["kind"] != "folders" else first)
+            if form is None:
                 continue
             if form["kind"] == "folders":
                 groups = group_by_split(files, classes_in_folders=True)
@@ -164,6 +166,21 @@ def _try(
         if damaged > _MOST_DAMAGED * (kept + damaged):
             return None
     return (examples, counts) if examples else None
+
+
+def _with_units(form: dict[str, Any], files: Sequence[SourceFile]) -> dict[str, Any] | None:
+    """Return the block with the units of offsets that damage the fewest examples, None if it does
+    not read the files."""
+    forms = [form]
+    if form["kind"] in ("marks", "squad"):
+        forms += [form | {"offsets": units} for units in UNITS[1:]]
+    damaged: list[int] = []
+    readable = []
+    for each in forms:
+        if read := _try(each, files):
+            damaged.append(FormatConfig.count_damaged(read[1]))
+            readable.append(each)
+    return readable[damaged.index(min(damaged))] if readable else None
 
 
 class _Splits:

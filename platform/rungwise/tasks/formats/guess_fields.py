@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
 from typing import Any
@@ -39,7 +39,8 @@ _OPTIONS = (
     *("question.choices.*.text", "choices.*.text", "choices.text", "options", "choices", "endings"),
 )
 _SERIES_OF_OPTIONS = (
-    *("ending", "choice", "option", "options.", "answer", "sol", "op", "randomfifthsentencequiz"),
+    *("ending", "choice", "option", "options", "answer", "sol", "op", "randomfifthsentencequiz"),
+    "",  # the columns A, B, C and D
 )
 _SERIES_OF_CONTEXTS = ("inputsentence",)
 ANSWERS = (
@@ -131,10 +132,11 @@ def _choices(
     series: dict[str, list[str]] = {}
     for name in fields:
         if numbered := _SERIES.fullmatch(name.lower()):
-            series.setdefault(numbered[1], []).append(name)
+            series.setdefault(numbered[1].rstrip("._ "), []).append(name)
 
     def find_series(stems: Sequence[str]) -> list[str] | None:
-        return next((sorted(series[s]) for s in stems if len(series.get(s, ())) > 1), None)
+        several = (sorted(series[stem]) for stem in stems if len(series.get(stem, ())) > 1)
+        return next((names for names in several if names[0].lower()[-1] in "a01"), None)
 
     options: Any = next(
         (lower[name] for name in _OPTIONS if name in lower and as_list(fields[lower[name]][0])),
@@ -162,12 +164,16 @@ def _choices(
     answers = [str(each) for each in fields[answer]]
     width = len(options) if isinstance(options, list) else max(map(len, fields[options]))
     block: dict[str, Any] = {"kind": "choice", **layout, "columns": columns}
+    if isinstance(options, list) and has_empty(fields[name] for name in options):
+        block["fewer_options"] = True
     if "names" in columns:
         yield block
     elif all(each.isdecimal() for each in answers):
         yield block | ({"first": 1} if str(width) in answers and "0" not in answers else {})
     elif all(re.fullmatch("[A-Za-z]", each) for each in answers):
         yield block | {"answer": "letter"}
+    elif all(re.fullmatch("[A-Ha-h1-8]", each) for each in answers):
+        yield block | {"answer": "letter_or_number"}
     else:
         yield block | {"answer": "text"}
 
@@ -175,6 +181,11 @@ def _choices(
 def spread(values: Sequence[Any], number: int) -> Sequence[Any]:
     """Return at most `number` values from all over, since a file may be sorted by its labels."""
     return values[:: max(1, -(-len(values) // number))]
+
+
+def has_empty(columns: Iterable[Sequence[Any]]) -> bool:
+    """Whether a cell of the columns is empty."""
+    return any(cell is None or not str(cell).strip() for cells in columns for cell in cells)
 
 
 def recurs(values: Sequence[Any]) -> bool:

@@ -20,6 +20,7 @@ from rungwise.tasks.formats.guess_fields import (
     find_classes,
     find_indicators,
     guess_fields,
+    has_empty,
     is_prose,
     label_columns,
     mean_length,
@@ -127,13 +128,27 @@ def _without_names(
     label = find_classes(columns, but=text)
     plain = {"kind": "table", **layout, "header": False}
     last = max(columns)
-    for written, extra in (("ABCDE", {"answer": "letter"}), ("0123", {}), ("1234", {"first": 1})):
-        count = len({*columns[last]})
-        if 3 <= count < last and {*columns[last]} == {*written[:count]}:
-            options = list(range(last - count, last))
-            choice = {"question": options[0] - 1, "options": options, "answer": last}
-            if min(lengths[place] for place in options) > 3:
-                yield {**plain, "kind": "choice", "columns": choice, **extra}
+    answers = {*columns[last]}
+    letters = {*"ABCDE"} & answers
+    for written, values, extra in (
+        ("ABCDE", answers, {"answer": "letter"}),
+        ("0123", answers, {}),
+        ("1234", answers, {"first": 1}),
+        ("ABCDE", letters, {"answer": "letter_or_number"}),  # with numbers beside the letters
+    ):
+        count = len(values)
+        if (
+            not 3 <= count < last
+            or {*values} != {*written[:count]}
+            or not answers - values <= {*"12345"}
+        ):
+            continue
+        options = list(range(last - count, last))
+        choice = {"question": options[0] - 1, "options": options, "answer": last}
+        if min(lengths[place] for place in options[:2]) > 3:
+            fewer = has_empty(columns[place] for place in options[2:])
+            block = {**plain, "kind": "choice", "columns": choice, **extra}
+            yield block | ({"fewer_options": True} if fewer else {})
     if marks := find_indicators(columns):
         yield plain | {"columns": {"text": text, "labels": marks}}
     if label is None:

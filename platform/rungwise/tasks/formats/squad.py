@@ -1,8 +1,9 @@
 """SQuAD's JSON, versions 1.1 and 2.0, and data sets in the same form, such as CMRC 2018.
 
 Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822, `is_impossible`). Offsets count
-characters (code points) of the context from 0. Plausible answers of impossible questions are not
-read. An answer that is not at its offset is Damage: a model would learn other words.
+characters of the context from 0, code points unless `offsets` says otherwise. Plausible answers of
+impossible questions are not read. An answer that is not at its offset is Damage: a model would
+learn other words.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, FormatConfig, quote, words
+from rungwise.tasks.formats.offsets import Units, code_point, suggest_units
 from rungwise.tasks.formats.records import read_objects
 from rungwise.tasks.formats.rows import read_json
 from rungwise.tasks.kinds.examples import Answer, Question
@@ -30,6 +32,7 @@ class SquadFormat(FormatConfig):
     layout: Literal["squad", "mrqa", "json_lines", "json", "parquet"] = "squad"
     # questions without an answer; drop turns version 2.0 into 1.1
     unanswerable: Literal["keep", "drop"] = "keep"
+    offsets: Units = "code_points"  # what `answer_start` counts
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Question]:
         for place, context, entry in self._entries(file, counts):
@@ -98,13 +101,14 @@ class SquadFormat(FormatConfig):
         for place, answer in _list_objects(entry, "answers", f"{where}, "):
             with self.skip_damage(counts, "", "answers"):
                 text = words(_value(answer, "text", place, str), place, "the answer")
-                start = _value(answer, "answer_start", place, int)
-                stands = context[start : start + len(text)] if start >= 0 else ""
-                if stands != text:
+                offset = _value(answer, "answer_start", place, int)
+                start = code_point(context, offset, self.offsets)
+                stands = "" if start is None else context[start : start + len(text)]
+                if start is None or stands != text:
                     raise Damage(
-                        f"{place}: expected {quote(text)} in the context from character {start} "
-                        f"on, found {quote(stands)}; mend the answer, or leave such answers out "
-                        "with data.format.on_error: drop",
+                        f"{place}: expected {quote(text)} in the context from character {offset} "
+                        f"on, found {quote(stands)}{suggest_units(context, offset, text)}; mend "
+                        "the answer, or leave such answers out with data.format.on_error: drop",
                         "not_being_in_the_context",
                     )
                 yield Answer(text, start)

@@ -21,6 +21,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, Labels, label_name, label_names, quote, words
 from rungwise.tasks.formats.columns import unknown_scheme
+from rungwise.tasks.formats.offsets import Units, code_point, suggest_units
 from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn
 from rungwise.tasks.formats.rows import nested, require_object
 from rungwise.tasks.formats.schemes import find_odd_tag, iob2_labels, to_iob2
@@ -112,6 +113,7 @@ class MarkColumns(Config):
     start: str = "0"  # of a mark: its first character
     end: str = "1"  # of a mark: the character after it
     label: str = "2"
+    marked: str | None = "text"  # of a mark: its text, checked where there is one
 
 
 class MarksFormat(_JsonTags):
@@ -123,6 +125,7 @@ class MarksFormat(_JsonTags):
     kind: Literal["marks"] = "marks"
     columns: MarkColumns = MarkColumns()
     end_included: bool = False  # `end` is the last character of the mark, not the one after it
+    offsets: Units = "code_points"  # what `start` and `end` count
 
     @property
     def fields(self) -> dict[str, TextColumn | None]:
@@ -145,7 +148,7 @@ class MarksFormat(_JsonTags):
             with self.skip_damage(counts, row["columns.text"]):
                 where = f"{file.uri}:{line}"
                 text = words(row["columns.text"], where, "the text")
-                marks = sorted(self._marks(row["columns.marks"], len(text), where))
+                marks = sorted(self._marks(row["columns.marks"], text, where))
                 for (_, end, _), (start, _, label) in itertools.pairwise(marks):
                     if start < end:
                         raise Damage(
@@ -161,36 +164,51 @@ class MarksFormat(_JsonTags):
                 "that has it; change data.format.columns.marks"
             )
 
-    def _marks(self, given: Any, length: int, where: str) -> Iterator[tuple[int, int, str]]:
-        for mark in _flatten(given, where):
+    def _marks(self, given: Any, text: str, where: str) -> Iterator[tuple[int, int, str]]:
+        for mark, words_marked in _flatten(given, where):
             fields, keys = require_object(mark, where), self.columns
-            start, end, label = (
+            offset, end_offset, label = (
                 nested(fields, column, where, f"data.format.columns.{key}")
                 for key, column in (("start", keys.start), ("end", keys.end), ("label", keys.label))
             )
             if isinstance(label, list) and len(label) == 1:
                 label = label[0]
-            numbers = isinstance(start, int) and isinstance(end, int)
-            end = end + 1 if numbers and self.end_included else end
-            if not numbers or not 0 <= start < end <= length:
+            start = end = None
+            if isinstance(offset, int) and isinstance(end_offset, int):
+                start = code_point(text, offset, self.offsets)
+                end = code_point(text, end_offset + self.end_included, self.offsets)
+            if start is None or end is None or start >= end:
                 raise Damage(
-                    f"{where}: expected a mark within the {length} characters of the text, found "
-                    f"{quote(start)} to {quote(end)}; mend it, or change data.format.end_included",
+                    f"{where}: expected a mark within the {len(text)} characters of the text, "
+                    f"found {quote(offset)} to {quote(end_offset)}; mend it, or change "
+                    "data.format.end_included or offsets",
                     "a_mark_outside_of_the_text",
+                )
+            stated = words_marked or fields.get(keys.marked or "")
+            # Label Studio writes a backslash and an n for a line break.
+            if isinstance(stated, str) and _joined(text[start:end]) != _joined(stated):
+                raise Damage(
+                    f"{where}: expected the marked text {quote(stated)} at {offset} to "
+                    f"{end_offset}, found {quote(text[start:end])}"
+                    f"{suggest_units(text, offset, stated)}; mend it, or change "
+                    "data.format.end_included, offsets or columns.marked",
+                    "a_mark_of_another_text",
                 )
             yield start, end, label_name(str(label), self.labels, where)
 
 
-def _flatten(marks: Any, where: str) -> list[Any]:
-    """Return the marks as a list, also from {label: {words: [[start, end]]}} or None."""
+def _joined(text: str) -> str:
+    return " ".join(text.replace("\\n", " ").split())
+
+
+def _flatten(marks: Any, where: str) -> Iterator[tuple[Any, str]]:
+    """Yield each mark, and its text where it is from {label: {text: [[start, end]]}}."""
     if not isinstance(marks, dict):
-        return _list(marks or [], where)
-    return [
-        [*_list(place, where), label]
-        for label, marked in marks.items()
-        for places in (marked.values() if isinstance(marked, dict) else [marked])
-        for place in _list(places, where)
-    ]
+        yield from ((mark, "") for mark in _list(marks or [], where))
+        return
+    for label, marked in marks.items():
+        for text, places in (marked if isinstance(marked, dict) else {"": marked}).items():
+            yield from (([*_list(place, where), label], text) for place in _list(places, where))
 
 
 def _list(value: Any, where: str) -> list[Any]:

@@ -1,0 +1,256 @@
+"""What `rungwise tasks` prints for whole data sets: a block that loads them with their own splits."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rungwise.__main__ import main
+from rungwise.core.configuration.config import Config, validate
+from rungwise.tasks.config import FilesTaskConfig, TaskConfig
+from rungwise.tasks.data.files import load
+
+WORDS = ("sea", "wind", "harbour", "storm", "gull", "rope", "deck", "lamp", "tide", "sand")
+
+
+class Block(Config):
+    task: TaskConfig
+
+
+def prose(number: int) -> str:
+    rng = random.Random(number)
+    return " ".join(["the", *(rng.choice(WORDS) for _ in range(9)), str(number)])
+
+
+def tsv(*rows: tuple[Any, ...]) -> str:
+    return "".join("\t".join(map(str, row)) + "\n" for row in rows)
+
+
+def labelled(first: int, number: int, label: str | None = None) -> list[tuple[Any, ...]]:
+    return [(prose(n), label or ("good", "bad")[n % 2]) for n in range(first, first + number)]
+
+
+def lines(*records: Any) -> str:
+    return "".join(json.dumps(each) + "\n" for each in records)
+
+
+def tagged(first: int, number: int, end: str = "\n") -> str:
+    """Sentences in two columns, the first word an entity, with hashtags and # as words."""
+    return "".join(
+        f"Ulm\tB-LOC\n#sea\tO\n{WORDS[n % 10]}\tO\n#\tO\n{n}\tO\n{end}"
+        for n in range(first, first + number)
+    )
+
+
+def questions(first: int, number: int) -> str:
+    asked = [{"question": "Q?", "choice": ["so", "no"], "answer": "no"}]
+    return json.dumps([[[prose(n)], asked, str(n)] for n in range(first, first + number)])
+
+
+def arc(first: int, number: int) -> list[tuple[Any, ...]]:
+    """Of five options the last is often missing, and a number is an answer at times."""
+    keys = ["A", "B", "C", "D", "E", "1", "4"]
+    return [
+        (
+            n,
+            f"Which {prose(n)}?",
+            *(f"the {w} {n}" for w in WORDS[:4]),
+            f"the lamp {n}" * (n % 7 == 4),
+            keys[n % 7],
+        )
+        for n in range(first, first + number)
+    ]
+
+
+GLUE = ("sentence", "label")
+PARTS = {"train": 300, "oos_val": 20, "val": 60, "test": 90}
+ADVGLUE = {
+    "sst2": [{"idx": n, "sentence": prose(n), "label": n % 2} for n in range(40)],
+    "qqp": [{"idx": n, "question1": "a", "question2": "b", "label": n % 2} for n in range(30)],
+}
+# name: (path, {file: content}, examples of the splits, notes). None: as many as the shares give.
+CASES: dict[str, tuple[str, dict[str, str], tuple[int | None, ...], list[str]]] = {
+    "TREC: the test has another name": (
+        "trec",
+        {
+            "trec/train_5500.label": "".join(
+                f"{['DESC:manner', 'NUM:date'][n % 2]} {prose(n)} ?\n" for n in range(300)
+            ),
+            "trec/TREC_10.label": "".join(
+                f"{['DESC:manner', 'NUM:date'][n % 2]} {prose(n)} ?\n" for n in range(300, 350)
+            ),
+        },
+        (None, None, 50),
+        ["TREC_10.label names no split; it is taken as the test"],
+    ),
+    "WNUT-17: lines of a tab, words that begin with #": (
+        "wnut",
+        {
+            "wnut/wnut17train.conll": tagged(0, 300, "\t\n"),
+            "wnut/emerging.dev.conll": tagged(300, 40),
+            "wnut/emerging.test.annotated": tagged(340, 50),
+            "wnut/README.md": "# The task\n\nTags are in IOB2.\n",
+        },
+        (300, 40, 50),
+        ["left out, since its name tells no split: README.md"],
+    ),
+    "C3: two files for each split": (
+        "c3",
+        {
+            f"c3/c3-{part}-{split}.json": questions(first, number)
+            for part, first in (("d", 0), ("m", 1000))
+            for split, number in (("train", 60), ("dev", 20), ("test", 30))
+        },
+        (120, 40, 60),
+        [],
+    ),
+    "GLUE: a test file without labels": (
+        "glue",
+        {
+            "glue/train.tsv": tsv(GLUE, *labelled(0, 300)),
+            "glue/dev.tsv": tsv(GLUE, *labelled(300, 50)),
+            "glue/test.tsv": tsv(("index", "sentence"), *((n, prose(n)) for n in range(40))),
+        },
+        (None, None, 50),
+        [
+            "left out, since the block does not read it: test.tsv",
+            "no other file with labels is named as a test; validation is taken",
+        ],
+    ),
+    "aclImdb: folders of classes below those of splits": (
+        "aclImdb",
+        {
+            f"aclImdb/{split}/{label}/{n}_train.txt": prose(n + 500 * (split == "test"))
+            for split, number in (("train", 30), ("test", 20))
+            for label in ("neg", "pos")
+            for n in range(number * (label == "pos"), number * (1 + (label == "pos")))
+        },
+        (None, None, 40),
+        [],
+    ),
+    "pairs with a column of splits, sorted by it": (
+        "pairs.tsv",
+        {
+            "pairs.tsv": tsv(
+                ("sentence1", "sentence2", "label", "split"),
+                *(
+                    (prose(n), prose(n + 5000), ("yes", "no")[n % 2], split)
+                    for n, split in enumerate(["train"] * 1200 + ["dev"] * 70 + ["test"] * 90)
+                ),
+            )
+        },
+        (1200, 70, 90),
+        ["the column 'split' names the split: train 1,200, test 90, dev 70"],
+    ),
+    "JSON Lines with a column of two splits and of unlabelled rows": (
+        "all.jsonl",
+        {
+            "all.jsonl": lines(
+                *(
+                    {
+                        "text": prose(n),
+                        "part": ("TRAIN", "TEST", "other")[n % 3],
+                        "label": ("good", "bad")[n % 2],
+                    }
+                    for n in range(900)
+                )
+            )
+        },
+        (None, None, 300),
+        ["the column 'part' names the split: TRAIN 300, TEST 300, other 300"],
+    ),
+    "CLINC150: parts of one file": (
+        "data_full.json",
+        {
+            "data_full.json": json.dumps(
+                {
+                    part: [[f"{part} {prose(n)}", ("oos", "hi")[n % 2]] for n in range(number)]
+                    for part, number in PARTS.items()
+                }
+            )
+        },
+        (300, 60, 90),
+        ["the file has 4 parts: train 300, oos_val 20, val 60, test 90"],
+    ),
+    "AdvGLUE: parts that are tasks of their own": (
+        "dev.json",
+        {"dev.json": json.dumps(ADVGLUE)},
+        (None, None, None),
+        ["the file has 2 parts: sst2 40, qqp 30", "the block reads sst2; name another in each"],
+    ),
+    "a table sorted by its labels": (
+        "sorted.tsv",
+        {"sorted.tsv": tsv(*labelled(0, 1500, "good"), *labelled(1500, 1500, "bad"))},
+        (None, None, None),
+        [],
+    ),
+    "ARC in columns": (
+        "arc",
+        {
+            "arc/arc-train.tsv": tsv(("id", "question", *"ABCDE", "answerKey"), *arc(0, 140)),
+            "arc/arc-test.tsv": tsv(("id", "question", *"ABCDE", "answerKey"), *arc(140, 70)),
+        },
+        (None, None, 70),
+        [],
+    ),
+    "ARC in columns without a header": (
+        "arc.tsv",
+        {"arc.tsv": tsv(*arc(0, 140))},
+        (None, None, None),
+        [],
+    ),
+}
+TOTALS = {"AdvGLUE": 40, "a table": 3000, "TREC": 350, "GLUE": 350, "aclImdb": 100}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_block_that_is_printed_loads_the_data_with_its_own_splits(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, files, expected, notes = CASES[case]
+    monkeypatch.chdir(tmp_path)
+    for name, content in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(content)
+    assert main(["tasks", path]) == 0
+    printed = capsys.readouterr().out
+    for note in notes:
+        assert f"# {note}" in printed
+    assert "skipped" not in printed
+    (block,) = yaml.safe_load(printed)["tasks"].values()
+    config = validate(Block, {"task": block["data"]}).task
+    assert isinstance(config, FilesTaskConfig)
+    task = load(config)
+    numbers = tuple(len(task.splits[split]) for split in ("train", "validation", "test"))
+    assert all(e in (None, n) and n for e, n in zip(expected, numbers, strict=True)), numbers
+    total = next((number for name, number in TOTALS.items() if case.startswith(name)), None)
+    assert total in (None, sum(numbers))
+    if case.startswith("WNUT"):
+        words = [word for e in task.splits["train"] for word in e.words]
+        assert (len(words), words.count("#"), words.count("#sea")) == (1500, 300, 300)
+    if case.startswith("ARC"):
+        assert task.info.kind == "choice"
+        assert {len(e.options) for e in task.splits["train"]} == {4, 5}
+    if case.startswith("a table"):
+        assert task.info.labels == ("bad", "good")
+
+
+def test_a_single_label_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(*({"text": prose(n), "label": "x"} for n in range(9))))
+    assert main(["tasks", str(tmp_path / "a.jsonl")]) == 0
+    assert "all examples have one label, 'x'; a task needs two" in capsys.readouterr().out
+
+
+def test_a_column_that_may_name_the_split_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(prose(n), ("good", "bad")[n % 2], 1 + n % 3) for n in range(90)]
+    (tmp_path / "sst.tsv").write_text(tsv(("text", "label", "splitset_label"), *rows))
+    assert main(["tasks", str(tmp_path / "sst.tsv")]) == 0
+    printed = capsys.readouterr().out
+    assert "the column 'splitset_label' may name the split (1 30, 2 30, 3 30)" in printed
