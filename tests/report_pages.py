@@ -368,11 +368,11 @@ def check_self_contained(page: Page) -> None:
 
 
 def check_pictures(summary: ReportSummary, folder: Path) -> list[str]:
-    """The names of a page's pictures, which are large and not blank."""
+    """The names of a page's pictures, large (3.7 inches for telephones) and not blank."""
     names = [name for name in summary.show if name.endswith(".png")]
     for name in names:
         with Image.open(folder / name) as picture:
-            assert picture.width >= 800
+            assert picture.width >= (590 if "-narrow" in name else 800)
             colours = picture.convert("RGB").getcolors(1 << 24) or []
             assert len(colours) > 10, f"{name} is blank"
     return names

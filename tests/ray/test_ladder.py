@@ -54,7 +54,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     assert "perplexity" in MeasureSummary.of(finished["measure/word2vec"]).passed_over
 
     judged = {claim.id: claim for claim in ClaimsSummary.of(finished["claims"]).claims}
-    assert judged["K1"].comparisons[0].verdict == "supported"  # the text calls for its next word
+    assert judged["K1"].comparisons[0].verdict == "confirmed"  # the text calls for its next word
     assert judged["K2"].verdict == "not tested"
     rows = list(
         csv.DictReader(finished["claims"].folder.read_bytes("claims.csv").decode().splitlines())

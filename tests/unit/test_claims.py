@@ -1,23 +1,33 @@
-"""Claims: verdicts of planted rungs, and the registered file against what it names."""
+"""Claims: verdicts of planted rungs, how often they are false, and the registered file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from rungwise.evaluation.comparison import claims
 from rungwise.evaluation.comparison.claims import (
+    Claim,
+    ClaimResult,
     Comparison,
+    ComparisonResult,
     Verdict,
-    interval_verdict,
+    decide_claims,
     registered_claims,
 )
-from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.comparison.task_contrast import Runs, average_tasks
+from rungwise.evaluation.statistics import false_verdicts
 from rungwise.evaluation.suites.items import METRICS, Items
+from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.examples import TaskInfo
 
-Measured = Mapping[str, Mapping[tuple[str, str, str], Items]]
+Measured = Mapping[str, Mapping[tuple[str, str, str], Sequence[Items]]]
+
+BOTH = Comparison(of="tasks", terms={"a": 1, "b": -1})
 
 
 def perplexities(**nats: float) -> Measured:
@@ -26,39 +36,47 @@ def perplexities(**nats: float) -> Measured:
     names = [f"d{index}" for index in range(100)]
     return {
         rung: {
-            ("perplexity", "", "perplexity"): Items(
-                "perplexity",
-                "perplexity",
-                names,
-                [""] * 100,
-                np.stack([mean + noise, np.ones(100)], axis=1),
-            )
+            ("perplexity", "", "perplexity"): [
+                Items(
+                    "perplexity",
+                    "perplexity",
+                    names,
+                    [""] * 100,
+                    np.stack([mean + noise, np.ones(100)], axis=1),
+                )
+            ]
         }
         for rung, mean in nats.items()
     }
 
 
-def compare(terms: dict[str, float], measured: Measured, **keys: str) -> claims.ComparisonResult:
+def compare(terms: dict[str, float], measured: Measured, **keys: str) -> ComparisonResult:
     comparison = Comparison(of="perplexity", metric="perplexity", scale="log", terms=terms)
-    return claims._compare(comparison.model_copy(update=keys), measured, [])
+    return claims._compare(comparison.model_copy(update=keys), measured, {}, ())
 
 
 @pytest.mark.parametrize(
     ("nats", "expected"),
-    [((5.0, 4.5), "supported"), ((4.5, 5.0), "contradicted"), ((5.0, 5.0), "unresolved")],
+    [
+        ((5.0, 4.5), "confirmed"),
+        ((4.5, 5.0), "contradicted"),
+        ((5.0, 5.0), "undecided"),
+        ((math.nan, 5.0), "undecided"),  # nothing is below NaN
+    ],
 )
 def test_a_lower_perplexity_is_a_better_score(nats: tuple[float, float], expected: Verdict) -> None:
     measured = perplexities(rnn=nats[0], lstm=nats[1])
     got = compare({"lstm": 1, "rnn": -1}, measured)
-    assert got.verdict == expected
-    assert got.value == pytest.approx(nats[0] - nats[1])
+    (claim,) = decide([got])
+    assert (got.verdict, claim.verdict) == (expected, expected)
+    assert got.value == pytest.approx(nats[0] - nats[1], nan_ok=True)
 
 
 def test_an_interaction_is_a_sum_of_three() -> None:
     measured = perplexities(ngram1=6.5, ngram2=5.2, ngram3=4.9)
     got = compare({"ngram2": 2, "ngram1": -1, "ngram3": -1}, measured)  # 1.3 gained, then 0.3
     assert got.value == pytest.approx(1.0)
-    assert got.verdict == "supported"
+    assert got.verdict == "confirmed"
 
 
 def test_what_is_missing_is_named_and_not_judged() -> None:
@@ -67,11 +85,10 @@ def test_what_is_missing_is_named_and_not_judged() -> None:
 
 
 def test_the_last_layer_is_the_highest_that_a_rung_has() -> None:
-    def right(share: float) -> Items:
+    def right(share: float) -> list[Items]:
         credit = np.arange(100) < 100 * share
         names = [f"s{index}" for index in range(100)]
-        numbers = np.stack([credit, np.ones(100)], axis=1).astype(float)
-        return Items("senses", "accuracy", names, [""] * 100, numbers)
+        return [Items.of_credit("senses", "", names, [""] * 100, credit)]
 
     layers = {("senses", f"nearest layer {n}", "accuracy"): right(n / 20) for n in (0, 2, 10)}
     of_static = {("senses", "nearest layer 0", "accuracy"): right(0.1)}
@@ -80,32 +97,200 @@ def test_the_last_layer_is_the_highest_that_a_rung_has() -> None:
         metric="accuracy",
         terms={"bert/nearest layer last": 1, "word2vec/nearest layer last": -1},
     )
-    got = claims._compare(comparison, {"bert": layers, "word2vec": of_static}, [])
+    got = claims._compare(comparison, {"bert": layers, "word2vec": of_static}, {}, ())
     assert got.value == pytest.approx(0.5 - 0.1)
 
 
+def result(above: float, below: float) -> ComparisonResult:
+    return ComparisonResult(
+        **BOTH.model_dump(), p_above=above, p_below=below, verdict="undecided", value=0.0
+    )
+
+
+def decide(*claims: Sequence[ComparisonResult]) -> list[ClaimResult]:
+    claim = Claim(says="s", plainly="p", contradicted_by="c", comparisons=[BOTH])
+    names = {f"C{place}": each for place, each in enumerate(claims)}
+    return decide_claims(dict.fromkeys(names, claim), names)
+
+
+MISSING = ComparisonResult(**BOTH.model_dump(), missing=("a",), verdict="not tested")
+
+
 @pytest.mark.parametrize(
-    ("each", "expected"),
+    ("results", "expected"),
     [
-        (["supported", "supported"], "supported"),
-        (["supported", "contradicted"], "contradicted"),
-        (["supported", "unresolved"], "unresolved"),
-        (["supported", "not tested"], "unresolved"),
-        (["not tested", "not tested"], "not tested"),
+        ([result(0.001, 0.999), result(0.002, 0.998)], "confirmed"),
+        ([result(0.001, 0.999), result(0.2, 0.8)], "undecided"),  # all must lie above
+        ([result(0.001, 0.999), result(0.999, 0.001)], "contradicted"),  # one below is enough
+        ([result(0.5, 0.5), result(0.985, 0.015)], "undecided"),  # one of two: 2 times 2 times
+        ([result(0.001, 0.999), MISSING], "undecided"),
+        ([result(0.999, 0.001), MISSING], "contradicted"),
+        ([MISSING, MISSING], "not tested"),
     ],
 )
-def test_a_claim_stands_with_all_its_comparisons(each: list[Verdict], expected: Verdict) -> None:
-    assert claims.join_verdicts(each) == expected
+def test_a_claim_stands_with_all_its_comparisons(
+    results: list[ComparisonResult], expected: Verdict
+) -> None:
+    (claim,) = decide(results)
+    assert claim.verdict == expected
 
 
-def test_without_an_interval_nothing_is_resolved() -> None:
-    assert interval_verdict(Estimate(0.3, float("nan"), float("nan"), 1), 0.0) == "unresolved"
+def test_claims_are_decided_as_holm_1979_puts_it() -> None:
+    """The smallest p against 5 % over all, the next over one fewer, and so on until one fails."""
+    rng = np.random.default_rng(0)
+    ps = rng.uniform(0, 0.02, 12)
+    decided = decide(*([result(p, 1 - p)] for p in ps), [MISSING])
+    expected = set()
+    for step, place in enumerate(np.argsort(ps)):
+        if 2 * ps[place] >= 0.05 / (len(ps) - step):
+            break
+        expected.add(f"C{place}")
+    assert 0 < len(expected) < len(ps)
+    assert {claim.id for claim in decided if claim.verdict == "confirmed"} == expected
+    assert decided[-1].p_holm is None
+
+
+def made_runs(
+    rng: np.random.Generator,
+    name: str,
+    scores: np.ndarray,  # (P, S): the share that each run answers
+    hardness: np.ndarray,  # (N,) uniform
+    pretrained: str | None = "own",
+    spread: float = 0.1,
+) -> Runs:
+    """Runs that answer the easier examples, up to noise of each run and example."""
+    pretrainings, _ = scores.shape
+    noise = rng.normal(0, spread, (scores.size, len(hardness)))
+    right = hardness + noise < scores.reshape(-1, 1)
+    kind = task_kind(TaskInfo("classification", ("no", "yes"), False, "accuracy"))
+    gold = np.eye(2)[np.arange(len(hardness)) % 2]  # (N, 2)
+    predicted = np.where(right[..., None], gold, 1 - gold)
+    sums = [predicted * gold, predicted, np.broadcast_to(gold, predicted.shape)]
+    key = name if pretrained == "own" else pretrained
+    return Runs(name, kind, np.concatenate(sums, axis=-1), pretrainings, key)
+
+
+def judged(runs: Mapping[str, Runs], terms: Mapping[str, float]) -> ComparisonResult:
+    comparison = Comparison(of="tasks", terms=dict(terms))
+    return claims._compare(comparison, {}, {None: {"task": runs}}, ())
+
+
+@pytest.mark.parametrize(
+    ("pretrainings", "seeds", "luck", "tuning"),
+    [(1, 5, 0.0, 0.05), (3, 3, 0.05, 0.05), (3, 2, 0.0, 0.0), (5, 2, 0.1, 0.02)],
+)
+def test_equal_families_get_a_verdict_in_at_most_five_of_a_hundred_cases(
+    pretrainings: int, seeds: int, luck: float, tuning: float
+) -> None:
+    """Luck of pretraining, of fine-tuning and of 150 test examples, all at once."""
+    rng = np.random.default_rng(7)
+    trials, false = 300, 0
+    for _ in range(trials):
+        hardness = rng.uniform(0, 1, 150)
+        runs = {
+            name: made_runs(
+                rng,
+                name,
+                0.6
+                + luck * rng.normal(size=(pretrainings, 1))
+                + tuning * rng.normal(size=(pretrainings, seeds)),
+                hardness,
+            )
+            for name in ("a", "b")
+        }
+        (claim,) = decide([judged(runs, {"a": 1, "b": -1})])
+        false += claim.verdict != "undecided"
+    assert stats.binomtest(false, trials, 0.05, alternative="greater").pvalue > 0.001
+
+
+def test_with_one_pretraining_its_luck_is_not_covered_as_the_page_says() -> None:
+    """Half as much as fine-tuning, and as much: more false verdicts than meant, as computed."""
+    rng = np.random.default_rng(1)
+    for ratio, expected in ((0.5, 0.1382), (1.0, 0.3203)):
+        by_simulation = false_share(rng, ratio)
+        assert false_verdicts(5, ratio) == pytest.approx(expected, abs=5e-4)
+        assert by_simulation == pytest.approx(expected, abs=0.012)  # 3.5 standard errors
+
+
+def false_share(rng: np.random.Generator, ratio: float, trials: int = 20_000) -> float:
+    """By simulation, with scipy's t test over five seeds of two equal families."""
+    scores = rng.normal(size=(2, trials, 5)) + ratio * rng.normal(size=(2, trials, 1))
+    return float(np.mean(stats.ttest_rel(*scores, axis=1).pvalue < 0.05))
+
+
+def test_examples_are_resampled_too() -> None:
+    """Over seeds alone the difference is certain; forty examples cannot carry it."""
+    rng = np.random.default_rng(2)
+    hardness = rng.uniform(0, 1, 40)
+    shares = {"a": np.full((1, 5), 0.62), "b": np.full((1, 5), 0.57)}
+    runs = {
+        name: made_runs(rng, name, share, hardness, spread=0.01) for name, share in shares.items()
+    }
+    got = judged(runs, {"a": 1, "b": -1})
+    assert {len(set(each.values())) for each in runs.values()} == {1}  # all seeds agree
+    assert got.low is not None
+    assert got.low < 0 < got.value
+    assert got.verdict == "undecided"
+
+
+def test_uses_of_one_pretraining_share_its_luck() -> None:
+    """Tuned minus frozen: what pretraining number two did well, it did well in both."""
+    rng = np.random.default_rng(3)
+    hardness = rng.uniform(0, 1, 2000)
+    luck = 0.1 * rng.normal(size=(4, 1))
+    tuned, frozen = (0.6 + luck + np.zeros((4, 3)), 0.5 + luck + np.zeros((4, 3)))
+    together = {
+        "bert": made_runs(rng, "bert", tuned, hardness, "weights"),
+        "bert_frozen": made_runs(rng, "bert_frozen", frozen, hardness, "weights"),
+    }
+    apart = {name: Runs(**vars(runs) | {"pretrained": name}) for name, runs in together.items()}
+    terms = {"bert": 1.0, "bert_frozen": -1.0}
+    shared, own = judged(together, terms), judged(apart, terms)
+    assert shared.value == own.value
+    assert width(shared) < 0.5 * width(own)
+    assert shared.pretrainings == own.pretrainings == 4
+
+
+def width(got: ComparisonResult) -> float:
+    assert got.low is not None
+    assert got.high is not None
+    return got.high - got.low
+
+
+def test_random_weights_have_no_pretraining_that_could_be_lucky() -> None:
+    rng = np.random.default_rng(4)
+    hardness = rng.uniform(0, 1, 100)
+    runs = {
+        "bert": made_runs(rng, "bert", np.full((3, 2), 0.7), hardness),
+        "random": made_runs(rng, "random", np.full((1, 2), 0.5), hardness, None),
+    }
+    assert judged(runs, {"bert": 1, "random": -1}).pretrainings == 3
+
+
+def test_averages_say_who_is_best_and_by_how_much() -> None:
+    rng = np.random.default_rng(5)
+    tasks = {
+        task: {
+            name: made_runs(rng, name, np.full((1, 3), share), rng.uniform(0, 1, 400))
+            for name, share in {"a": 0.4, "b": 0.8, "only_here": 0.9}.items()
+            if name != "only_here" or task == "x"
+        }
+        for task in ("x", "y")
+    }
+    averages = average_tasks(tasks)
+    assert list(averages) == ["b", "a"]
+    best, other = averages.values()
+    assert best.behind is None
+    assert other.behind is not None
+    assert other.behind.mean == pytest.approx(best.mean.mean - other.mean.mean)
+    assert other.behind.low > 0.3
 
 
 def test_the_registered_claims_are_whole() -> None:
     known = registered_claims().claims
     assert {"K1", "K2", "K3", "K4", "K5", "K9", "K10", "K11", "K19", "K20", "K22"} <= known.keys()
     for claim in known.values():
+        assert claim.plainly.endswith(".")
         for comparison in claim.comparisons:
             assert comparison.of == claims.TASKS or comparison.metric in METRICS
             assert sum(comparison.terms.values()) == 0  # or a constant would count

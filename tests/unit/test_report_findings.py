@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from rungwise.serving.registry import RegisterSummary
         (-0.11, -0.05, 0.01, "unresolved"),
         (0.0, 0.05, 0.10, "unresolved"),  # 0 is in the interval
         (0.0, 0.0, 0.0, "unresolved"),
+        (math.nan, math.nan, math.nan, "unresolved"),  # nothing is below it
     ],
 )
 def test_a_verdict_needs_an_interval_without_0(

@@ -67,10 +67,10 @@ def test_the_claim_is_of_what_length_gains(monkeypatch: pytest.MonkeyPatch) -> N
     at_once = items(monkeypatch, lambda _: 0.01)
     by_word = items(monkeypatch, lambda length: length / 1000)
     measured = {
-        rung: {each.key: each for each in read}
+        rung: {each.key: [each] for each in read}
         for rung, read in (("gpt", at_once), ("lstm", by_word))
     }
     (comparison,) = registered_claims().claims["K21"].comparisons
-    judged = claims._compare(comparison, measured, [])
+    judged = claims._compare(comparison, measured, {}, ())
     assert judged.value == pytest.approx(np.log(128 / 16))
-    assert judged.verdict == "supported"
+    assert judged.verdict == "confirmed"

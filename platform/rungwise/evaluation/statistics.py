@@ -1,18 +1,22 @@
 """Means over seeds with confidence intervals, and differences between variants.
 
-V variants, S seeds, N examples, k sums per example, R resamples
+Two kinds of luck add up in a score: which examples were asked, and which training it was. A
+bootstrap over examples sees the first. Of the second, the outermost level counts: all fine-tuning
+runs of one pretraining share its luck, so with several pretrainings they are one value.
+
+V variants, P pretrainings, S seeds, N examples, k sums per example, R resamples
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 Agreement = Literal["agrees", "disagrees", "unresolved"]
 Range = tuple[float, float]  # the lowest and highest possible value of a metric
@@ -42,6 +46,84 @@ class Difference:
     low: float
     high: float
     p: float
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A weighted sum of scores, its standard error and the error's degrees of freedom.
+
+    `count` is the number of examples. `low` and `high` are the bounds of the 95 % interval.
+    """
+
+    mean: float
+    error: float
+    freedom: float
+    count: int
+
+    @property
+    def low(self) -> float:
+        return self.mean - self._half_width
+
+    @property
+    def high(self) -> float:
+        return self.mean + self._half_width
+
+    @property
+    def _half_width(self) -> float:
+        return float(stdtrit(self.freedom, 0.975)) * self.error if self.error else 0.0
+
+    def estimate(self, lowest: float = -math.inf, highest: float = math.inf) -> Estimate:
+        """The interval, clipped to what is possible."""
+        return Estimate(self.mean, max(self.low, lowest), min(self.high, highest), self.count)
+
+    def p_above(self, threshold: float = 0.0) -> float:
+        """The one-sided p of a value above `threshold`; 1 without a value (NaN)."""
+        return _p_above(self.mean - threshold, self.error, self.freedom)
+
+    def p_below(self, threshold: float = 0.0) -> float:
+        return _p_above(threshold - self.mean, self.error, self.freedom)
+
+
+def _p_above(distance: float, error: float, freedom: float) -> float:
+    if not math.isfinite(error) or math.isnan(distance):
+        return 1.0
+    if error == 0:
+        return 0.0 if distance > 0 else 1.0
+    return float(stdtr(freedom, -distance / error))
+
+
+def combine(
+    mean: float, groups: Sequence[Sequence[float]], examples: Sequence[tuple[float, int]]
+) -> Contrast:
+    """A contrast with the errors of its independent sources added up.
+
+    `groups` are independent groups of trainings, each with the values of its trainings; `mean` is
+    the sum of the groups' means. `examples` has the variance and the number of examples of each
+    test set. A group of one value adds nothing: its luck is unknown. Degrees of freedom by
+    Satterthwaite 1946 ("An approximate distribution of estimates of variance components",
+    Biometrics Bulletin 2).
+    """
+    parts = [
+        (float(np.var(values, ddof=1)) / len(values), len(values) - 1)
+        for values in groups
+        if len(values) > 1
+    ]
+    parts += [(variance, count - 1) for variance, count in examples]
+    total = math.fsum(variance for variance, _ in parts)
+    squares = math.fsum(variance**2 / freedom for variance, freedom in parts if variance)
+    freedom = total**2 / squares if squares else math.inf
+    return Contrast(mean, math.sqrt(total), freedom, sum(count for _, count in examples))
+
+
+def false_verdicts(seeds: int, ratio: float) -> float:
+    """How often Student's interval over `seeds` of fine-tuning leaves out 0 between two families
+    that are equally good but were pretrained once each, if pretraining varies `ratio` times as much
+    as fine-tuning.
+
+    The luck of pretraining is common to all seeds: it inflates the difference, not its interval.
+    """
+    bound = float(stdtrit(seeds - 1, 0.975)) / math.sqrt(1 + seeds * ratio**2)
+    return 2 * float(stdtr(seeds - 1, -bound))
 
 
 def estimate(values: Sequence[float], within: Range = _ANY) -> Estimate:
@@ -92,6 +174,7 @@ def paired_bootstrap(
     seed: int,
     resamples: int = 10_000,
     within: Range = _ANY,
+    pretrainings: int = 1,
 ) -> Difference:
     """The difference of a metric between two variants by bootstrap over examples and seeds.
 
@@ -107,7 +190,8 @@ def paired_bootstrap(
     Drawing both is conservative for noise of (seed, example) pairs (Owen 2007, "The pigeonhole
     bootstrap", Annals of Applied Statistics 1), but the interval is too narrow if most noise comes
     from a few seeds: prefer Student's t (`paired_difference`). One seed covers examples only. The
-    interval is clipped to the differences that the metric's range `within` allows.
+    interval is clipped to the differences that the metric's range `within` allows. Where the seeds
+    are those of several `pretrainings`, one pretraining after the other, these are drawn instead.
 
     Raises ValueError if the shapes differ or an axis is empty.
     """
@@ -121,7 +205,8 @@ def paired_bootstrap(
         values = value(totals)
         return values[0] - values[1]
 
-    observed, draws = _resample(np.stack([first, second]), difference, seed, resamples)
+    sums = np.stack([first, second])
+    observed, draws = _resample(sums, difference, seed, resamples, pretrainings)
     widest = within[1] - within[0]
     low, high = np.quantile(draws, [0.025, 0.975]).clip(-widest, widest)
     # Adding one to each count keeps p above 0 (Davison and Hinkley 1997, sec. 4.2).
@@ -143,28 +228,49 @@ def bootstrap(
     return Estimate(observed, float(low), float(high), sums.shape[2])
 
 
-def _resample(
-    sums: Sums, value: Callable[[Sums], Sums], seed: int, resamples: int
-) -> tuple[float, NDArray[np.float64]]:
-    """The mean of `value` over seeds, and its bootstrap draws (R,); arguments as in `bootstrap`."""
-    variants, seeds, examples, _ = sums.shape
-    example_rng, seed_rng = np.random.default_rng(seed).spawn(2)
-    sums = sums.astype(np.float64)
-    flat = np.moveaxis(sums, 2, 0).reshape(examples, -1)  # (N, V S k)
-    observed = float(np.mean(value(sums.sum(axis=2))))
-    draws = np.empty(resamples)
-    # The mean of S resampled seeds has (S - 1) / S of the variance of the mean of S new ones.
-    stretch = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 1.0
+def example_variance(
+    sums: Sums, statistic: Callable[[Sums], Sums], seed: int, resamples: int = 2000
+) -> float:
+    """The variance of a statistic over draws of examples, the same for all runs.
+
+    `sums` (U, N, k) are of U runs; `statistic` maps summed rows (R, U, k) to the statistic (R,).
+    """
+    rng = np.random.default_rng(seed)
+    draws = [statistic(totals) for totals in _draw_totals(sums, rng, resamples)]
+    return float(np.var(np.concatenate(draws), ddof=1))
+
+
+def _draw_totals(
+    sums: Sums, rng: np.random.Generator, resamples: int
+) -> Iterator[NDArray[np.float64]]:
+    """The sums (U, N, k) over drawn examples: chunks (R, U, k) of all resamples."""
+    runs, examples, _ = sums.shape
+    flat = np.moveaxis(sums.astype(np.float64), 1, 0).reshape(examples, -1)  # (N, U k)
     rows = max(1, _CHUNK // examples)
     for begin in range(0, resamples, rows):
         count = min(rows, resamples - begin)
-        totals = (_counts(example_rng, examples, count) @ flat).reshape(count, variants, seeds, -1)
-        by_seed = value(np.moveaxis(totals, 1, 0))  # (R, S)
-        shares = _counts(seed_rng, seeds, count) / seeds
-        mean = by_seed.mean(axis=1)
-        deviation = (shares * by_seed).sum(axis=1) - mean
-        draws[begin : begin + count] = mean + stretch * deviation
-    return observed, draws
+        yield (_counts(rng, examples, count) @ flat).reshape(count, runs, -1)
+
+
+def _resample(
+    sums: Sums, value: Callable[[Sums], Sums], seed: int, resamples: int, pretrainings: int = 1
+) -> tuple[float, NDArray[np.float64]]:
+    """The mean of `value` over seeds, and its bootstrap draws (R,); arguments as in `bootstrap`."""
+    variants, seeds, examples, k = sums.shape
+    example_rng, seed_rng = np.random.default_rng(seed).spawn(2)
+    observed = float(np.mean(value(sums.astype(np.float64).sum(axis=2))))
+    outer = pretrainings if pretrainings > 1 else seeds
+    # The mean of S resampled seeds has (S - 1) / S of the variance of the mean of S new ones.
+    stretch = math.sqrt(outer / (outer - 1)) if outer > 1 else 1.0
+    draws = []
+    for totals in _draw_totals(sums.reshape(-1, examples, k), example_rng, resamples):
+        count = len(totals)
+        by_seed = value(np.moveaxis(totals.reshape(count, variants, seeds, -1), 1, 0))  # (R, S)
+        by_outer = by_seed.reshape(count, outer, -1).mean(axis=2)
+        shares = _counts(seed_rng, outer, count) / outer
+        mean = by_outer.mean(axis=1)
+        draws.append(mean + stretch * ((shares * by_outer).sum(axis=1) - mean))
+    return observed, np.concatenate(draws)
 
 
 def error_reduction(old: float, new: float) -> float:
@@ -177,7 +283,7 @@ def error_reduction(old: float, new: float) -> float:
     return (new - old) / (1 - old)
 
 
-def sign_agreement(published: float, ours: Estimate) -> Agreement:
+def sign_agreement(published: float, ours: Estimate | Contrast) -> Agreement:
     """Whether our difference has the published sign.
 
     Unresolved if our interval contains 0 or does not exist, or the published difference is 0.

@@ -37,6 +37,7 @@ class Family(Config):
     kind: Any
     year: ClassVar[int]  # of the paper, the place of the rung in history
     paper: ClassVar[str]  # `Devlin et al.`
+    idea: ClassVar[str] = ""  # in plain words, for readers who do not know the field
     objectives: ClassVar[tuple[Objective, ...]]  # the first is the default
 
     @property

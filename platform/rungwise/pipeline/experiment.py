@@ -35,10 +35,10 @@ _FINETUNE_INPUTS = ("tokenizer", "pretrain")  # of a variant
 @dataclass(frozen=True)
 class Experiment:
     """The stages of a recipe by title, inputs first: among them those that measure each variant,
-    and those that compare variants on a task."""
+    one for each seed of pretraining, and those that compare variants on a task."""
 
     stages: dict[str, Stage]
-    measured: dict[str, Stage]
+    measured: dict[str, list[Stage]]
     evaluated: list[Stage]
 
 
@@ -64,10 +64,12 @@ class Graph:
 @dataclass(frozen=True)
 class Pretraining:
     """One pretraining of a variant, with its stages by name. `number` is its index among the
-    upstream values that the variant's sweep tries, None if it tries none."""
+    upstream values that the variant's sweep tries, None if it tries none; `seed` is that among the
+    seeds of pretraining, None for the first."""
 
     recipe: Recipe
     number: int | None
+    seed: int | None
     stages: dict[str, Stage]
 
 
@@ -113,17 +115,21 @@ def plan_experiment(recipe: Recipe) -> Experiment:
         if isinstance(entry.data, FilesTaskConfig)
     }
     pretrainings: dict[str, list[Pretraining]] = {}
-    measured: dict[str, Stage] = {}
+    measured: dict[str, list[Stage]] = {}
     for variant in variants:
         label = None if variant is variants[0] else variant.name
         pretrainings[variant.name] = pretrain_variant(graph, variant, label)
-        stages = pretrainings[variant.name][0].stages
-        if not recipe.tasks:
-            (last,) = continue_pretraining(graph, variant, pretrainings[variant.name])
-            stages = stages | {"pretrain": last.stages["pretrain"]}
+        steps = pretrainings[variant.name]
+        last = steps if recipe.tasks else continue_pretraining(graph, variant, steps)
         if recipe.measure:
-            title = Title("measure", variant=label)
-            measured[variant.name] = graph.add(measure_stage(recipe, stages), title)
+            measured[variant.name] = [
+                graph.add(
+                    measure_stage(recipe, step.stages | {"pretrain": end.stages["pretrain"]}),
+                    Title("measure", variant=label, seed=step.seed),
+                )
+                for step, end in zip(steps, last, strict=True)
+                if not step.number
+            ]
     corpus = pretrainings[variants[0].name][0].stages["corpus"]
     evaluated: list[Stage] = []
     for task in recipe.tasks:
@@ -159,18 +165,24 @@ def read_task(graph: Graph, recipe: Recipe, task: str, corpus: Stage | None = No
 
 
 def pretrain_variant(graph: Graph, variant: Variant, label: str | None) -> list[Pretraining]:
-    """Pretrain a variant, once for each set of upstream values of its sweep."""
+    """Pretrain a variant, once for each set of upstream values of its sweep, or for each seed."""
     several = len(variant.pretrainings) > 1
+    runs = [
+        (recipe, number if several else None, None)
+        for number, recipe in enumerate(variant.pretrainings)
+    ]
+    runs += [(recipe, None, seed) for seed, recipe in enumerate(variant.other_seeds, start=1)]
     return [
         Pretraining(
             recipe,
-            number if several else None,
+            number,
+            seed,
             {
-                name: graph.add(stage, Title(name, variant=label, number=number or None))
+                name: graph.add(stage, Title(name, variant=label, number=number or None, seed=seed))
                 for name, stage in pretrain_stages(recipe).items()
             },
         )
-        for number, recipe in enumerate(variant.pretrainings)
+        for recipe, number, seed in runs
     ]
 
 
@@ -185,7 +197,8 @@ def continue_pretraining(
     differs for each task, as do the steps after it; their titles contain the task."""
     continued = []
     for before in pretrainings:
-        stages, title = before.stages, Title("", variant=variant.name, number=before.number or None)
+        stages = before.stages
+        title = Title("", variant=variant.name, number=before.number or None, seed=before.seed)
         for step in before.recipe.continue_with:
             config = before.recipe.continued_pretraining[step]
             if config.task_text is not None and config.task is None:
@@ -221,6 +234,7 @@ def tune_variants(
             inputs = {"task": examples} | {
                 str(Title(of, number=each.number)): each.stages[of]
                 for each in steps
+                if each.seed is None
                 for of in _FINETUNE_INPUTS
             }
             config = SweepStageConfig(finetune=variant.finetune[task], sweep=variant.recipe.sweep)
@@ -238,8 +252,8 @@ def compare_candidates(
     inputs: dict[str, Stage] = {}
     for each in candidates:
         for pretraining in each.pretrainings:
-            for name in _FINETUNE_INPUTS:
-                key = input_name(name, each.variant.name, pretraining.number)
+            for name in _FINETUNE_INPUTS if pretraining.seed is None else ("pretrain",):
+                key = input_name(name, each.variant.name, pretraining.number, pretraining.seed)
                 inputs[key] = pretraining.stages[name]
         if each.sweep is not None:
             inputs[input_name("sweep", each.variant.name)] = each.sweep
@@ -255,7 +269,7 @@ def compare_candidates(
 
 
 def register_candidate(
-    graph: Graph, recipe: Recipe, comparison: Comparison, measured: Mapping[str, Stage]
+    graph: Graph, recipe: Recipe, comparison: Comparison, measured: Mapping[str, list[Stage]]
 ) -> None:
     """Register the candidate that `evaluate.keep` names, else the first."""
     assert recipe.registry
@@ -265,6 +279,6 @@ def register_candidate(
     inputs = {**candidate.pretrainings[0].stages, "evaluate": comparison.evaluated[0]}
     inputs["task"] = comparison.budgets[None]  # a continued step may have read another one
     if keep in measured:
-        inputs["measure"] = measured[keep]
+        inputs["measure"] = measured[keep][0]
     stage = register_stage(recipe.registry, comparison.task, inputs)
     graph.add(stage, Title("register", task=comparison.task))

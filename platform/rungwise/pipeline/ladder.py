@@ -6,7 +6,7 @@ experiment.py ──> measure of each rung, evaluate of each task ──> claims
 from __future__ import annotations
 
 from rungwise.core.stages.stage import Stage
-from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig, measure_name
+from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
 from rungwise.pipeline.experiment import plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.report.ladder.page import LADDER, LadderConfig
@@ -17,10 +17,21 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     block is missing or a rung does not fit."""
     recipe.require("compares rungs", "measure")
     experiment = plan_experiment(recipe)
-    inputs = {measure_name(rung): stage for rung, stage in experiment.measured.items()}
-    inputs |= {stage.display_name: stage for stage in experiment.evaluated}
-    claims = CLAIMS.stage(ClaimsConfig(rungs=tuple(recipe.variants)), inputs)
+    measured = {
+        rung: tuple(stage.display_name for stage in stages)
+        for rung, stages in experiment.measured.items()
+    }
+    judged = [stage for stages in experiment.measured.values() for stage in stages]
+    for evaluated in experiment.evaluated:
+        judged += [evaluated.inputs["task"], evaluated]
+    counted = tuple(rung for rung, (first, *_) in experiment.measured.items() if _is_counted(first))
+    config = ClaimsConfig(measured=measured, counted=counted)
+    claims = CLAIMS.stage(config, {stage.display_name: stage for stage in judged})
     stages = experiment.stages | {claims.display_name: claims}
-    measured = {rung: stage.display_name for rung, stage in experiment.measured.items()}
     ladder = LADDER.stage(LadderConfig(title=recipe.report.title, measured=measured), stages)
     return stages | {ladder.display_name: ladder}
+
+
+def _is_counted(measure: Stage) -> bool:
+    """Whether the measured rung was fitted without a seed, so that luck has no part in it."""
+    return not hasattr(measure.inputs["pretrain"].config.pretrain, "seed")  # pyright: ignore[reportAttributeAccessIssue]

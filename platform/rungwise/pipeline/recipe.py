@@ -79,6 +79,9 @@ class Recipe(Config):
     longer_instances: InstancesConfig | None = None
     model: ModelConfig | None = None
     pretrain: PretrainConfig | None = None
+    # pretrainings of each variant with consecutive seeds from `pretrain.seed`; with several, the
+    # intervals of measurements, evaluations and claims cover the luck of pretraining
+    pretraining_seeds: int = Field(default=1, ge=1)
     report: ReportConfig = ReportConfig()
     # by name: suites that every variant is measured by
     measure: dict[Name, SuiteConfig] = Field(default_factory=dict)

@@ -24,6 +24,7 @@ _BLOCKS = (
     "longer_instances",
     "model",
     "pretrain",
+    "pretraining_seeds",
     "continue_with",
     "continued_pretraining",
     "finetune",
@@ -37,13 +38,15 @@ class Variant:
     """A recipe that an experiment compares under one name.
 
     `pretrainings` holds the recipe once for each set of upstream values that the sweep tries, the
-    recipe alone if it tries none. `finetune` holds the settings for each task that the variant is
+    recipe alone if it tries none; `other_seeds` the recipe with each further seed of pretraining.
+    `finetune` holds the settings for each task that the variant is
     fine-tuned on.
     """
 
     name: str
     recipe: Recipe
     pretrainings: list[Recipe]
+    other_seeds: list[Recipe]
     finetune: dict[str, FinetuneConfig]
 
 
@@ -68,17 +71,49 @@ def resolve_variants(recipe: Recipe) -> list[Variant]:
             )
     for name, each in recipes.items():
         # No score may be reported with a seed that a sweep used for selection.
-        if recipe.evaluate and each.sweep and each.sweep.seed in (seeds := recipe.evaluate.seeds):
+        if recipe.evaluate is None or each.sweep is None:
+            continue
+        first = recipe.evaluate.first_seed
+        last = recipe.evaluate.seeds(_count_pretrainings(each) - 1)[-1]
+        if first <= each.sweep.seed <= last:
             raise ConfigError(
-                f"evaluate.first_seed {recipe.evaluate.first_seed} makes the seeds {seeds[0]} to "
-                f"{seeds[-1]}, which hold the sweep's own ({each.sweep.seed}, variant "
-                f"{name}); choose another first_seed"
+                f"evaluate.first_seed {first} makes the seeds {first} to {last}, which hold the "
+                f"sweep's own ({each.sweep.seed}, variant {name}); choose another first_seed"
             )
     if recipe.match_pretraining == "flops":
         recipes = _match_flops(recipes, configs)
     return [
-        Variant(name, each, _upstream_recipes(each, name) if recipe.tasks else [each], settings)
+        Variant(
+            name=name,
+            recipe=each,
+            pretrainings=_upstream_recipes(each, name) if recipe.tasks else [each],
+            other_seeds=_reseed(each, name),
+            finetune=settings,
+        )
         for (name, each), settings in zip(recipes.items(), finetune.values(), strict=True)
+    ]
+
+
+def _count_pretrainings(recipe: Recipe) -> int:
+    """`pretraining_seeds`, or 1 of a model that is fitted without a seed, as by counts."""
+    return recipe.pretraining_seeds if hasattr(recipe.pretrain, "seed") else 1
+
+
+def _reseed(recipe: Recipe, name: str) -> list[Recipe]:
+    """The recipe with each seed of pretraining after the first, in the steps of continued
+    pretraining too."""
+    blocks = {"pretrain": recipe.pretrain} | {
+        f"continued_pretraining.{step}.pretrain": recipe.continued_pretraining[step].pretrain
+        for step in recipe.continue_with
+    }
+    seeds = {
+        f"{key}.seed": seed
+        for key, block in blocks.items()
+        if (seed := getattr(block, "seed", None)) is not None
+    }
+    return [
+        recipe.with_changes({key: seed + n for key, seed in seeds.items()}, f"variants.{name}")
+        for n in range(1, _count_pretrainings(recipe))
     ]
 
 
@@ -157,6 +192,12 @@ def _upstream_recipes(recipe: Recipe, name: str) -> list[Recipe]:
                 f"sweep.space.{key}: a sweep may vary keys of {', '.join(_BLOCKS[:-1])}; "
                 "numbers of labelled examples are evaluate.label_budgets"
             )
+    if upstream and _count_pretrainings(recipe) > 1:
+        raise ConfigError(
+            f"sweep.space.{next(iter(upstream))}: expected keys of finetune alone, since variant "
+            f"{name} has pretraining_seeds {recipe.pretraining_seeds} and every value would be "
+            "pretrained with each; sweep with one seed, then set the best value"
+        )
     check_space(Recipe, recipe.raw, upstream)
     values = upstream_values(recipe.sweep)
     return [recipe.with_changes(each, f"sweep of {name}") for each in values] or [recipe]

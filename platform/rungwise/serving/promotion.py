@@ -123,7 +123,7 @@ def compare_models(first: Artifact, second: Artifact) -> Estimate | None:
         raise DataError(
             "cannot compare: one of the two versions has pseudo-likelihoods, the other likelihoods"
         )
-    return contrast([(1.0, [second_bits]), (-1.0, [first_bits])])
+    return contrast([(1.0, [second_bits]), (-1.0, [first_bits])]).estimate()
 
 
 def _check_common(what: str, inputs: list[Artifact]) -> list[Artifact]:

@@ -2,6 +2,7 @@
 
     str(Title("pretrain", variant="no_nsp", number=1))      pretrain/no_nsp@1
     str(Title("evaluate", task="sst-2", budget=100))        evaluate/sst-2/100
+    str(Title("pretrain", variant="gpt", seed=2))           pretrain/gpt/seed-2
 
 A title is for people, like the label, and names an input; no code parses its text.
 """
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Title:
     """A stage and what it is for. `step` is a step of continued pretraining, `budget` a number of
-    labelled examples, `number` an index into the upstream values that a sweep tries."""
+    labelled examples, `number` an index into the upstream values that a sweep tries, `seed` one
+    into the pretrainings of a variant."""
 
     stage: str
     step: str | None = None
@@ -22,8 +24,10 @@ class Title:
     variant: str | None = None
     budget: int | None = None
     number: int | None = None
+    seed: int | None = None
 
     def __str__(self) -> str:
-        parts = (self.stage, self.step, self.task, self.variant, self.budget)
+        seed = None if self.seed is None else f"seed-{self.seed}"
+        parts = (self.stage, self.step, self.task, self.variant, self.budget, seed)
         text = "/".join(str(part) for part in parts if part is not None)
         return text if self.number is None else f"{text}@{self.number}"

@@ -1,17 +1,22 @@
 """Claims stage: test claims from the history of pretraining on the rungs of a ladder.
 
-    items of every rung ──────────┐
-    scores of fine-tuned seeds ───┼──> comparisons with 95 % intervals ──> one verdict per claim
-    claims.yaml ──────────────────┘
+    items of every rung, per seed ──┐
+    predictions of fine-tuned runs ─┼──> contrasts and their p ──> Holm ──> one verdict per claim
+    claims.yaml ────────────────────┘
 
-claims.yaml states each claim and what would contradict it, written before any run. A claim with
-missing rungs can be contradicted but not supported; it is `not tested` if nothing can be compared.
+claims.yaml states each claim and what would contradict it, written before any run. A claim is
+confirmed if all its comparisons lie above their thresholds, contradicted if one lies below, and
+undecided otherwise. The p of the two, doubled because either may happen, is corrected for all
+claims that were tested (Holm), so that where nothing differs a page has any verdict in at most 5 of
+100 cases. A claim with missing rungs can be contradicted but not confirmed; it is `not tested` if
+nothing can be compared.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, get_args
@@ -25,11 +30,18 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Part, Summary
-from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.statistics import Estimate, estimate
+from rungwise.evaluation.comparison.task_contrast import (
+    Runs,
+    TaskMean,
+    Term,
+    average_tasks,
+    contrast_tasks,
+    read_runs,
+)
+from rungwise.evaluation.statistics import Contrast, holm
 from rungwise.evaluation.suites.items import METRICS, ItemKey, Items, contrast
 from rungwise.evaluation.suites.measure import read_items
 
@@ -37,9 +49,11 @@ TASKS = "tasks"  # `Comparison.of`: the judged metric, averaged over all tasks
 FEW = "few"  # the smallest label budget
 LAST = "last"  # the highest layer of a rung
 
-Verdict = Literal["supported", "contradicted", "unresolved", "not tested"]
+Verdict = Literal["confirmed", "contradicted", "undecided", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-RungItems = Mapping[ItemKey, Items]
+_LEVEL = 0.05
+RungItems = Mapping[ItemKey, Sequence[Items]]  # one for each seed of pretraining
+TaskRuns = Mapping[int | None, Mapping[str, Mapping[str, Runs]]]  # by budget, task and variant
 
 
 class Comparison(Config):
@@ -53,9 +67,10 @@ class Comparison(Config):
 
 
 class Claim(Config):
-    """A claim, and what would contradict it."""
+    """A claim as the field puts it and in plain words, and what would contradict it."""
 
     says: str
+    plainly: str
     contradicted_by: str
     comparisons: list[Comparison] = Field(min_length=1)
 
@@ -73,13 +88,17 @@ def registered_claims() -> Claims:
 
 
 class ClaimsConfig(Config):
-    """The rungs of the ladder by name, the first of each variant first."""
+    """The rungs of the ladder by name, the first of each variant first, each with the names of its
+    measurements, one per seed of pretraining; `counted` are those without any luck of training."""
 
-    rungs: tuple[str, ...]
+    measured: dict[str, tuple[str, ...]]
+    counted: tuple[str, ...] = ()
 
 
 class ComparisonResult(Part):
-    """A comparison with its 95 % interval; `value` is None if rungs or parts are `missing`."""
+    """A comparison with its 95 % interval and the one-sided p of a value above and below its
+    threshold; `value` is None if rungs or parts are `missing`. `pretrainings` is the smallest
+    number of pretrainings of a rung in it, None if all are counted."""
 
     of: str
     metric: str | None
@@ -89,21 +108,40 @@ class ComparisonResult(Part):
     value: float | None = None
     low: float | None = None
     high: float | None = None
+    p_above: float = 1.0
+    p_below: float = 1.0
     count: int = 0
+    pretrainings: int | None = None
     missing: tuple[str, ...] = ()
     verdict: Verdict
 
 
 class ClaimResult(Part):
+    """A claim with its verdict; `p` is for either verdict, `p_holm` corrected for all claims."""
+
     id: str
     says: str
+    plainly: str
     contradicted_by: str
     comparisons: tuple[ComparisonResult, ...]
+    p: float | None
+    p_holm: float | None
     verdict: Verdict
+
+    @property
+    def pretrainings(self) -> int | None:
+        """The smallest number of pretrainings of a trained rung in it."""
+        counts = [each.pretrainings for each in self.comparisons if each.pretrainings is not None]
+        return min(counts, default=None)
 
 
 class ClaimsSummary(Summary):
+    """`averages` are those of variants over all tasks, the best first; `seeds` is the number of
+    fine-tuning runs of each pretraining, None without tasks."""
+
     claims: tuple[ClaimResult, ...]
+    averages: dict[str, TaskMean]
+    seeds: int | None
 
 
 def judge_claims(
@@ -111,31 +149,35 @@ def judge_claims(
 ) -> ClaimsSummary:
     """Judge every claim and write `claims.csv`.
 
-    Inputs: the measurement of each rung (`measure_name`) and every evaluation on a task.
+    Inputs: the measurements of each rung, and every evaluation with its task.
     """
     rungs = {
-        rung: read_items(artifact)
-        for rung in config.rungs
-        if (artifact := inputs.get(measure_name(rung))) is not None
+        rung: _read_seeds([inputs[name] for name in config.measured[rung]])
+        for rung in config.measured
     }
-    evaluations = [EvaluateSummary.of(each) for each in inputs.values() if each.stage == "evaluate"]
-    claims = []
-    for number, (name, claim) in enumerate(registered_claims().claims.items()):
-        results = tuple(_compare(each, rungs, evaluations) for each in claim.comparisons)
-        claims.append(
-            ClaimResult(
-                id=name,
-                says=claim.says,
-                contradicted_by=claim.contradicted_by,
-                comparisons=results,
-                verdict=join_verdicts([each.verdict for each in results]),
-            )
-        )
-        context.report.progress(number + 1, len(registered_claims().claims))
+    tasks = {
+        artifact.fingerprint: artifact for artifact in inputs.values() if artifact.stage == "task"
+    }
+    runs: dict[int | None, dict[str, Mapping[str, Runs]]] = {}
+    seeds = None
+    for artifact in inputs.values():
+        if artifact.stage == "evaluate":
+            evaluation = EvaluateSummary.of(artifact)
+            task = tasks[artifact.record["inputs"]["task"]["fingerprint"]]
+            runs.setdefault(evaluation.budget, {})[evaluation.task] = read_runs(artifact, task)
+            seeds = len(evaluation.seeds)
+    results: dict[str, list[ComparisonResult]] = {}
+    registered = registered_claims().claims
+    for number, (name, claim) in enumerate(registered.items()):
+        results[name] = [_compare(each, rungs, runs, config.counted) for each in claim.comparisons]
+        context.report.progress(number + 1, len(registered))
+    claims = decide_claims(registered, results)
     output.write_bytes("claims.csv", csv_bytes(claim_rows(claims)))
     counts = [(verdict, [c.verdict for c in claims].count(verdict)) for verdict in VERDICTS]
     return ClaimsSummary(
         claims=tuple(claims),
+        averages=average_tasks(runs.get(None, {})),
+        seeds=seeds,
         show=("claims.csv",),
         headline="claims: " + ", ".join(f"{count} {verdict}" for verdict, count in counts),
     )
@@ -143,81 +185,144 @@ def judge_claims(
 
 CLAIMS = StageType(
     "claims",
-    1,
+    2,
     judge_claims,
     ClaimsSummary,
     outside=lambda _: {"claims": fingerprint(registered_claims().model_dump(mode="json"))},
 )
 
 
+def _read_seeds(measured: Sequence[Artifact]) -> RungItems:
+    """The items of a rung, by key, of each seed of its pretraining."""
+    seeds = [read_items(artifact) for artifact in measured]
+    return {key: [each[key] for each in seeds] for key in seeds[0]}
+
+
 def claim_rows(claims: Iterable[ClaimResult]) -> list[dict[str, Any]]:
     """The rows of `claims.csv`, one per comparison."""
     return [
-        {"claim": claim.id, "claim_verdict": claim.verdict, **each.model_dump(mode="json")}
+        {
+            "claim": claim.id,
+            "claim_verdict": claim.verdict,
+            "claim_p_holm": claim.p_holm,
+            **each.model_dump(mode="json"),
+        }
         for claim in claims
         for each in claim.comparisons
     ]
 
 
-def measure_name(rung: str) -> str:
-    return str(Title("measure", variant=rung))
+def decide_claims(
+    registered: Mapping[str, Claim], results: Mapping[str, Sequence[ComparisonResult]]
+) -> list[ClaimResult]:
+    """One verdict for each claim, at a level of 5 % over all of them."""
+    sides = {name: claim_p(each) for name, each in results.items()}
+    tested = [name for name, each in sides.items() if each is not None]
+    both = {name: min(1.0, 2 * min(sides[name] or ())) for name in tested}
+    corrected = dict(zip(tested, holm(list(both.values())), strict=True))
+    claims = []
+    for name, claim in registered.items():
+        verdict: Verdict = "not tested"
+        if (side := sides[name]) is not None:
+            confirmed, contradicted = side
+            decided: Verdict = "confirmed" if confirmed < contradicted else "contradicted"
+            verdict = decided if corrected[name] < _LEVEL else "undecided"
+        claims.append(
+            ClaimResult(
+                id=name,
+                **claim.model_dump(include={"says", "plainly", "contradicted_by"}),
+                comparisons=tuple(results[name]),
+                p=both.get(name),
+                p_holm=corrected.get(name),
+                verdict=verdict,
+            )
+        )
+    return claims
 
 
-def interval_verdict(value: Estimate, threshold: float) -> Verdict:
-    """The verdict of an interval; unresolved if it straddles the threshold or is NaN."""
-    if value.low > threshold:
-        return "supported"
-    return "contradicted" if value.high < threshold else "unresolved"
+def claim_p(results: Sequence[ComparisonResult]) -> tuple[float, float] | None:
+    """The p that a claim is confirmed, and that it is contradicted; None if nothing was compared.
+
+    All comparisons must lie above, so the largest p counts (Berger 1982, "Multiparameter hypothesis
+    testing and acceptance sampling", Technometrics 24); one below is enough, so the smallest counts
+    as often as there are comparisons (Bonferroni).
+    """
+    made = [each for each in results if each.verdict != "not tested"]
+    if not made:
+        return None
+    above = max(each.p_above for each in made) if len(made) == len(results) else 1.0
+    return above, min(1.0, len(made) * min(each.p_below for each in made))
 
 
-def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
-    distinct = set(verdicts)
-    if distinct == {"not tested"}:
-        return "not tested"
-    if "contradicted" in distinct:
-        return "contradicted"
-    return "supported" if distinct == {"supported"} else "unresolved"
+def interval_verdict(low: float, high: float, threshold: float) -> Verdict:
+    """The verdict of one interval by itself; undecided if it has the threshold or is NaN."""
+    if low > threshold:
+        return "confirmed"
+    return "contradicted" if high < threshold else "undecided"
 
 
 def _compare(
     comparison: Comparison,
     rungs: Mapping[str, RungItems],
-    evaluations: Sequence[EvaluateSummary],
+    runs: TaskRuns,
+    counted: Collection[str],
 ) -> ComparisonResult:
     if comparison.of == TASKS:
-        result = _compare_tasks(comparison.terms, evaluations)
+        result = _compare_tasks(comparison.terms, runs)
     else:
-        result = _compare_suite(comparison, rungs)
+        result = _compare_suite(comparison, rungs, counted)
     fields: dict[str, Any] = comparison.model_dump()
-    if isinstance(result, tuple):
+    if not isinstance(result, _Compared):
         return ComparisonResult(**fields, missing=result, verdict="not tested")
-    low, high = (None if math.isnan(bound) else bound for bound in (result.low, result.high))
+    value = result.contrast
+    low, high = (None if math.isnan(bound) else bound for bound in (value.low, value.high))
     return ComparisonResult(
         **fields,
-        value=result.mean,
+        value=value.mean,
         low=low,
         high=high,
-        count=result.count,
-        verdict=interval_verdict(result, comparison.threshold),
+        p_above=value.p_above(comparison.threshold),
+        p_below=value.p_below(comparison.threshold),
+        count=value.count,
+        pretrainings=result.pretrainings,
+        verdict=interval_verdict(value.low, value.high, comparison.threshold),
     )
 
 
+@dataclass(frozen=True)
+class _Compared:
+    """A contrast, and the smallest number of pretrainings in it, None if all rungs are counted."""
+
+    contrast: Contrast
+    pretrainings: int | None
+
+
+_Missing = tuple[str, ...]  # the terms of a comparison that a ladder lacks
+
+
 def _compare_suite(
-    comparison: Comparison, rungs: Mapping[str, RungItems]
-) -> Estimate | tuple[str, ...]:
-    """The estimate, or the terms that are missing."""
+    comparison: Comparison, rungs: Mapping[str, RungItems], counted: Collection[str]
+) -> _Compared | _Missing:
     metric = comparison.metric or "accuracy"
     sign = 1.0 if METRICS[metric].higher_is_better else -1.0
-    terms, missing = [], []
+    terms: list[tuple[float, Sequence[Items]]] = []
+    names, missing = [], []
     for term, weight in comparison.terms.items():
         rung, _, part = term.partition("/")
         results = rungs.get(rung, {})
         key = comparison.of, _resolve_part(part, comparison.of, metric, results), metric
         if key in results:
-            terms.append((sign * weight, [results[key]]))
+            terms.append((sign * weight, results[key]))
+            names.append(rung)
         else:
             missing.append(term)
-    return tuple(missing) or contrast(terms, log=comparison.scale == "log")
+    if missing:
+        return tuple(missing)
+    value = contrast(terms, log=comparison.scale == "log", models=names)
+    pretrainings = [
+        len(seeds) for name, (_, seeds) in zip(names, terms, strict=True) if name not in counted
+    ]
+    return _Compared(value, min(pretrainings, default=None))
 
 
 def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str:
@@ -234,29 +339,27 @@ def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str
     return f"{words} {max(numbers)}" if numbers else part
 
 
-def _compare_tasks(
-    terms: Mapping[str, float], evaluations: Sequence[EvaluateSummary]
-) -> Estimate | tuple[str, ...]:
-    """The estimate over seeds, averaged over tasks that have all terms; else the missing terms."""
-    few = min((each.budget for each in evaluations if each.budget is not None), default=None)
-    sums: list[list[float]] = []
+def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared | _Missing:
+    """Over all tasks that have every term."""
+    few = min((budget for budget in runs if budget is not None), default=None)
+    tasks: list[list[Term]] = []
     missing: dict[str, None] = {}
-    for task in dict.fromkeys(each.task for each in evaluations):
-        task_terms: list[list[float]] = []
+    for task in runs.get(None, {}):
+        made: list[Term] = []
         for term, weight in terms.items():
-            rung, name = (*term.split("@"), "")[:2]
+            rung, _, name = term.partition("@")
             budget = few if name == FEW else int(name) if name else None
-            scores = [
-                each.scores(rung)
-                for each in evaluations
-                if (each.task, each.budget) == (task, budget) and rung in each.variants
-            ]
-            if not scores or (name and budget is None):
-                missing[term] = None
+            variants = runs.get(budget, {}).get(task, {})
+            if rung in variants and not (name and budget is None):
+                made.append((weight, variants[rung]))
             else:
-                task_terms.append([weight * score for score in scores[0]])
-        if len(task_terms) == len(terms):
-            sums.append([sum(scores) for scores in zip(*task_terms, strict=True)])
-    if not sums:
+                missing[term] = None
+        if len(made) == len(terms):
+            tasks.append(made)
+    if not tasks:
         return tuple(missing) or tuple(terms)
-    return estimate([sum(scores) / len(sums) for scores in zip(*sums, strict=True)])
+    pretrainings = min(
+        (own.pretrainings for made in tasks for _, own in made if own.pretrained is not None),
+        default=None,
+    )
+    return _Compared(contrast_tasks(tasks), pretrainings)

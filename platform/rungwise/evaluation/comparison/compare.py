@@ -33,6 +33,7 @@ from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     PairedDifference,
     VariantResult,
+    independent_scores,
 )
 from rungwise.evaluation.statistics import (
     error_reduction,
@@ -78,9 +79,12 @@ def compare_variants(
             scratch=scratch,
             files=variant.file_stem(seed, inputs),
             report=context.report,
+            pretraining=pretraining,
         )
-        for seed in settings.seeds
+        for pretraining in range(max(len(variant.pretrains) for variant in variants.values()))
+        for seed in settings.seeds(pretraining)
         for variant in variants.values()
+        if pretraining < len(variant.pretrains)
     ]
     seeds = score_seeds(jobs, context, metric, notes_cut=config.budget is None)
     by_variant = {name: [seed for seed in seeds if seed.variant == name] for name in variants}
@@ -90,7 +94,8 @@ def compare_variants(
     }
     first = next(iter(variants))
     best = min(
-        by_variant[settings.keep or first],
+        # What registers the model knows the stages of the first pretraining.
+        (seed for seed in by_variant[settings.keep or first] if seed.pretraining == 0),
         key=lambda seed: (-seed.validation[metric], seed.validation["loss"], seed.seed),
     )
     examples = read_examples(inputs["task"], "test")
@@ -111,7 +116,7 @@ def compare_variants(
         budget=config.budget,
         kind=task.info.kind,
         metric=metric,
-        seeds=tuple(settings.seeds),
+        seeds=tuple(settings.seeds()),
         examples=task.examples,
         rows=tuple(seed.row for seed in seeds),
         variants=results,
@@ -119,7 +124,7 @@ def compare_variants(
         baselines=task.baselines,
         beats_baselines=lowest > max(trivial) if trivial else None,
         chosen=best.row,
-        headline=f"test {metric.replace('_', ' ')}: {means} ({settings.num_seeds} seeds)",
+        headline=f"test {metric.replace('_', ' ')}: {means} ({_describe_runs(variants, settings)})",
     )
 
 
@@ -129,10 +134,13 @@ EVALUATE = StageType("evaluate", 10, compare_variants, EvaluateSummary, resumes=
 def _summarise_variant(
     variant: Variant, seeds: Sequence[SeedResult], info: TaskInfo
 ) -> VariantResult:
-    metric, first = info.metric, seeds[0]
+    metric, first, pretrainings = info.metric, seeds[0], len(variant.pretrains)
     return VariantResult(
         estimates={
-            name: estimate([seed.test[name] for seed in seeds], metric_range(name))
+            name: estimate(
+                independent_scores([seed.test[name] for seed in seeds], pretrainings),
+                metric_range(name),
+            )
             for name in first.test
         },
         finetune=variant.finetune,
@@ -140,7 +148,10 @@ def _summarise_variant(
         pretraining=variant.cost,
         cut=first.cut,
         noise={
-            rate: estimate([seed.noise[rate][metric] for seed in seeds], metric_range(metric))
+            rate: estimate(
+                independent_scores([seed.noise[rate][metric] for seed in seeds], pretrainings),
+                metric_range(metric),
+            )
             for rate in first.noise
         },
     )
@@ -155,8 +166,9 @@ def _pair_differences(
 ) -> tuple[PairedDifference, ...]:
     """First minus second variant for every pair.
 
-    Student's t interval covers the randomness of fine-tuning; the bootstrap also resamples test
-    examples and so covers the choice of the test split.
+    Student's t interval covers the randomness of pretraining, or of fine-tuning alone if there is
+    one pretraining; the bootstrap also resamples test examples and so covers the choice of the test
+    split. Pretrainings that only one of the two has are left out.
     """
     bounds, kind = metric_range(info.metric), task_kind(info)
     scores = {name: [seed.test[info.metric] for seed in each] for name, each in by_variant.items()}
@@ -167,20 +179,26 @@ def _pair_differences(
     }
     differences = []
     for first, second in itertools.combinations(by_variant, 2):
+        runs = min(len(by_variant[first]), len(by_variant[second]))
+        pretrainings = runs // settings.num_seeds
         bootstrap = paired_bootstrap(
-            sums[first],
-            sums[second],
+            sums[first][:runs],
+            sums[second][:runs],
             value=kind.value,
             seed=settings.first_seed,
             resamples=settings.bootstrap_resamples,
             within=bounds,
+            pretrainings=pretrainings,
         )
-        old, new = float(np.mean(scores[second])), float(np.mean(scores[first]))
+        ours, theirs = (
+            independent_scores(scores[name][:runs], pretrainings) for name in (first, second)
+        )
+        old, new = float(np.mean(theirs)), float(np.mean(ours))
         differences.append(
             PairedDifference(
                 first=first,
                 second=second,
-                seeds=paired_difference(scores[first], scores[second], bounds),
+                seeds=paired_difference(ours, theirs, bounds),
                 bootstrap=bootstrap,
                 error_reduction=error_reduction(old, new) if old < 1 else None,
             )
@@ -203,6 +221,16 @@ def _keep_model(best: SeedResult, tokenizer: Artifact, output: Folder) -> None:
     save_tensors(output, MODEL, load_tensors(output / _SCRATCH, f"{best.files}.safetensors"))
     output.write_bytes(DESCRIPTION, json.dumps(best.model, indent=1).encode("utf-8"))
     output.write_bytes(TOKENIZER_FILE, load_reader(tokenizer.folder).to_str().encode())
+
+
+def _describe_runs(variants: Mapping[str, Variant], settings: EvaluateConfig) -> str:
+    """`5 seeds`, or `3 pretrainings, 5 seeds each`."""
+    most = max(len(variant.pretrains) for variant in variants.values())
+    return (
+        f"{most} pretrainings, {settings.num_seeds} seeds each"
+        if most > 1
+        else f"{settings.num_seeds} seeds"
+    )
 
 
 def _noise_note(name: str, result: VariantResult, metric: str) -> str:

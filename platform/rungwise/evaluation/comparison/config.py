@@ -17,7 +17,8 @@ class EvaluateConfig(Config):
     Five is the number of restarts behind the BERT paper's CoNLL-2003 figures.
     """
 
-    num_seeds: int = Field(default=5, ge=2)  # fine-tuning runs per variant, each with its own seed
+    # fine-tuning runs of each pretraining of a variant, each with its own seed
+    num_seeds: int = Field(default=5, ge=2)
     first_seed: int = Field(default=1000, ge=0)  # the first of consecutive seeds
     # numbers of labelled examples to compare at, besides all of them; null: none
     label_budgets: list[int] | None = None
@@ -30,10 +31,10 @@ class EvaluateConfig(Config):
     # variant whose model is kept and registered, from its best seed on validation; null: the first
     keep: str | None = None
 
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds that every variant is fine-tuned with."""
-        return list(range(self.first_seed, self.first_seed + self.num_seeds))
+    def seeds(self, pretraining: int = 0) -> list[int]:
+        """The seeds that the n-th pretraining of every variant is fine-tuned with."""
+        first = self.first_seed + pretraining * self.num_seeds
+        return list(range(first, first + self.num_seeds))
 
     @model_validator(mode="after")
     def _check_distinct(self) -> EvaluateConfig:

@@ -16,27 +16,28 @@ from rungwise.sweep.record import SweepSummary
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant with its fine-tuning; `selection` is None where no sweep selected the settings."""
+    """A variant with its fine-tuning and its pretrainings, which differ only in their seed;
+    `selection` is None where no sweep selected the settings."""
 
     name: str
     finetune: FinetuneConfig
     tokenizer: Artifact
-    pretrain: Artifact
+    pretrains: tuple[Artifact, ...]
     selection: Selection | None
 
     @property
     def cost(self) -> PretrainingCost | None:
-        """The cost of its pretraining; None from random weights."""
+        """The cost of one of its pretrainings; None from random weights."""
         if self.finetune.initialisation == "random":
             return None
-        summary = PretrainSummary.of(self.pretrain)
+        summary = PretrainSummary.of(self.pretrains[0])
         return PretrainingCost(
             objective=summary.objective,
             steps=None if summary.gradient is None else summary.gradient.steps,
             tokens=summary.tokens,
             flops=summary.flops,
             parameters=summary.parameters,
-            fingerprint=self.pretrain.fingerprint,
+            fingerprint=self.pretrains[0].fingerprint,
         )
 
     def file_stem(self, seed: int, inputs: Mapping[str, Artifact]) -> str:
@@ -46,9 +47,10 @@ class Variant:
         return f"{self.name}-{seed}-{fingerprint(facts)}"
 
 
-def input_name(stage: str, variant: str, number: int | None = None) -> str:
-    """The name of the input from `stage` for a variant; `number` indexes upstream values."""
-    return str(Title(stage, variant=variant, number=number))
+def input_name(stage: str, variant: str, number: int | None = None, seed: int | None = None) -> str:
+    """The name of the input from `stage` for a variant; `number` indexes upstream values, `seed`
+    the pretrainings after the first."""
+    return str(Title(stage, variant=variant, number=number, seed=seed))
 
 
 def resolve_variant(name: str, finetune: FinetuneConfig, inputs: Mapping[str, Artifact]) -> Variant:
@@ -57,11 +59,19 @@ def resolve_variant(name: str, finetune: FinetuneConfig, inputs: Mapping[str, Ar
     sweep = inputs.get(input_name("sweep", name))
     if sweep is None:
         tokenizer, pretrain = (inputs[input_name(s, name)] for s in ("tokenizer", "pretrain"))
-        return Variant(name, finetune, tokenizer, pretrain, None)
+        return Variant(name, finetune, tokenizer, _all_seeds(name, pretrain, inputs), None)
     best = SweepSummary.of(sweep).best
     tokenizer, pretrain = (
         inputs.get(input_name(stage, name)) or inputs[input_name(stage, name, best.upstream)]
         for stage in ("tokenizer", "pretrain")
     )
     selection = Selection(score=best.score, trial=best.name, seed=best.seed)
-    return Variant(name, best.finetune, tokenizer, pretrain, selection)
+    pretrains = _all_seeds(name, pretrain, inputs)
+    return Variant(name, best.finetune, tokenizer, pretrains, selection)
+
+
+def _all_seeds(name: str, first: Artifact, inputs: Mapping[str, Artifact]) -> tuple[Artifact, ...]:
+    pretrains = [first]
+    while (key := input_name("pretrain", name, seed=len(pretrains))) in inputs:
+        pretrains.append(inputs[key])
+    return tuple(pretrains)

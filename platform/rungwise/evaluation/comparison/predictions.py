@@ -58,8 +58,9 @@ def write_predictions(rows: Sequence[PredictionRow], output: Folder) -> None:
         pq.write_table(pa.Table.from_pylist(list(rows)), path)
 
 
-def read_predictions(folder: Folder) -> list[PredictionRow]:
-    return pq.read_table(folder.local(FILE)).to_pylist()
+def read_predictions(folder: Folder, columns: Sequence[str] | None = None) -> list[PredictionRow]:
+    """All rows, with these columns only if given."""
+    return pq.read_table(folder.local(FILE), columns=columns and list(columns)).to_pylist()
 
 
 def kept_predictions(evaluation: Artifact) -> list[PredictionRow]:
@@ -69,8 +70,19 @@ def kept_predictions(evaluation: Artifact) -> list[PredictionRow]:
     return [row for row in rows if (row["variant"], row["seed"]) == (best.variant, best.seed)]
 
 
+def run_sums(evaluation: Artifact, task: Artifact) -> dict[tuple[str, int], NDArray[np.float64]]:
+    """The sums (N, k) of the judged metric per test example, of each run by variant and seed."""
+    answers: dict[tuple[str, int], list[Any]] = {}
+    for row in read_predictions(evaluation.folder, ("variant", "seed", "prediction")):
+        answers.setdefault((row["variant"], row["seed"]), []).append(row["prediction"])
+    kind, examples = task_kind(TaskSummary.of(task).info), read_examples(task, "test")
+    return {
+        run: kind.sums([{kind.answer: each} for each in own], examples)
+        for run, own in answers.items()
+    }
+
+
 def kept_sums(evaluation: Artifact, task: Artifact) -> NDArray[np.float64]:
     """The sums (1, N, k) of the kept model's metric per test example, for `paired_bootstrap`."""
-    kind = task_kind(TaskSummary.of(task).info)
-    answers = [{kind.answer: row["prediction"]} for row in kept_predictions(evaluation)]
-    return kind.sums(answers, read_examples(task, "test"))[None]
+    best = EvaluateSummary.of(evaluation).chosen
+    return run_sums(evaluation, task)[best.variant, best.seed][None]

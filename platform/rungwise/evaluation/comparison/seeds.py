@@ -29,8 +29,9 @@ from rungwise.training.tensor_files import save_tensors
 
 @dataclass(frozen=True)
 class SeedJob:
-    """One fine-tuning run. `files` is the stem of its files' names in `scratch`; `counts_cut` asks
-    for what `sequence_length` truncates, which is the same for all seeds."""
+    """One fine-tuning run of the n-th `pretraining` of a variant. `files` is the stem of its files'
+    names in `scratch`; `counts_cut` asks for what `sequence_length` truncates, which is the same
+    for all seeds."""
 
     variant: Variant
     task: Artifact
@@ -40,6 +41,7 @@ class SeedJob:
     scratch: Folder
     files: str
     report: Reporter
+    pretraining: int = 0
 
 
 class SeedResult(SeedRow):
@@ -102,7 +104,8 @@ def score_seed(job: SeedJob) -> SeedResult:
     parameters = {"variant": job.variant.name, "seed": job.seed}
     report.nested(name, parameters | config.model_dump(mode="json"))
     start = time.monotonic()
-    data = load_data(job.task, job.variant.tokenizer, job.variant.pretrain, config, job.noise)
+    pretrain = job.variant.pretrains[job.pretraining]
+    data = load_data(job.task, job.variant.tokenizer, pretrain, config, job.noise)
     cut = {}
     if job.counts_cut:
         for split in SPLITS:
@@ -138,6 +141,7 @@ def score_seed(job: SeedJob) -> SeedResult:
     result = SeedResult(
         variant=job.variant.name,
         seed=job.seed,
+        pretraining=job.pretraining,
         epoch=best_epoch,
         **{split: {**each.metrics, "loss": each.loss} for split, each in scores.items()},
         mix=None if model.mix is None else model.mix.shares(),

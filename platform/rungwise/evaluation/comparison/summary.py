@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 from pydantic import Field
 
 from rungwise.core.stages.summary import Part, Summary
@@ -12,8 +15,9 @@ from rungwise.tasks.kinds.examples import ExampleCounts, Kind
 
 
 class SeedRow(Part):
-    """One fine-tuning run. `epoch` is the epoch kept and scored (the last unless the best was asked
-    for), `mix` the learned layer weights, `noise` the test metrics by rate of typing errors."""
+    """One fine-tuning run, of the n-th `pretraining` of its variant. `epoch` is the epoch kept and
+    scored (the last unless the best was asked for), `mix` the learned layer weights, `noise` the
+    test metrics by rate of typing errors."""
 
     variant: str
     seed: int
@@ -23,6 +27,7 @@ class SeedRow(Part):
     mix: tuple[float, ...] | None
     seconds: float
     noise: dict[str, dict[str, float]] = Field(default_factory=dict)
+    pretraining: int = 0
 
 
 class Selection(Part):
@@ -58,7 +63,8 @@ class VariantResult(Part):
 
 class PairedDifference(Part):
     """First minus second variant in the judged metric. `seeds` is Student's t interval over paired
-    seeds; `bootstrap` resamples test examples too."""
+    pretrainings, or over paired seeds of fine-tuning if there is one of each; `bootstrap` resamples
+    test examples too."""
 
     first: str
     second: str
@@ -67,8 +73,17 @@ class PairedDifference(Part):
     error_reduction: float | None  # None if the second made no error
 
 
+def independent_scores(scores: Sequence[float], pretrainings: int) -> list[float]:
+    """The scores of runs, seed by seed of each pretraining, as values without a common luck: their
+    mean per pretraining if there are several, else the scores themselves."""
+    if pretrainings == 1:
+        return list(scores)
+    return np.reshape(scores, (pretrainings, -1)).mean(axis=1).tolist()
+
+
 class EvaluateSummary(Summary):
-    """All variants on one task at one label `budget` (None: all labels)."""
+    """All variants on one task at one label `budget` (None: all labels). `seeds` are those of
+    fine-tuning, for one pretraining."""
 
     task: str
     budget: int | None
@@ -84,8 +99,20 @@ class EvaluateSummary(Summary):
     chosen: SeedRow
 
     def scores(self, variant: str, split: str = "test") -> list[float]:
-        """The judged scores of a variant, one per seed."""
+        """The judged scores of a variant, one per run: seed by seed of each pretraining."""
         return [getattr(row, split)[self.metric] for row in self.rows if row.variant == variant]
+
+    def pretrainings(self, variant: str) -> int:
+        """How many pretrainings of a variant were fine-tuned."""
+        return len({row.pretraining for row in self.rows if row.variant == variant})
+
+    def pair_scores(self, first: str, second: str) -> tuple[list[float], list[float]]:
+        """The independent scores of two variants, one per pretraining that both have; one per seed
+        if they have one in common."""
+        ours, theirs = self.scores(first), self.scores(second)
+        both = min(self.pretrainings(first), self.pretrainings(second))
+        runs = min(len(ours), len(theirs))
+        return independent_scores(ours[:runs], both), independent_scores(theirs[:runs], both)
 
     def trivial(self) -> dict[str, float]:
         """The scores of the trivial baselines that have the judged metric."""

@@ -160,9 +160,8 @@ def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[R
     bootstraps = {(each.first, each.second): each.bootstrap for each in evaluation.differences}
     rows = []
     for above, name in itertools.pairwise(evaluation.variants):
-        difference = paired_difference(
-            evaluation.scores(name), evaluation.scores(above), metric_range(evaluation.metric)
-        )
+        scores = evaluation.pair_scores(name, above)
+        difference = paired_difference(*scores, metric_range(evaluation.metric))
         published = _published_points(config, evaluation.task, above, name)
         bootstrap = bootstraps[above, name]  # above minus name: negated below
         rows.append(

@@ -7,10 +7,11 @@
     correlation         pair of texts           gold, predicted    Spearman's rho
     tokens_per_second   round                   tokens, seconds    sum of tokens / seconds
 
-An interval resamples items and, except for correlations, the seeds of pretraining, so that it
-covers another test set and another training (statistics.py).
+The interval of one model resamples items. That of several seeds of its pretraining, or of a
+contrast of models, adds the errors of items and of pretraining, so that it covers another test set
+and, with several seeds, another training (statistics.py).
 
-S seeds, N items, R resamples
+U runs (a model and seed), N items, R resamples
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.evaluation.statistics import Estimate, bootstrap
+from rungwise.evaluation.statistics import (
+    Contrast,
+    Estimate,
+    Range,
+    bootstrap,
+    combine,
+    example_variance,
+)
 
 _RESAMPLES = 2000
 
@@ -41,6 +49,7 @@ class Metric:
     name: str
     higher_is_better: bool
     value: Callable[[NDArray[np.floating]], NDArray[np.floating]] | None = None
+    within: Range = (0.0, math.inf)
 
 
 METRICS = {
@@ -48,8 +57,8 @@ METRICS = {
     for metric in (
         Metric("perplexity", False, lambda sums: np.exp(sums[..., 0] / sums[..., 1])),
         Metric("bits_per_byte", False, lambda sums: sums[..., 0] / math.log(2) / sums[..., 1]),
-        Metric("accuracy", True, lambda sums: sums[..., 0] / sums[..., 1]),
-        Metric("correlation", True),
+        Metric("accuracy", True, lambda sums: sums[..., 0] / sums[..., 1], (0.0, 1.0)),
+        Metric("correlation", True, within=(-1.0, 1.0)),
         Metric("tokens_per_second", True, lambda sums: sums[..., 0] / sums[..., 1]),
     )
 }
@@ -96,46 +105,61 @@ class Items:
 
 def estimate_items(seeds: Sequence[Items], seed: int = 0) -> Estimate:
     """The metric of one model with its 95 % interval; one `Items` per seed of pretraining."""
-    return contrast([(1.0, seeds)], seed)
+    metric = METRICS[seeds[0].metric]
+    if len(seeds) > 1:
+        return contrast([(1.0, seeds)], seed).estimate(*metric.within)
+    (items,) = seeds
+    if metric.value is not None:
+        return bootstrap(
+            items.numbers[None, None], lambda sums: metric.value(sums)[0], seed, _RESAMPLES
+        )
+    value, draws = _draw_correlations(items.numbers[None], seed)
+    low, high = np.quantile(draws[:, 0], [0.025, 0.975])
+    return Estimate(float(value[0]), float(low), float(high), len(items.names))
 
 
 def contrast(
-    terms: Sequence[tuple[float, Sequence[Items]]], seed: int = 0, log: bool = False
-) -> Estimate:
-    """A weighted sum of the metric of several models, with its 95 % interval.
+    terms: Sequence[tuple[float, Sequence[Items]]],
+    seed: int = 0,
+    log: bool = False,
+    models: Sequence[str] = (),
+) -> Contrast:
+    """A weighted sum of the metric of several models, with its error.
 
     Weights 1, -1 give a difference; 1, -1, -1, 1 an interaction. `log` sums logarithms and is
-    ignored for correlations. Only items that all models have are used. Raises DataError if there
-    are none, or if a model's later seed lacks an item of its first.
+    ignored for correlations. Each term has one `Items` per seed of pretraining; terms whose
+    `models` are the same share their luck, others do not (default: none does). Only items that all
+    models have are used. Raises DataError if there are none, or if a later seed lacks an item of
+    the first.
     """
     first, *others = (seeds[0] for _, seeds in terms)
     shared = set(first.names).intersection(*(items.names for items in others))
     if not shared:
         raise DataError(f"the models have no item of {first.suite} in common")
     names = [name for name in first.names if name in shared]
-    count = min(len(seeds) for _, seeds in terms)  # paired seeds
-    weights = np.array([weight for weight, _ in terms])
-    numbers = np.stack(
-        [[_numbers_by_name(items, names) for items in seeds[:count]] for _, seeds in terms]
-    )  # (V, S, N, 2)
+    runs_U = [items for _, seeds in terms for items in seeds]
+    weights_U = np.array([weight / len(seeds) for weight, seeds in terms for _ in seeds])
+    numbers = np.stack([_numbers_by_name(items, names) for items in runs_U])  # (U, N, 2)
     value = METRICS[first.metric].value
     if value is not None:
 
-        def weighted(sums: NDArray[np.floating]) -> NDArray[np.floating]:
-            values = np.log(value(sums)) if log else value(sums)
-            return np.tensordot(weights, values, axes=1)
+        def values(sums: NDArray[np.floating]) -> NDArray[np.floating]:
+            return np.log(value(sums)) if log else value(sums)
 
-        return bootstrap(numbers, weighted, seed, _RESAMPLES)
-    resamples = np.random.default_rng(seed).integers(len(names), size=(_RESAMPLES, len(names)))
-    indices = np.concatenate([np.arange(len(names))[None], resamples])
-    sums = weights @ np.array(
-        [
-            np.mean([_rank_correlations(rows, indices) for rows in seeds], axis=0)
-            for seeds in numbers
-        ]
-    )
-    low, high = np.quantile(sums[1:], [0.025, 0.975])
-    return Estimate(float(sums[0]), float(low), float(high), len(names))
+        values_U = values(numbers.sum(axis=1))
+        variance = example_variance(
+            numbers, lambda sums: values(sums) @ weights_U, seed, _RESAMPLES
+        )
+    else:
+        values_U, draws = _draw_correlations(numbers, seed)
+        variance = float(np.var(draws @ weights_U, ddof=1))
+    groups: dict[str, NDArray[np.float64]] = {}
+    by_term = np.split(values_U, np.cumsum([len(seeds) for _, seeds in terms])[:-1])
+    for place, ((weight, _), own) in enumerate(zip(terms, by_term, strict=True)):
+        model = models[place] if models else str(place)
+        groups[model] = groups.get(model, 0.0) + weight * own
+    trainings = [group.tolist() for group in groups.values()]
+    return combine(float(weights_U @ values_U), trainings, [(variance, len(names))])
 
 
 def encode_items(items: Sequence[Items]) -> bytes:
@@ -188,6 +212,17 @@ def _numbers_by_name(items: Items, names: list[str]) -> NDArray[np.float64]:
             "all with the same config"
         )
     return items.numbers[[place[name] for name in names]]
+
+
+def _draw_correlations(
+    numbers: NDArray[np.float64], seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Spearman's rho of each run (U,), and over drawn items (R, U)."""
+    count = numbers.shape[1]
+    resamples = np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
+    indices = np.concatenate([np.arange(count)[None], resamples])
+    rho = np.stack([_rank_correlations(rows, indices) for rows in numbers], axis=1)
+    return rho[0], rho[1:]
 
 
 def _rank_correlations(

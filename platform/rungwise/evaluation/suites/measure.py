@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
@@ -99,7 +100,7 @@ def measure(
             encoded = json.dumps(data, ensure_ascii=False).encode("utf-8")
             output.write_bytes(f"{name}/{file}", encoded)
     output.write_bytes(ITEMS, encode_items(items))
-    scores = tuple(score for each in items for score in score_items(each))
+    scores = tuple(score for each in items for score in score_items([each]))
     whole = [score for score in scores if score.group is None]
     return MeasureSummary(
         scores=scores,
@@ -114,17 +115,31 @@ def read_items(artifact: Artifact) -> dict[ItemKey, Items]:
     return {items.key: items for items in decode_items(artifact.folder.read_bytes(ITEMS))}
 
 
-def score_items(items: Items) -> list[SuiteScore]:
-    """The values of all items, then of each group."""
-    groups = sorted(set(items.groups) - {""})
+def merge_seeds(measured: Sequence[Artifact]) -> MeasureSummary:
+    """The measurements of a rung with all its seeds of pretraining as one: means over the seeds,
+    with intervals that cover their luck."""
+    summary = MeasureSummary.of(measured[0])
+    if len(measured) == 1:
+        return summary
+    seeds = [read_items(each) for each in measured]
+    scores = [score for key in seeds[0] for score in score_items([each[key] for each in seeds])]
+    return summary.model_copy(update={"scores": tuple(scores)})
+
+
+def score_items(seeds: Sequence[Items]) -> list[SuiteScore]:
+    """The values of all items, then of each group; one `Items` per seed of pretraining."""
+    first = seeds[0]
+    groups = sorted(set(first.groups) - {""})
     scores = []
     for group in (None, *groups):
-        estimate = estimate_items([items if group is None else items.select_group(group)])
+        estimate = estimate_items(
+            seeds if group is None else [each.select_group(group) for each in seeds]
+        )
         scores.append(
             SuiteScore(
-                suite=items.suite,
-                part=items.part,
-                metric=items.metric,
+                suite=first.suite,
+                part=first.part,
+                metric=first.metric,
                 group=group,
                 value=estimate.mean,
                 low=estimate.low,

@@ -107,6 +107,7 @@ class BertConfig(EncoderFamily):
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Devlin et al."
+    idea: ClassVar[str] = "a Transformer that fills in hidden words from both sides"
     objectives: ClassVar = (MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT, *SENTENCE_OBJECTIVES)
     layer_norm_epsilon: ClassVar[float] = 1e-12
     activation: ClassVar[Activation] = "gelu"

@@ -48,6 +48,7 @@ class BidirectionalConfig(TransformerFamily):
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "after Peters et al."
+    idea: ClassVar[str] = "two Transformers, one per direction, joined at the end"
     objectives: ClassVar = (BIDIRECTIONAL,)
 
     kind: Literal["bidirectional"] = "bidirectional"

@@ -59,6 +59,9 @@ class ElmoConfig(StatefulFamily):
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Peters et al."
+    idea: ClassVar[str] = (
+        "reads forwards and backwards, word by word; a word's numbers depend on its sentence"
+    )
 
     kind: Literal["elmo"] = "elmo"
     num_layers: int = Field(default=2, ge=1)

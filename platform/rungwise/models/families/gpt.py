@@ -57,6 +57,7 @@ class GptConfig(DecoderFamily):
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Radford et al."
+    idea: ClassVar[str] = "a Transformer that guesses the next word from all words before it"
 
     kind: Literal["gpt"] = "gpt"
     max_position_embeddings: int = Field(default=1024, ge=1)  # tokens of the longest row

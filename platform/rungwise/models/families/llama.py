@@ -30,6 +30,7 @@ class LlamaConfig(DecoderFamily):
 
     year: ClassVar[int] = 2023
     paper: ClassVar[str] = "Touvron et al."
+    idea: ClassVar[str] = "guesses the next word as GPT does, with newer parts"
     activation: ClassVar[Activation] = "silu"
 
     kind: Literal["llama"] = "llama"

@@ -35,6 +35,7 @@ class ModernBertConfig(EncoderFamily):
 
     year: ClassVar[int] = 2024
     paper: ClassVar[str] = "Warner et al."
+    idea: ClassVar[str] = "fills in hidden words as BERT does, with newer parts"
     objectives: ClassVar = (MLM, *SENTENCE_OBJECTIVES)
     activation: ClassVar[Activation] = "gelu"
 

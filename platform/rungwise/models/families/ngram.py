@@ -32,6 +32,7 @@ class NgramConfig(Family):
 
     year: ClassVar[int] = 1998
     paper: ClassVar[str] = "Chen & Goodman"
+    idea: ClassVar[str] = "counts words, and which words follow which"
     objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)  # counts need no instances
 
     kind: Literal["ngram"] = "ngram"

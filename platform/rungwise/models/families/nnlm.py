@@ -41,6 +41,7 @@ class NnlmConfig(LayeredFamily):
 
     year: ClassVar[int] = 2003
     paper: ClassVar[str] = "Bengio et al."
+    idea: ClassVar[str] = "a network that guesses the next word from the few before it"
 
     kind: Literal["nnlm"] = "nnlm"
     order: int = Field(default=5, ge=2)  # n: it reads the n - 1 words before

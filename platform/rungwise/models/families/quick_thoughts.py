@@ -86,6 +86,7 @@ class QuickThoughtsConfig(Family):
 
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Logeswaran & Lee"
+    idea: ClassVar[str] = "reads a sentence and picks its neighbour among others"
     objectives: ClassVar = (QUICK_THOUGHTS,)
 
     kind: Literal["quick_thoughts"] = "quick_thoughts"

@@ -107,6 +107,7 @@ class LstmConfig(RecurrentFamily):
 
     year: ClassVar[int] = 2012
     paper: ClassVar[str] = "Sundermeyer et al."
+    idea: ClassVar[str] = "reads word by word with a memory that lasts"
 
     kind: Literal["lstm"] = "lstm"
 
@@ -124,6 +125,7 @@ class RnnConfig(RecurrentFamily):
 
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Mikolov et al."
+    idea: ClassVar[str] = "reads word by word with a short memory"
 
     kind: Literal["rnn"] = "rnn"
     num_layers: int = Field(default=1, ge=1)

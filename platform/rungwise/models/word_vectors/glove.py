@@ -44,6 +44,7 @@ class GloveConfig(VectorFamily):
 
     year: ClassVar[int] = 2014
     paper: ClassVar[str] = "Pennington et al."
+    idea: ClassVar[str] = "a list of numbers for every word, from counts of the words around it"
 
     kind: Literal["glove"] = "glove"
     window: int = Field(default=10, ge=1, le=20)  # words on each side

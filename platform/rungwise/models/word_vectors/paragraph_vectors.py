@@ -46,6 +46,7 @@ class ParagraphVectorsConfig(WindowFamily):
 
     year: ClassVar[int] = 2014
     paper: ClassVar[str] = "Le & Mikolov"
+    idea: ClassVar[str] = "a list of numbers for every paragraph, learnt from its words"
 
     kind: Literal["paragraph_vectors"] = "paragraph_vectors"
     # predict a word from its document, or (dm) from its document and its window

@@ -87,6 +87,7 @@ class Word2vecConfig(WindowFamily, VectorFamily):
 
     year: ClassVar[int] = 2013
     paper: ClassVar[str] = "Mikolov et al."
+    idea: ClassVar[str] = "a list of numbers for every word, learnt from the words around it"
 
     kind: Literal["word2vec"] = "word2vec"
     # predict a word from one of its neighbours, or (cbow) from the mean of all

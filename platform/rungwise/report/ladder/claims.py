@@ -1,4 +1,4 @@
-"""The claims section: verdict marks, comparisons as bars, and the summary sentence."""
+"""The claims section: verdict marks, sentences about luck, and comparisons as bars."""
 
 from __future__ import annotations
 
@@ -6,32 +6,75 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rungwise.core.plural import counted
 from rungwise.evaluation.comparison.claims import (
     TASKS,
     VERDICTS,
     ClaimResult,
+    ClaimsSummary,
     ComparisonResult,
     Verdict,
 )
+from rungwise.evaluation.statistics import false_verdicts
 from rungwise.evaluation.suites.items import METRICS
-from rungwise.report.formats import metric_name, number, points, signed
+from rungwise.report.formats import metric_name, number, p_value, points, signed
 
 MARKS: dict[Verdict, str] = {
-    "supported": "\N{CHECK MARK}",
+    "confirmed": "\N{CHECK MARK}",
     "contradicted": "\N{BALLOT X}",
-    "unresolved": "?",
+    "undecided": "?",
     "not tested": "\N{EN DASH}",
 }
 _WIDER = 1.15  # half a bar, relative to the farthest end of an interval
 
 
-def sentence(claims: Sequence[ClaimResult]) -> str:
-    """`7 of 13 claims tested: 4 supported, 1 contradicted, 2 unresolved`."""
-    *tested, _ = VERDICTS
-    counts = {each: sum(claim.verdict == each for claim in claims) for each in tested}
-    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    count = sum(counts.values())
-    return f"{count} of {len(claims)} claims tested" + (f": {words}" if count else "")
+def select_tested(claims: Sequence[ClaimResult]) -> list[ClaimResult]:
+    """The claims of which anything was compared, by verdict: decided ones first."""
+    tested = [claim for claim in claims if claim.verdict != "not tested"]
+    return sorted(tested, key=lambda claim: VERDICTS.index(claim.verdict))
+
+
+def count_verdicts(claims: Sequence[ClaimResult]) -> str:
+    """`of 7 claims 4 are confirmed, 1 contradicted, 2 undecided`."""
+    tested = select_tested(claims)
+    *verdicts, _ = VERDICTS
+    counts = {each: sum(claim.verdict == each for claim in tested) for each in verdicts}
+    (first, count), *others = counts.items()
+    words = [f"{count} {'is' if count == 1 else 'are'} {first}"]
+    words += [f"{count} {verdict}" for verdict, count in others]
+    return f"of {counted(len(tested), 'claim')} tested, {', '.join(words)}"
+
+
+def describe_luck(summary: ClaimsSummary) -> str:
+    """What a verdict on tasks is worth if each model was pretrained once."""
+    if summary.seeds is None:
+        return ""
+    half, whole = (false_verdicts(summary.seeds, ratio) for ratio in (0.5, 1.0))
+    return (
+        f"With one pretraining and {summary.seeds} seeds of fine-tuning, two equally good models "
+        f"look different in {half:.0%} of cases if pretraining varies half as much as fine-tuning, "
+        f"and in {whole:.0%} if as much; 5% are meant. pretraining_seeds in the recipe mends that."
+    )
+
+
+def luck_of(claim: ClaimResult) -> str:
+    """Over how many pretrainings a claim was judged, in a line of its own."""
+    count = claim.pretrainings
+    if count is None:
+        return "Counted, not trained: luck has no part in these models."
+    if count == 1:
+        return "Each model was trained once: another training might come out differently."
+    return f"Every model was trained {count} times or more; the verdict allows for their luck."
+
+
+def chance(claim: ClaimResult) -> str:
+    """The corrected p of a claim, and why an interval off the line may still decide nothing."""
+    assert claim.p_holm is not None
+    text = f"{p_value(claim.p_holm)} after correction for all claims tested"
+    off = any(each.verdict in ("confirmed", "contradicted") for each in claim.comparisons)
+    if claim.verdict == "undecided" and off:
+        text += "; an interval beside the line is not enough among so many"
+    return text
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.report import formats
 from rungwise.report.ladder import claims, rows
 from rungwise.report.ladder import plots as ladder_plots
+from rungwise.report.ladder.picture import draw_ladder, picture_columns
+from rungwise.report.ladder.ranking import Ranking, rank_rungs
 from rungwise.report.ladder.rows import LayerScore, LayerShare
 from rungwise.report.ladder.rungs import (
     PAIRS,
@@ -50,10 +52,11 @@ _WORDS = 4  # at most, whose senses are drawn
 
 
 class LadderConfig(Config):
-    """The title of the page, and each rung by name with the title of its measure stage."""
+    """The title of the page, and each rung by name with the titles of its measure stages, one per
+    seed of pretraining."""
 
     title: str | None  # the label of the run if unset
-    measured: dict[str, str]
+    measured: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Content:
     inputs: Mapping[str, Artifact]
     rungs: Sequence[Rung]
     columns: Sequence[Column]
+    ranking: Ranking | None
     claims: ClaimsSummary
     comparison: Comparison | None
     table: TableSummary | None
@@ -86,12 +90,19 @@ def write_ladder(
     content = gather_content(config, inputs)
     plots = draw_plots(content)
     recipe = origin.recipe_text(context.recipe)
-    headline = claims.sentence(content.claims.claims)
-    page = PAGE, render_page(content, config.title, headline, plots, recipe)
-    return write_files(output, page, plots, csv_tables(content), recipe, headline)
+    page = PAGE, render_page(content, config.title, plots, recipe)
+    return write_files(output, page, plots, csv_tables(content), recipe, write_headline(content))
 
 
-LADDER = StageType("ladder", 1, write_ladder, ReportSummary)
+LADDER = StageType("ladder", 2, write_ladder, ReportSummary)
+
+
+def write_headline(content: Content) -> str:
+    """The line in the terminal: the ranking, and the verdicts if any claim was tested."""
+    parts = [content.ranking.headline()] if content.ranking else []
+    if claims.select_tested(content.claims.claims):
+        parts.append(claims.count_verdicts(content.claims.claims))
+    return "; ".join(parts) or "no rung has a score"
 
 
 def gather_content(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Content:
@@ -100,12 +111,22 @@ def gather_content(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Cont
     if comparison is not None:
         comparison = replace(comparison, looks=variant_looks(rungs, comparison.variants))
     (judged,) = select_stage(inputs, "claims").values()
+    verdicts = ClaimsSummary.of(judged)
     table = next(iter(select_stage(inputs, "table").values()), None)
+    columns = [
+        replace(column, published=rows.published_totals(rungs, column.suite))
+        if column.suite in suite_names(rungs, PAIRS)
+        else column
+        for column in gather_columns(
+            rungs, verdicts.averages, len(comparison.tasks) if comparison else 0
+        )
+    ]
     return Content(
         inputs=inputs,
         rungs=rungs,
-        columns=gather_columns(rungs, comparison),
-        claims=ClaimsSummary.of(judged),
+        columns=columns,
+        ranking=rank_rungs(rungs, columns, verdicts.averages),
+        claims=verdicts,
         comparison=comparison,
         table=None if table is None else TableSummary.of(table),
         orders=rows.orders(rungs),
@@ -122,10 +143,13 @@ def gather_content(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Cont
 def draw_plots(content: Content) -> dict[str, bytes]:
     """Every plot that has data, as PNG, by file name."""
     rungs, comparison = content.rungs, content.comparison
-    plots: dict[str, bytes | None] = {}
+    learnt = picture_columns(content.columns)
+    plots: dict[str, bytes | None] = {
+        "ladder": draw_ladder(rungs, learnt),
+        "ladder-narrow": draw_ladder(rungs, learnt, narrow=True),
+    }
     # Perplexity is bits per byte in another unit.
     if columns := [column for column in content.columns if column.metric != "perplexity"]:
-        plots["year"] = ladder_plots.draw_by_year(rungs, columns)
         models = {rung.name: rung.pretrain for rung in rungs}
         flops = {name: model.flops for name, model in models.items() if model.flops}
         parameters = {name: model.parameters for name, model in models.items()}
@@ -149,12 +173,13 @@ def draw_plots(content: Content) -> dict[str, bytes]:
 
 
 def render_page(
-    content: Content, title: str | None, headline: str, plots: Mapping[str, bytes], recipe: str
+    content: Content, title: str | None, plots: Mapping[str, bytes], recipe: str
 ) -> str:
     """The page as HTML; `title` defaults to the label of the run."""
     rungs = content.rungs
     fields = vars(content) | {
-        "claims": content.claims.claims,
+        "tested": claims.select_tested(content.claims.claims),
+        "untested": [each for each in content.claims.claims if each.verdict == "not tested"],
         "sentences": list(_group_by_rung(content.sentences, "word", "number").values()),
         "others": _group_by_rung(content.others, "suite", "part", "metric"),
     }
@@ -165,7 +190,10 @@ def render_page(
         recipe=recipe,
         **fields,
         effects=claims,
-        lede=f"{headline[0].upper()}{headline[1:]}.",
+        luck=claims.describe_luck(content.claims),
+        lede=_write_lede(content),
+        learnt=picture_columns(content.columns),
+        reference=list(dict.fromkeys(name for each in content.columns for name in each.published)),
         budget=_describe_budget(content),
         pairs=[_pair_table(rungs, suite) for suite in suite_names(rungs, PAIRS)],
         skipped=skipped_suites(rungs),
@@ -184,15 +212,24 @@ def render_page(
     )
 
 
+def _write_lede(content: Content) -> list[str]:
+    """The verdict in words: the ranking, and how many claims hold."""
+    lede = [content.ranking.sentence()] if content.ranking else []
+    if claims.select_tested(content.claims.claims):
+        text = claims.count_verdicts(content.claims.claims)
+        lede.append(f"{text[0].upper()}{text[1:]}.")
+    return lede
+
+
 def _describe_budget(content: Content) -> str:
-    """The corpus and the training budget in one line."""
+    """The size at which everything on the page holds: corpus and training budget, in one line."""
     corpus = CorpusSummary.of(content.inputs["corpus"])
     counts = sorted({rung.pretrain.tokens for rung in content.rungs})
     vocab_size = TokenizerSummary.of(content.inputs["tokenizer"]).vocab_size
     tokens = " to ".join(dict.fromkeys(map(formats.compact, (counts[0], counts[-1]))))
     seconds = sum(artifact.record["seconds"] for artifact in content.inputs.values())
     return (
-        f"{formats.number(corpus.documents.train)} documents "
+        f"All of this holds at this size: {formats.number(corpus.documents.train)} documents "
         f"({corpus.amount(formats.compact)}) for training, "
         f"{formats.number(corpus.documents.validation)} held out; vocabulary "
         f"{formats.number(vocab_size)}; {len(content.rungs)} rungs, {tokens} tokens each; "
@@ -222,6 +259,7 @@ def _pair_table(all_rungs: Sequence[Rung], suite: str) -> dict[str, Any]:
         "phenomena": phenomena,
         "totals": totals,
         "published": rows.published_pairs(rungs, suite),
+        "published_totals": rows.published_totals(rungs, suite),
     }
 
 

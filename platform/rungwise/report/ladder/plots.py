@@ -1,9 +1,9 @@
-"""Plots of a ladder: scores of all rungs by year, operations (FLOP) and parameters, validation
-curves, accuracy by layer, learned mixes of layers, maps of word senses."""
+"""Plots of a ladder: scores of all rungs by operations (FLOP) and parameters, validation curves,
+accuracy by layer, learned mixes of layers, maps of word senses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -16,26 +16,10 @@ from rungwise.report.ladder.rungs import Cell, Column, Rung
 
 _COLUMNS = 3
 _DECADE = 10
-_APART = 0.45  # years between rungs of the same year
 _POINTS = ("accuracy", "correlation")  # shown times 100
 _MAPS = 4  # per row
 _NO_SENSE = "sense not in training"
 _FREQUENT, _SAME_WORD = "most frequent", "same word"  # names from the suites
-
-
-def draw_by_year(rungs: Sequence[Rung], columns: Sequence[Column]) -> bytes:
-    """One panel per score, rungs by the year of their papers."""
-    years = [rung.pretrain.model.year for rung in rungs]
-    places = {}
-    for index, (rung, year) in enumerate(zip(rungs, years, strict=True)):
-        # Rungs of the same year stand side by side.
-        place = years[:index].count(year) - (years.count(year) - 1) / 2
-        places[rung.name] = year + _APART * place
-
-    def set_ticks(axes: Axes) -> None:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
-
-    return _draw_columns(rungs, columns, places, "year", set_ticks)
 
 
 def draw_by_size(
@@ -43,7 +27,7 @@ def draw_by_size(
 ) -> bytes | None:
     """One panel per score, rungs by a size such as operations; None if no rung has the size."""
     columns = [column for column in columns if column.cells.keys() & sizes.keys()]
-    return _draw_columns(rungs, columns, sizes, axis, _set_factor_ticks) if columns else None
+    return _draw_columns(rungs, columns, sizes, axis) if columns else None
 
 
 def draw_learning_curves(rungs: Sequence[Rung]) -> bytes | None:
@@ -91,7 +75,6 @@ def _draw_columns(
     columns: Sequence[Column],
     places: Mapping[str, float],
     x: str,
-    set_ticks: Callable[[Axes], None],
 ) -> bytes:
     figure, panels = style.new_panels(len(columns), _COLUMNS, 3.0, 0.8)
     for axes, column in zip(panels, columns, strict=True):
@@ -114,7 +97,7 @@ def _draw_columns(
             )
         axes.margins(x=0.12, y=0.12)
         style.dress(axes, column.name, x, metric_axis(column.metric, ""))
-        set_ticks(axes)
+        _set_factor_ticks(axes)
     style.add_legend_below(figure, panels, last=[rung.name for rung in rungs])
     return style.png(figure)
 

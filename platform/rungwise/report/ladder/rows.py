@@ -16,7 +16,6 @@ from rungwise.evaluation.statistics import (
     sign_agreement,
 )
 from rungwise.evaluation.suites.items import Items, contrast
-from rungwise.evaluation.suites.measure import read_items
 from rungwise.report.ladder.rungs import (
     PAIRS,
     PERPLEXITY,
@@ -48,19 +47,43 @@ def minimal_pairs(rungs: Sequence[Rung]) -> list[Row]:
 def published_pairs(rungs: Sequence[Rung], suite: str) -> dict[str, dict[str, float]]:
     """Published accuracies: {model: {phenomenon: mean over its paradigms}}, humans last; {} if the
     suite has none."""
+    table = {
+        model: {phenomenon: fmean(values) for phenomenon, values in phenomena.items()}
+        for model, phenomena in _published_paradigms(rungs, suite).items()
+    }
+    return table | {"human": published.RESULTS.blimp_human} if table else {}
+
+
+def published_totals(rungs: Sequence[Rung], suite: str) -> dict[str, float]:
+    """Published accuracies over all paradigms, each with as many pairs: {model: mean}."""
+    paradigms = _published_paradigms(rungs, suite)
+    if not paradigms:
+        return {}
+    counts = {name: len(values) for name, values in next(iter(paradigms.values())).items()}
+    human = published.RESULTS.blimp_human
+    totals = {
+        model: fmean(value for values in phenomena.values() for value in values)
+        for model, phenomena in paradigms.items()
+    }
+    if counts.keys() <= human.keys():
+        totals["human"] = fmean((human[name] for name in counts), counts.values())
+    return totals
+
+
+def _published_paradigms(rungs: Sequence[Rung], suite: str) -> dict[str, dict[str, list[float]]]:
+    """{model: {phenomenon: accuracy on each of its paradigms}}; {} if the suite has none."""
     rows = next((file for rung in rungs if (file := rung.file(suite, "published.json"))), [])
     if not rows:
         return {}
     keys = [key for key, value in rows[0].items() if not isinstance(value, str)]
     models = published.RESULTS.blimp_models
     names = models if len(keys) == len(models) else keys
-    table: dict[str, dict[str, float]] = {}
+    table: dict[str, dict[str, list[float]]] = {}
     for key, name in zip(keys, names, strict=True):
-        values: dict[str, list[float]] = {}
         for row in rows:
-            values.setdefault(row["linguistics_term"], []).append(row[key])
-        table[name] = {phenomenon: fmean(each) for phenomenon, each in values.items()}
-    return table | {"human": published.RESULTS.blimp_human}
+            by_phenomenon = table.setdefault(name, {})
+            by_phenomenon.setdefault(row["linguistics_term"], []).append(row[key])
+    return table
 
 
 def orders(rungs: Sequence[Rung]) -> list[Row]:
@@ -75,7 +98,7 @@ def orders(rungs: Sequence[Rung]) -> list[Row]:
         return []
     table = published.RESULTS.orders
     rows: list[Row] = []
-    before: tuple[float, Items] | None = None
+    before: tuple[float, list[Items]] | None = None
     for order in sorted({*by_order, *map(int, table.columns)}):
         reference, parameters = (
             table.value(row, str(order)) if str(order) in table.columns else None
@@ -96,9 +119,9 @@ def orders(rungs: Sequence[Rung]) -> list[Row]:
         assert score is not None, f"{rung.name} has no exact perplexity"
         row |= {"rung": rung.name, "parameters": rung.pretrain.parameters}
         row |= {"perplexity": score.value, "low": score.low, "high": score.high}
-        items = read_items(rung.measured)[suite, "", "perplexity"]
+        items = rung.items((suite, "", "perplexity"))
         if before is not None:
-            step = contrast([(1.0, [items]), (-1.0, [before[1]])], log=True)
+            step = contrast([(1.0, items), (-1.0, before[1])], log=True)
             factors = (math.exp(each) for each in (step.mean, step.low, step.high))
             row |= dict(zip(("step", "step_low", "step_high"), factors, strict=True))
             if reference is not None:
@@ -116,11 +139,10 @@ def gains(comparison: Comparison | None) -> list[Row]:
         random = next((name for name, each in variants.items() if each.pretraining is None), None)
         if random is None:
             continue
-        old = task.evaluation.scores(random)
         for name in variants:
             if name == random:
                 continue
-            new = task.evaluation.scores(name)
+            new, old = task.evaluation.pair_scores(name, random)
             relative = error_reduction(fmean(old), fmean(new)) if fmean(old) < 1 else None
             rows.append(
                 {

@@ -10,19 +10,19 @@ are cells that are not exact and are never ranked with the others.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.evaluation.statistics import Estimate, estimate
-from rungwise.evaluation.suites.items import METRICS
-from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore
+from rungwise.evaluation.comparison.task_contrast import TaskMean
+from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.suites.items import METRICS, ItemKey, Items
+from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore, merge_seeds, read_items
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report.sections.variants import Comparison, input_artifact
+from rungwise.report.sections.variants import input_artifact
 from rungwise.report.style import Series, series
-from rungwise.tasks.scoring.metrics import metric_range
 
 PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"
 SENSES, POLYSEMY, PROBE = "senses", "polysemy", "probe"
@@ -33,20 +33,18 @@ _PSEUDO = "pseudo"
 
 @dataclass(frozen=True)
 class Rung:
-    """A rung with its summaries. `also` names other uses of the same weights, `tokenizer` is a
-    fingerprint, `kinds` maps the names of its suites to their kinds."""
+    """A rung with its summaries. `also` names other uses of the same weights, `measured` is one
+    artifact per seed of pretraining and `measure` all of them together; `pretrain` is of the first.
+    `tokenizer` is a fingerprint, `kinds` maps the names of its suites to their kinds."""
 
     name: str
     also: tuple[str, ...]
     look: Series
     pretrain: PretrainSummary
-    measured: Artifact
+    measured: tuple[Artifact, ...]
+    measure: MeasureSummary
     tokenizer: str
     kinds: Mapping[str, str]
-
-    @property
-    def measure(self) -> MeasureSummary:
-        return MeasureSummary.of(self.measured)
 
     def suites(self, *kinds: str) -> list[str]:
         """Names of the suites of these kinds that it answered."""
@@ -60,22 +58,33 @@ class Rung:
         """The values of a suite over all its items."""
         return [row for row in self.measure.scores if row.suite == suite and row.group is None]
 
+    def items(self, key: ItemKey) -> list[Items]:
+        """The items of a metric, of each seed of pretraining."""
+        return [read_items(each)[key] for each in self.measured]
+
     def file(self, suite: str, name: str) -> Any:
-        """The JSON file that a suite wrote for the page; None if there is none."""
+        """The JSON file that a suite wrote for the page, of the first seed of pretraining; None if
+        there is none."""
         path = f"{suite}/{name}"
-        folder = self.measured.folder
+        folder = self.measured[0].folder
         return json.loads(folder.read_bytes(path)) if folder.exists(path) else None
 
 
-def gather_rungs(inputs: Mapping[str, Artifact], measured: Mapping[str, str]) -> list[Rung]:
+def gather_rungs(
+    inputs: Mapping[str, Artifact], measured: Mapping[str, tuple[str, ...]]
+) -> list[Rung]:
     """The rungs by year, then in the order of the recipe. `measured` maps names to titles of
-    measure stages; names with the same title are one rung under the first name."""
+    measure stages, one per seed; names with the same first title are one rung under the first
+    name."""
     names: dict[str, list[str]] = {}
-    for name, title in measured.items():
-        names.setdefault(title, []).append(name)
+    titles: dict[str, tuple[str, ...]] = {}
+    for name, seeds in measured.items():
+        names.setdefault(seeds[0], []).append(name)
+        titles[seeds[0]] = max(titles.get(seeds[0], ()), seeds, key=len)
     rungs = []
     for title, (name, *also) in names.items():
         artifact = inputs[title]
+        seeds = tuple(inputs[each] for each in titles[title])
         pretrain = input_artifact(artifact, "pretrain", inputs)
         assert pretrain is not None, f"the pretraining of {name} is not among the stages"
         suites = artifact.record["config"]["suites"].items()
@@ -85,7 +94,8 @@ def gather_rungs(inputs: Mapping[str, Artifact], measured: Mapping[str, str]) ->
                 also=tuple(also),
                 look=series(0),
                 pretrain=PretrainSummary.of(pretrain),
-                measured=artifact,
+                measured=seeds,
+                measure=merge_seeds(seeds),
                 tokenizer=artifact.record["inputs"]["tokenizer"]["fingerprint"],
                 kinds={suite: config["kind"] for suite, config in suites},
             )
@@ -129,23 +139,28 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A score that rungs are compared by. `best` are the rungs with the best exact value; empty if
-    the values do not compare."""
+    """A score that rungs are compared by, of a part of a `suite` ("": of tasks). `best` are the
+    rungs with the best exact value; empty if the values do not compare. `published` are values of
+    other models on the same questions."""
 
     name: str
-    under: str  # second line of the column head
+    under: str  # second line of the column head: the part of the suite
     metric: str
     cells: Mapping[str, Cell]
     best: frozenset[str]
+    suite: str = ""
+    published: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def has_pseudo(self) -> bool:
         return not all(cell.exact for cell in self.cells.values())
 
 
-def gather_columns(rungs: Sequence[Rung], comparison: Comparison | None) -> list[Column]:
+def gather_columns(
+    rungs: Sequence[Rung], averages: Mapping[str, TaskMean], tasks: int
+) -> list[Column]:
     """Every score that at least one rung has."""
-    columns: list[Column | None] = []
+    columns: list[Column] = []
     one_tokenizer = len({rung.tokenizer for rung in rungs}) == 1
     likelihoods = suite_names(rungs, PERPLEXITY)
     for suite in likelihoods:
@@ -159,8 +174,9 @@ def gather_columns(rungs: Sequence[Rung], comparison: Comparison | None) -> list
         columns.append(_column(rungs, suite, _largest_part(rungs, suite), "correlation", suite))
     for suite in suite_names(rungs, SENSES):
         columns.append(_column(rungs, suite, MIXED, "accuracy", suite))
-    columns.append(_mean_of_tasks(comparison))
-    return [column for column in columns if column is not None and column.cells]
+    means = {name: Cell(each.mean) for name, each in averages.items()}
+    columns.append(Column(TASKS, f"of {tasks}", "accuracy", means, _best(means, "accuracy")))
+    return [column for column in columns if column.cells]
 
 
 def _column(
@@ -172,7 +188,8 @@ def _column(
             score = rung.measure.value(suite, metric, each)
             if score is not None:
                 cells[rung.name] = Cell(score_estimate(score), each != _PSEUDO)
-    return Column(name, part, metric, cells, _best(cells, metric) if ranked else frozenset())
+    best = _best(cells, metric) if ranked else frozenset[str]()
+    return Column(name, part, metric, cells, best, suite)
 
 
 _LIKELIHOODS = ("perplexity", "bits_per_byte")
@@ -193,24 +210,12 @@ def _largest_part(rungs: Sequence[Rung], suite: str) -> str:
     return max(sizes, key=lambda part: sizes[part], default="")
 
 
-def _mean_of_tasks(comparison: Comparison | None) -> Column | None:
-    """The judged score averaged over tasks, seed by seed, for variants tried on all of them."""
-    if comparison is None:
-        return None
-    cells = {}
-    bounds = zip(*(metric_range(task.metric) for task in comparison.tasks), strict=True)
-    low, high = (sum(each) / len(each) for each in bounds)
-    for name in comparison.variants:
-        if any(name not in task.evaluation.variants for task in comparison.tasks):
-            continue
-        scores = [task.evaluation.scores(name) for task in comparison.tasks]
-        means = [fmean(each) for each in zip(*scores, strict=True)]
-        cells[name] = Cell(estimate(means, (low, high)))
-    return Column(TASKS, f"of {len(comparison.tasks)}", "accuracy", cells, _best(cells, "accuracy"))
-
-
 def _best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
-    values = {name: cell.value.mean for name, cell in cells.items() if cell.exact}
+    values = {
+        name: cell.value.mean
+        for name, cell in cells.items()
+        if cell.exact and not math.isnan(cell.value.mean)
+    }
     if len(values) < 2:
         return frozenset()
     best = (max if METRICS[metric].higher_is_better else min)(values.values())
@@ -231,6 +236,7 @@ def history_rows(rungs: Sequence[Rung], columns: Sequence[Column]) -> Iterator[d
             "tokens": trained.tokens,
             "operations": trained.flops,
             "seconds": trained.seconds,
+            "pretrainings": len(rung.measured),
         }
         for column in columns:
             cell = column.cells.get(rung.name)

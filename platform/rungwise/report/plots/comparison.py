@@ -108,7 +108,7 @@ def _differences_title(task: TaskResult) -> str:
     first = pairs[0].first
     if len(pairs) == 1:
         return f"{first} minus {pairs[0].second}, seed by seed"
-    resolved = sum(not pair.seeds.low <= 0 <= pair.seeds.high for pair in pairs)
+    resolved = sum(pair.seeds.low > 0 or pair.seeds.high < 0 for pair in pairs)
     return f"{first} minus each other variant: {resolved} of {len(pairs)} intervals exclude 0"
 
 

@@ -53,7 +53,7 @@ def verdict(difference: PairedDifference, metric: str) -> Verdict:
     """The verdict on the difference of two variants over paired seeds, first minus second."""
     first, second, over_seeds = difference.first, difference.second, difference.seeds
     size = f"{points_with_interval(over_seeds)} points of test {metric_name(metric)}"
-    if over_seeds.low <= 0 <= over_seeds.high:
+    if not (over_seeds.low > 0 or over_seeds.high < 0):  # NaN is neither
         return Verdict(
             "unresolved",
             f"Unresolved: {first} minus {second} is {size}. The interval contains 0, so with "
@@ -61,7 +61,7 @@ def verdict(difference: PairedDifference, metric: str) -> Verdict:
         )
     name = "above" if over_seeds.low > 0 else "below"
     over_both = difference.bootstrap
-    if not over_both.low <= 0 <= over_both.high:
+    if over_both.low > 0 or over_both.high < 0:
         return Verdict(name, f"{first} is {name} {second}: {size}.")
     return Verdict(
         name,

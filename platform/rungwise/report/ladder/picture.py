@@ -1,0 +1,126 @@
+"""The ladder as a picture: a rung for each model, the newest on top, longer the more it learnt.
+
+    2018  gpt    ├──────────────●      ├────────●
+    2012  lstm   ├─────────●           ├─────●
+    1948  ngram  ├────●
+                  bits per byte         mean of tasks
+
+Panels are side by side, or one below the other for narrow screens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+
+from rungwise.report import style
+from rungwise.report.formats import metric_axis, score
+from rungwise.report.ladder.rungs import TASKS, Cell, Column, Rung
+
+_INCHES = 0.34  # of height per rung
+_MARGIN = 1.15  # inches above and below a panel
+_NARROW = 3.7  # inches: the width of a telephone
+_BITS = "bits_per_byte"
+
+
+def picture_columns(columns: Sequence[Column]) -> list[Column]:
+    """How well text is predicted, and what else was learnt: the mean of tasks, or else the score
+    that most rungs have."""
+    exact = [column for column in columns if any(cell.exact for cell in column.cells.values())]
+    text = [column for column in exact if column.metric == _BITS][:1]
+    others = [column for column in exact if column.metric not in (_BITS, "perplexity")]
+    others.sort(key=lambda column: (column.name != TASKS, -len(column.cells)))
+    return text + others[:1]
+
+
+def draw_ladder(
+    rungs: Sequence[Rung], columns: Sequence[Column], *, narrow: bool = False
+) -> bytes | None:
+    """The picture as a PNG; None if no rung has a score that can be compared."""
+    shown = [rung for rung in rungs if any(_exact(column, rung) for column in columns)]
+    if not shown:
+        return None
+    height = _MARGIN + _INCHES * len(shown)
+    size = (_NARROW, height * len(columns)) if narrow else (style.WIDE[0], height)
+    figure = style.new_figure(size)
+    grid = (len(columns), 1) if narrow else (1, len(columns))
+    panels = figure.subplots(*grid, squeeze=False, sharey=not narrow).flat
+    for place, (axes, column) in enumerate(zip(panels, columns, strict=True)):
+        _draw_panel(axes, column, shown)
+        if narrow or place == 0:
+            axes.set_yticks(
+                range(len(shown)), [f"{rung.name}  {rung.pretrain.model.year}" for rung in shown]
+            )
+            for label in axes.get_yticklabels():
+                label.set_parse_math(False)
+        else:
+            axes.tick_params(axis="y", left=False, labelleft=False)
+    return style.png(figure)
+
+
+def _exact(column: Column, rung: Rung) -> Cell | None:
+    cell = column.cells.get(rung.name)
+    return cell if cell is not None and cell.exact and not math.isnan(cell.value.mean) else None
+
+
+def _draw_panel(axes: Axes, column: Column, rungs: Sequence[Rung]) -> None:
+    """One score: a bar per rung from the worst end, its interval, its value, and a line through the
+    best so far."""
+    higher, scale = column.metric != _BITS, 1 if column.metric == _BITS else 100
+    cells = {place: cell for place, rung in enumerate(rungs) if (cell := _exact(column, rung))}
+    ends = [
+        scale * bound
+        for cell in cells.values()
+        for bound in (cell.value.low, cell.value.high, cell.value.mean)
+        if not math.isnan(bound)
+    ]
+    room = max(ends) - min(ends) or abs(ends[0]) or 1.0
+    worst = min(ends) - 0.12 * room if higher else max(ends) + 0.12 * room
+    best = max(ends) + 0.3 * room if higher else min(ends) - 0.3 * room
+    so_far: float | None = None
+    steps: list[tuple[float, int]] = []
+    for place, cell in cells.items():
+        look, value = rungs[place].look, scale * cell.value.mean
+        axes.plot([worst, value], [place, place], color=look.colour, linewidth=5, alpha=0.35)
+        axes.errorbar(
+            value,
+            place,
+            xerr=[
+                [max(0.0, value - scale * cell.value.low)],
+                [max(0.0, scale * cell.value.high - value)],
+            ],
+            color=look.colour,
+            marker=look.marker,
+            markersize=7,
+            capsize=3,
+            elinewidth=1.2,
+        )
+        right = scale * (cell.value.high if higher else cell.value.low)
+        axes.annotate(
+            score(cell.value.mean, column.metric),
+            (value if math.isnan(right) else right, place),
+            xytext=(7, 0),
+            textcoords="offset points",
+            fontsize=9,
+            color=style.INK,
+            va="center",
+        )
+        if so_far is None or (value > so_far if higher else value < so_far):
+            so_far = value
+        steps.append((so_far, place))
+    axes.plot(
+        *zip(*steps, strict=True),
+        color=style.MUTED,
+        linewidth=1,
+        linestyle=style.DOTTED,
+        drawstyle="steps-post",
+        zorder=1,
+    )
+    axes.set_xlim(worst, best)
+    axes.set_ylim(-0.6, len(rungs) - 0.4)
+    title = "predicting unseen text" if column.metric == _BITS else column.name
+    unit = metric_axis(column.metric, "")
+    better = "lower is better, to the right" if not higher else "higher is better"
+    style.dress(axes, title, f"{unit}: {better}", grid="x")

@@ -1,0 +1,121 @@
+"""The ranking of a ladder: its rungs by one score, and how far each is behind the best.
+
+The score is the first of these that two rungs have: perplexity (bits per byte if tokenizers
+differ), the mean of tasks, any other. Pseudo-likelihoods are not ranked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rungwise.evaluation.comparison.task_contrast import TaskMean
+from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.suites.items import METRICS, contrast
+from rungwise.report.formats import interval, number, points, points_interval, score, signed
+from rungwise.report.ladder.rungs import TASKS, Column, Rung
+
+_NAMED = 3  # at most, in a sentence
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A rung with its score. `behind` is how much worse it is than the best, above 0 if worse: a
+    difference of scores, or of logarithms for those compared by their ratio. None for the best."""
+
+    name: str
+    value: Estimate
+    behind: Estimate | None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Rungs by one score, the best first."""
+
+    column: Column
+    rungs: tuple[Ranked, ...]
+
+    def sentence(self) -> str:
+        """`gpt has the lowest perplexity, 41.2 [40.0, 42.3]; then lstm, ...`."""
+        best, *others = self.rungs
+        metric = self.column.metric
+        extreme = "highest" if METRICS[metric].higher_is_better else "lowest"
+        shown = others[:_NAMED]
+        text = f"{best.name} has the {extreme} {self.column.name}, {self._value(best)}"
+        if not shown:
+            return f"{best.name}: {self.column.name} {self._value(best)}."
+        rest = "; ".join(f"{each.name} {self._value(each)}, {self._gap(each)}" for each in shown)
+        more = len(others) - len(shown)
+        return f"{text}. Behind it: {rest}{f'; and {more} more' if more else ''}."
+
+    def headline(self) -> str:
+        """`perplexity: gpt 41.2, lstm 45.3, ngram3 60.1; lstm 1.10 times [1.05, 1.15]`."""
+        names = ", ".join(
+            f"{each.name} {score(each.value.mean, self.column.metric)}"
+            for each in self.rungs[: _NAMED + 1]
+        )
+        if len(self.rungs) == 1:
+            return f"{self.column.name}: {names}"
+        if more := len(self.rungs) - _NAMED - 1 if len(self.rungs) > _NAMED else 0:
+            names += f" and {more} more"
+        second = self.rungs[1]
+        return f"{self.column.name}: {names}; {second.name} {self._gap(second)}"
+
+    def _value(self, each: Ranked) -> str:
+        metric = self.column.metric
+        return f"{score(each.value.mean, metric)} {interval(each.value, metric)}"
+
+    def _gap(self, each: Ranked) -> str:
+        """How far behind the best, in words."""
+        gap, metric = each.behind, self.column.metric
+        assert gap is not None, "the best is behind nothing"
+        if metric == "perplexity":
+            value, low, high = (number(math.exp(b), 2) for b in (gap.mean, gap.low, gap.high))
+            size = f"{value} times [{low}, {high}]"
+        elif metric == "bits_per_byte":
+            size = f"{signed(gap.mean)} [{signed(gap.low)}, {signed(gap.high)}]"
+        else:
+            size = f"{points(-gap.mean)} points {points_interval(_negative(gap))}"
+        return size if gap.low > 0 else f"{size}, which may be luck"
+
+
+def _negative(gap: Estimate) -> Estimate:
+    return Estimate(-gap.mean, -gap.high, -gap.low, gap.count)
+
+
+def rank_rungs(
+    rungs: Sequence[Rung], columns: Sequence[Column], averages: Mapping[str, TaskMean]
+) -> Ranking | None:
+    """The ranking by the first score that compares rungs; None if there is no score at all."""
+    by_name = {rung.name: rung for rung in rungs}
+
+    def preference(column: Column) -> tuple[bool, bool, bool, bool]:
+        exact = sum(cell.exact for cell in column.cells.values())
+        return (
+            exact < 2,
+            not (column.metric == "perplexity" and column.best),
+            column.metric != "bits_per_byte",
+            column.name != TASKS,
+        )
+
+    column = min(columns, key=preference, default=None)
+    if column is None:
+        return None
+    if column.name == TASKS:
+        ranked = [Ranked(name, each.mean, each.behind) for name, each in averages.items()]
+        return Ranking(column, tuple(ranked))
+    sign = 1 if METRICS[column.metric].higher_is_better else -1
+    cells = {name: cell.value for name, cell in column.cells.items() if cell.exact}
+    order = sorted(cells, key=lambda name: -sign * cells[name].mean)
+    if not order:
+        return None
+    key = column.suite, column.under, column.metric
+    best = by_name[order[0]].items(key)
+    ranked = [Ranked(order[0], cells[order[0]], None)]
+    for name in order[1:]:
+        gap = contrast(
+            [(sign, best), (-sign, by_name[name].items(key))], log=column.metric == "perplexity"
+        )
+        ranked.append(Ranked(name, cells[name], gap.estimate()))
+    return Ranking(column, tuple(ranked))
