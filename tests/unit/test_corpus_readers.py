@@ -5,9 +5,11 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import io
 import itertools
 import json
 import lzma
+import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +28,7 @@ from rungwise.corpus.config import CorpusConfig, FileSource
 from rungwise.corpus.document import Damage, RawDocument
 from rungwise.corpus.files import list_source_files
 from rungwise.corpus.readers import streams
+from rungwise.corpus.readers.encodings import detect_encoding
 from rungwise.corpus.readers.streams import split_lines
 
 
@@ -145,7 +148,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     latin = read(path, documents="line", encoding="latin-1")
     assert paragraphs_of(latin) == [["fine"], ["caf\xe9 au lait"], ["fine too"]]
     utf16 = written(tmp_path / "c.txt", "words".encode("utf-16"))
-    assert detail_of(read(utf16)[0]).endswith("it looks like UTF-16")
+    assert detail_of(read(utf16)[0]).endswith("; the file looks like UTF-16")
     (cut,) = read(written(tmp_path / "d.txt", "na\u00efve \u4f60".encode()[:-1]))
     assert detail_of(cut) == "not utf-8: byte 0xe4 at offset 7"
 
@@ -169,6 +172,154 @@ def test_encodings(tmp_path: Path, encoding: str, documents: str, detected: bool
     text = "\n".join(paragraph for draft in drafts for paragraph in draft.paragraphs)
     assert text.removeprefix("\ufeff") == ("Plain words first.\n" + GERMAN).rstrip()
     assert all(draft.damage is None for draft in drafts)
+
+
+RUSSIAN = (
+    "\u0412\u0441\u0435 \u043b\u044e\u0434\u0438 \u0440\u043e\u0436\u0434\u0430\u044e\u04"
+    "42\u0441\u044f \u0441\u0432\u043e\u0431\u043e\u0434\u043d\u044b\u043c\u0438 \u0438 \"
+    "u0440\u0430\u0432\u043d\u044b\u043c\u0438 \u0432 \u0441\u0432\u043e\u0435\u043c \u04"
+    "34\u043e\u0441\u0442\u043e\u0438\u043d\u0441\u0442\u0432\u0435 \u0438 \u043f\u0440\u"
+    "0430\u0432\u0430\u0445.\n"
+) * 30
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+@pytest.mark.parametrize("documents", ["line", "file"])
+def test_utf16_without_a_mark_is_refused_or_detected(
+    tmp_path: Path, encoding: str, documents: str
+) -> None:
+    """All of its bytes are valid UTF-8: half of them would be removed as control characters."""
+    data = RUSSIAN.encode(encoding)
+    assert data.decode()
+    path = written(tmp_path / "a.txt", data)
+    for draft in read(path, documents=documents):
+        assert detail_of(draft).endswith(f"; the file looks like {encoding.upper()}")
+    drafts = read(path, documents=documents, lines="paragraph", encoding="detect")
+    assert [line for draft in drafts for line in draft.paragraphs] == RUSSIAN.splitlines()
+    assert {draft.encoding for draft in drafts} == {encoding}
+
+
+@pytest.mark.parametrize(
+    ("text", "encodings"),
+    [
+        (GERMAN, ["latin-1", "cp1252"]),
+        (
+            "A plain line.\n" * 300 + "He paid \u00a35 at the caf\u00e9 with Zo\u00eb.\n",
+            ["latin-1"],
+        ),
+        (
+            "\u017b\u00f3\u0142w \u0107wiczy\u0142 \u017ale, a ludzie byli wolni i r\u00f3wni.\n"
+            * 9,
+            ["cp1250"],
+        ),
+        (RUSSIAN, ["cp1251", "koi8-r"]),
+        (
+            "\u5bf6\u7389\u9053\uff1a\u4f60\u4f86\u4e86\u3002\u4ed6\u5011\u90fd\u662f\u9019\u88e1\u7684\u4eba\u3002\n"
+            * 9,
+            ["big5"],
+        ),
+        (
+            "No. 7: \u4ed6\u5011\u90fd\u662f\u9019\u88e1\u7684\u4eba\u3002\n" + "Plain.\n" * 99,
+            ["big5"],
+        ),
+        (
+            "\u5b9d\u7389\u9053\uff1a\u4f60\u6765\u4e86\u3002\u4ed6\u4eec\u90fd\u662f\u8fd9\u91cc\u7684\u4eba\u3002\n"
+            * 9,
+            ["gb18030"],
+        ),
+        ("\u308f\u305f\u3057\u306f\u306d\u3053\u3067\u3042\u308b\u3002\n" * 9, ["cp932", "euc_jp"]),
+        (
+            "\ubaa8\ub4e0 \uc778\uac04\uc740 \ud0dc\uc5b4\ub0a0 \ub54c\ubd80\ud130.\n"
+            * 9,
+            ["cp949"],
+        ),
+    ],
+    ids=[
+        "German",
+        "a few signs",
+        "Polish",
+        "Russian",
+        "Big5",
+        "mostly ASCII Big5",
+        "GB",
+        "Japanese",
+        "Korean",
+    ],
+)
+def test_detected_text_is_that_which_was_written(
+    tmp_path: Path, text: str, encodings: list[str]
+) -> None:
+    for encoding in encodings:
+        data = text.encode(encoding)
+        assert data.decode(detect_encoding(data) or "ascii") == text
+        path = written(tmp_path / "a.txt", data)
+        (draft,) = read(path, encoding="detect", lines="paragraph")
+        assert list(draft.paragraphs) == text.splitlines()
+        assert draft.encoding
+
+
+@pytest.mark.parametrize(
+    ("name", "pack", "advice"),
+    [
+        ("a.txt", gzip.compress, "a gzip file: give it a name in .gz"),
+        ("a.tgz", gzip.compress, "a gzip file: give it a name in .gz"),
+        ("a.txt", lzma.compress, "an xz file: give it a name in .xz"),
+        ("a.txt", bz2.compress, "a bzip2 file: give it a name in .bz2"),
+        ("a.tar.gz", lambda data: gzip.compress(archived(data)), "a tar archive: unpack it"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "detect"])
+def test_what_is_no_text_is_named(
+    tmp_path: Path, name: str, pack: Callable[[bytes], bytes], advice: str, encoding: str
+) -> None:
+    path = written(tmp_path / name, pack("\n".join(LINES).encode()))
+    (draft,) = read(path, encoding=encoding)
+    assert detail_of(draft).endswith(f"; the file looks like {advice}")
+
+
+def archived(data: bytes) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        entry = tarfile.TarInfo("a.txt")
+        entry.size = len(data)
+        archive.addfile(entry, io.BytesIO(data))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"), [("a.TXT.GZ", "gz"), ("a.bgz", "gz"), ("a.Bz2", "bz2"), ("a.XZ", "xz")]
+)
+def test_suffixes_of_compression_may_be_of_any_case(tmp_path: Path, name: str, pack: str) -> None:
+    (draft,) = read(written(tmp_path / name, PACKED[pack](b"words")))
+    assert draft.paragraphs == ["words"]
+
+
+@pytest.mark.parametrize("form", ["xz", "bz2"])
+def test_later_streams_are_read_and_their_damage_is_listed(tmp_path: Path, form: str) -> None:
+    """As `xz -dc` and `bzip2 -dc` read them, with the zeros that may stand between streams."""
+    first, second, third = (PACKED[form](f"{word}\n".encode() * 5) for word in ("a", "b", "c"))
+    padded = written(tmp_path / f"a.txt.{form}", first + bytes(8) + second + third + bytes(4))
+    assert len(read(padded, documents="line")) == 15
+    damaged = bytearray(second)
+    damaged[1] ^= 0xFF  # of the first bytes, which say what follows
+    path = written(tmp_path / f"b.txt.{form}", first + bytes(damaged) + third)
+    *whole, last = read(path, documents="line")
+    assert paragraphs_of(whole) == [["a"]] * 5
+    assert damage_of(last).reason == "unsound file"
+    assert damage_of(last).bytes == len(second) + len(third)
+    cut = written(tmp_path / f"c.txt.{form}", first + second[:-6])
+    assert damage_of(read(cut, documents="line")[-1]).reason == "cut-off file"
+
+
+def test_an_xz_of_a_huge_dictionary_takes_no_memory_for_it(tmp_path: Path) -> None:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 4096}]
+    packed = bytearray(lzma.compress(b"words " * 99, filters=filters))
+    header = packed[12 : 12 + (packed[12] + 1) * 4]
+    header[4] = 40  # 4 GiB - 1, the largest that the format can state
+    header[-4:] = zlib.crc32(header[:-4]).to_bytes(4, "little")
+    packed[12 : 12 + len(header)] = header
+    (draft,) = read(written(tmp_path / "a.xz", bytes(packed)))
+    assert "Memory usage limit exceeded" in detail_of(draft)
 
 
 def test_a_large_file_is_read_in_chunks_of_whole_paragraphs(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ that a person checks before it is run (commands/running/init.py).
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import glob
 import re
@@ -27,6 +28,7 @@ from rungwise.core.storage.source_files import SourceFile, find_files, is_glob
 from rungwise.corpus.cleaning.accents import count_marked
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.boilerplate import gutenberg_text
+from rungwise.corpus.readers.encodings import archive_kind, detect_encoding, wide_encoding
 from rungwise.corpus.readers.file_reader import plain_breaks
 from rungwise.corpus.readers.records import seekable
 
@@ -154,7 +156,7 @@ def _describe_group(kind: str, files: list[SourceFile], paths: list[str]) -> Fil
 def _guess_kind(file: SourceFile) -> str:
     """Return the kind of a file by its content; empty if it holds no text."""
     head = _read_head(file)
-    if not streams.detect_wide_encoding(file) and (not head or b"\0" in head):
+    if not head or archive_kind(head) or (b"\0" in head and not wide_encoding(head)):
         return ""
     if head.lstrip().startswith(b"{") and _parse_records(head):
         return "jsonl"
@@ -170,19 +172,13 @@ def _read_head(file: SourceFile, num_bytes: int = _SAMPLE_BYTES) -> bytes:
     head = b""
     with contextlib.suppress(OSError):
         head = streams.read_head(file, num_bytes)
-    if wide := streams.detect_wide_encoding(file):
-        return head[: num_bytes // 4 * 4].decode(wide, "ignore").encode()
     return head
 
 
-def _decode(head: bytes) -> tuple[str, bool]:
-    """Return the text of a sample, and whether it is UTF-8."""
-    try:
-        return head.decode(), True
-    except UnicodeDecodeError as error:
-        if error.start > len(head) - 4:  # the sample ends within a character
-            return head.decode(errors="ignore"), True
-        return head.decode(streams.guess_encoding(head) or "latin-1", "replace"), False
+def _decode(head: bytes) -> tuple[str, str]:
+    """Return the text of a sample, and its encoding."""
+    encoding = detect_encoding(head) or "latin-1"
+    return codecs.getincrementaldecoder(encoding)("replace").decode(head), encoding
 
 
 def _sample_files(files: Sequence[SourceFile]) -> list[SourceFile]:
@@ -263,9 +259,13 @@ def _estimate_text(group: FileGroup, files: list[SourceFile]) -> list[str]:
     group.words = round(len(joined.split()) * scale)
     group.characters = round(len(joined) * scale)
     group.language = "code" if group.is_code else languages(weights)
-    if not all(is_utf8 for _, is_utf8 in samples.values()):
+    encodings = Counter(encoding for _, encoding in samples.values())
+    if set(encodings) - {"utf-8"}:
         group.source["encoding"] = "detect"
-        group.notes.append("not all files are UTF-8: the encoding of each is guessed")
+        counts = ", ".join(f"{count} {name}" for name, count in encodings.most_common())
+        group.notes.append(
+            f"not all files are UTF-8 ({counts} of {len(samples)} looked at): each is detected"
+        )
     if group.kind == "wikitext":
         group.documents = max(1, round(len(_WIKITEXT_TITLE.findall(joined)) * scale))
     elif group.kind == "text":

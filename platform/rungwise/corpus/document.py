@@ -81,7 +81,8 @@ class RawDocument:
 
     A line break in a paragraph ends a sentence; with `segmented`, nothing else does. `damage` says
     why there is no text. `spans` are [start, end) in characters of `text`, the source of the
-    paragraphs; `boilerplate` counts characters removed around it.
+    paragraphs; `boilerplate` counts characters removed around it. `encoding` is the text's, if it
+    was detected and is not UTF-8.
     """
 
     id: str
@@ -92,6 +93,7 @@ class RawDocument:
     text: str = ""
     spans: Sequence[tuple[int, int]] = ()
     boilerplate: int = 0
+    encoding: str = ""
 
     @property
     def reason(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from rungwise.core.plural import counted
 from rungwise.core.stages.artifact import Artifact, find_input
@@ -54,7 +54,8 @@ class CorpusSummary(Summary):
 
     `dropped_examples` are ids of a few documents, `dropped_samples` adds their text if known.
     `skipped` lists the first of `skipped_parts` parts (`skipped_bytes` in all), `labels` the most
-    frequent ones. `cut` is text removed from documents that stay.
+    frequent ones. `cut` is text removed from documents that stay. `encodings` counts documents by
+    the detected encoding, other than UTF-8, in which they were read.
     """
 
     files: tuple[CorpusFile, ...]
@@ -75,6 +76,7 @@ class CorpusSummary(Summary):
     spans_dropped: int
     characters_removed: int
     characters_replaced: int
+    encodings: dict[str, int] = Field(default_factory=dict)
 
     def file_names(self, split: str) -> list[str]:
         return [row.file for row in self.files if row.split == split]
@@ -99,6 +101,7 @@ class RangeReport:
     characters_cut: Counter[str] = field(default_factory=Counter)
     characters_removed: int = 0
     characters_replaced: int = 0
+    encodings: Counter[str] = field(default_factory=Counter)
     files: list[CorpusFile] = field(default_factory=list)
     sha256: dict[str, str] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
@@ -177,11 +180,13 @@ def summarise_reports(reports: Sequence[RangeReport]) -> CorpusSummary:
     totals: dict[str, Any] = {unit: PerSplit.sum_rows(files, unit) for unit in _UNITS}
     labels: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
+    encodings: Counter[str] = Counter()
     samples: dict[str, list[dict[str, str]]] = {}
     cuts: dict[tuple[str, str], Counter[str]] = {}
     for report in reports:
         labels.update(report.labels)
         dropped.update(report.dropped)
+        encodings.update(report.encodings)
         for reason, examples in report.samples.items():
             samples[reason] = (samples.get(reason, []) + examples)[:_SAMPLES]
         for reason, characters in report.characters_cut.items():
@@ -207,6 +212,9 @@ def summarise_reports(reports: Sequence[RangeReport]) -> CorpusSummary:
         headline.append(f"cut {characters:,} characters")
     removed = sum(report.characters_removed for report in reports)
     replaced = sum(report.characters_replaced for report in reports)
+    if encodings:
+        by_encoding = ", ".join(f"{count:,} as {name}" for name, count in encodings.most_common())
+        headline.append(f"read {by_encoding}")
     if removed:
         headline.append(f"removed {counted(removed, 'unreadable character')}")
     if replaced:
@@ -237,6 +245,7 @@ def summarise_reports(reports: Sequence[RangeReport]) -> CorpusSummary:
         spans_dropped=sum(report.spans_dropped for report in reports),
         characters_removed=removed,
         characters_replaced=replaced,
+        encodings=dict(encodings.most_common()),
     )
 
 

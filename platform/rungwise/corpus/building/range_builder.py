@@ -74,6 +74,8 @@ class RangeBuilder:
                     if damage and damage.bytes:
                         self.report.skip(damage)
                 else:
+                    if document.raw.encoding:
+                        self.report.encodings[document.raw.encoding] += 1
                     table.append(document)
                     table_bytes += len(document.encoded)
             if table_bytes >= _TABLE_BYTES:

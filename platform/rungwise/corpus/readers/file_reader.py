@@ -12,6 +12,15 @@ from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.config import DETECT, find_codec, source_key
 from rungwise.corpus.document import Damage, RawDocument
 from rungwise.corpus.readers import streams
+from rungwise.corpus.readers.encodings import (
+    CONTROLS,
+    HEAD_BYTES,
+    SHORT_HEAD_BYTES,
+    archive_kind,
+    detect_encoding,
+    guess_encoding,
+    wide_encoding,
+)
 from rungwise.corpus.readers.streams import Lines
 
 TOO_LONG = "too long"
@@ -91,19 +100,24 @@ class FileReader:
             break
         yield from batches
 
-    def decode(self, content: bytes) -> str:
-        """Return `content` as text with plain line breaks; raises UnicodeDecodeError."""
-        if self.encoding == DETECT or self._wide_encoding:
-            try:
-                text = content.decode()
-            except UnicodeDecodeError:
-                encoding = self._file_encoding or streams.guess_encoding(content)
-                if encoding is None:
-                    raise
-                text = content.decode(encoding)
-        else:
-            text = content.decode(self.encoding)
-        return plain_breaks(text)
+    def decode(self, content: bytes) -> tuple[str, str]:
+        """Return `content` as text with plain line breaks, and its encoding if it was detected and
+        is not UTF-8, or ""; raises UnicodeDecodeError."""
+        if self._wide_encoding:
+            detected = self._wide_encoding if self.encoding == DETECT else ""
+            return plain_breaks(content.decode()), detected
+        if len(content.translate(None, CONTROLS)) < len(content) and self._foreign:
+            at = next(at for at, byte in enumerate(content) if byte in CONTROLS)
+            raise UnicodeDecodeError(self.encoding, content, at, at + 1, self._foreign)
+        if self.encoding != DETECT:
+            return plain_breaks(content.decode(self.encoding)), ""
+        try:
+            return plain_breaks(content.decode()), ""
+        except UnicodeDecodeError:
+            encoding = self._file_encoding or guess_encoding(content)
+            if encoding is None or self._foreign:
+                raise
+            return plain_breaks(content.decode(encoding)), encoding
 
     def skip(
         self,
@@ -137,8 +151,8 @@ class FileReader:
         encoding = "any known encoding" if self.encoding == DETECT else self.encoding
         byte = error.object[error.start]
         detail = f"not {encoding}: byte 0x{byte:02x} at offset {at + error.start}"
-        if streams.detect_wide_encoding(self.file):
-            detail += ", it looks like UTF-16"
+        if self._foreign:
+            detail += f"; the file looks like {self._foreign}"
         return self.skip(at, len(content), streams.NOT_DECODED, detail, "encoding")
 
     def skip_rest(self, at: int | None, num_bytes: int, error: Exception, unit: str) -> RawDocument:
@@ -151,12 +165,23 @@ class FileReader:
         if not self.encoding:
             return ""
         if self.encoding == DETECT:
-            return streams.detect_wide_encoding(self.file)
+            return wide_encoding(self._head)
         return "" if find_codec(self.encoding).splittable else self.encoding
 
     @cached_property
+    def _foreign(self) -> str:
+        """What the file looks like instead of text in an encoding of ASCII's line breaks, or ""."""
+        wide = wide_encoding(self._head)
+        return wide.upper() if wide else archive_kind(self._head)
+
+    @cached_property
     def _file_encoding(self) -> str | None:
-        return streams.guess_file_encoding(self.file)
+        encoding = detect_encoding(streams.read_head(self.file, HEAD_BYTES))
+        return None if encoding == "utf-8" else encoding
+
+    @cached_property
+    def _head(self) -> bytes:
+        return streams.read_head(self.file, SHORT_HEAD_BYTES)
 
 
 def plain_breaks(text: str) -> str:

@@ -60,9 +60,15 @@ class RecordFields:
         return None
 
     def document(
-        self, record: Mapping[str, Any], at: int, num_bytes: int, parse: Callable[[], Any]
+        self,
+        record: Mapping[str, Any],
+        at: int,
+        num_bytes: int,
+        parse: Callable[[], Any],
+        encoding: str = "",
     ) -> RawDocument:
-        """Build the document of a record; `parse` reads it again, with integers of any size."""
+        """Build the document of a record; `parse` reads it again, with integers of any size, and
+        `encoding` is that of `RawDocument`."""
         if (damage := self.check(record, at, num_bytes)) is not None:
             return damage
         reader, source = self._reader, self._source
@@ -90,6 +96,7 @@ class RecordFields:
             segmented=source.lines == "sentence",
             text=text if spans else "",
             spans=[(start, end) for start, end in spans],
+            encoding=encoding,
         )
 
     def _skip(
@@ -130,12 +137,12 @@ def json_documents(reader: FileReader, source: JsonLinesSource) -> Iterator[RawD
         if line.isspace():
             continue
         try:
-            text = line if is_utf8 else reader.decode(line)
+            text, encoding = (line, "") if is_utf8 else reader.decode(line)
             record = orjson.loads(text)
         except ValueError:
             # The standard library accepts more (NaN, lone surrogates) and has better messages.
             try:
-                text = reader.decode(line)
+                text, encoding = reader.decode(line)
                 record = json.loads(text)
             except UnicodeDecodeError as error:
                 yield reader.skip_undecoded(offset, line, error)
@@ -147,7 +154,7 @@ def json_documents(reader: FileReader, source: JsonLinesSource) -> Iterator[RawD
                 yield reader.skip(offset, length, "not JSON", detail)
                 continue
         if isinstance(record, dict):
-            yield fields.document(record, offset, length, partial(json.loads, text))
+            yield fields.document(record, offset, length, partial(json.loads, text), encoding)
         else:
             detail = f"expected a JSON object, found {type(record).__name__}"
             yield reader.skip(offset, length, "not JSON", detail)

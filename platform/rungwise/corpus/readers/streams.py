@@ -14,6 +14,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import accumulate
 from typing import Any, BinaryIO
 
@@ -31,15 +32,8 @@ _ZSTANDARD_PIECE = 1 << 12  # as many intact bytes may be lost before damage
 # Read past the end of a range: usually enough for the rest of its last line.
 _MARGIN = 1 << 16
 _PACKED_FACTOR = 3
-# Encoding guesses read _HEAD_BYTES of a file and sample _SAMPLE_BYTES of non-ASCII lines.
-_HEAD_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
-_USUAL = ("cp1252", "gb18030", "cp932", "big5", "cp949")
-_WIDE = {
-    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16: it begins with that mark
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
+# An .xz file that states a larger dictionary is refused before memory is taken for it.
+_XZ_MEMORY_BYTES = 1 << 30
 
 # (offset, whole lines with their breaks, 0), or (offset, [], length of a line that is too long)
 Lines = tuple[int, list[bytes], int]
@@ -50,10 +44,64 @@ def _zstandard(stream: BinaryIO) -> Any:
     return pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
 
 
+class _Streams:
+    """The content of streams that follow each other in an .xz or .bz2 file, with zeros between them
+    or without. Unlike `lzma.open` and `bz2.open`, it takes no damaged stream for the end."""
+
+    def __init__(self, packed: BinaryIO, decompressor: Callable[[], Any]) -> None:
+        self._packed = packed
+        self._new = decompressor
+        self._stream: Any = None
+        self._begin = 0  # where what is not known to be intact begins
+
+    def __enter__(self) -> _Streams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass  # the file is closed by who opened it
+
+    def tell(self) -> int:
+        return self._begin
+
+    def read1(self, num_bytes: int) -> bytes:
+        """Return at most `num_bytes`, none at the end."""
+        while True:
+            if self._stream is None or self._stream.eof:
+                rest = b"" if self._stream is None else self._stream.unused_data
+                if not (packed := self._skip_zeros(rest)):
+                    return b""
+                self._stream = self._new()
+            else:
+                self._begin = self._packed.tell()
+                packed = self._packed.read(_UNPACKED_PIECE) if self._stream.needs_input else b""
+                if self._stream.needs_input and not packed:
+                    raise EOFError
+            if piece := self._stream.decompress(packed, num_bytes):
+                return piece
+
+    def _skip_zeros(self, rest: bytes) -> bytes:
+        while not (stream := rest.lstrip(b"\0")):
+            if not (rest := self._packed.read(_UNPACKED_PIECE)):
+                return b""
+        self._begin = self._packed.tell() - len(stream)
+        return stream
+
+
+def _xz(packed: BinaryIO) -> _Streams:
+    return _Streams(
+        packed, partial(lzma.LZMADecompressor, format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+    )
+
+
+def _bzip2(packed: BinaryIO) -> _Streams:
+    return _Streams(packed, bz2.BZ2Decompressor)
+
+
 _OPEN: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
+    ".bgz": gzip.open,
+    ".bz2": _bzip2,
+    ".xz": _xz,
     ".zst": _zstandard,
 }
 
@@ -72,8 +120,8 @@ class UnsoundError(Exception):
 
 
 def compression_suffix(name: str) -> str:
-    """Return the suffix of a compressed file, such as ".gz", or ""."""
-    return next((suffix for suffix in _OPEN if name.endswith(suffix)), "")
+    """Return the suffix of a compressed file as it is written, such as ".gz" or ".GZ", or ""."""
+    return next((name[-len(each) :] for each in _OPEN if name.lower().endswith(each)), "")
 
 
 def unpacked_bytes(file: SourceFile) -> int:
@@ -111,9 +159,9 @@ def read_head(file: SourceFile, num_bytes: int) -> bytes:
 
 def _unpack(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]:
     at = 0
-    with _OPEN[suffix](stream) as content:
+    with _OPEN[suffix.lower()](stream) as content:
         # read1 returns what is available, so no intact data before an error are lost.
-        is_zstandard = suffix == ".zst"
+        is_zstandard = suffix.lower() == ".zst"
         read_piece = content.read if is_zstandard else content.read1
         piece_bytes = _ZSTANDARD_PIECE if is_zstandard else _UNPACKED_PIECE
         try:
@@ -130,7 +178,7 @@ def _unpack(stream: BinaryIO, suffix: str, size_bytes: int) -> Iterator[bytes]:
                 CUT_OFF if is_cut else UNSOUND,
                 f"{detail}, sound for {at:,} bytes of its content",
                 at,
-                max(1, size_bytes - stream.tell()),
+                max(1, size_bytes - (content if isinstance(content, _Streams) else stream).tell()),
             ) from None
 
 
@@ -214,42 +262,6 @@ def line_number(file: SourceFile, offset: int) -> int:
         if begins[-1] > offset:
             break
     return number
-
-
-def detect_wide_encoding(file: SourceFile) -> str:
-    """Return the multi-byte encoding that a byte order mark announces, or ""."""
-    head = read_head(file, 4)
-    return next((name for mark, name in _WIDE.items() if head.startswith(mark)), "")
-
-
-def guess_file_encoding(file: SourceFile) -> str | None:
-    """Guess the encoding of the first megabyte of a file; see `guess_encoding`."""
-    head = read_head(file, _HEAD_BYTES)
-    return guess_encoding(head.rpartition(b"\n")[0] or head)
-
-
-def guess_encoding(content: bytes) -> str | None:
-    """Return the guess of charset-normalizer; None if `content` is ASCII or nothing fits."""
-    from charset_normalizer import from_bytes
-
-    sample = b""
-    for line in content.splitlines(keepends=True):
-        if not line.isascii():
-            sample += line
-        if len(sample) > _SAMPLE_BYTES:
-            break
-    matches = from_bytes(sample)
-    best = matches.best()
-    if not sample or best is None:
-        return None
-    # Among equal guesses it takes the alphabetically first; prefer the usual ones.
-    equal = {
-        name
-        for match in matches
-        if (match.chaos, match.coherence) == (best.chaos, best.coherence)
-        for name in match.could_be_from_charset
-    }
-    return next((name for name in _USUAL if name in equal), best.encoding)
 
 
 def utf8_length(text: str) -> int:

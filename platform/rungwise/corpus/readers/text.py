@@ -88,12 +88,13 @@ class _OpenDocument:
             yield reader.skip_too_long(self._begin, self._num_bytes)
             return
         try:
-            paragraphs = _wikitext_paragraphs(reader.decode(content))
+            text, encoding = reader.decode(content)
         except UnicodeDecodeError as error:
             yield reader.skip_undecoded(self._begin, content, error)
         else:
-            if paragraphs:
-                yield RawDocument(reader.document_id(self._begin), reader.label, paragraphs)
+            if paragraphs := _wikitext_paragraphs(text):
+                id_ = reader.document_id(self._begin)
+                yield RawDocument(id_, reader.label, paragraphs, encoding=encoding)
 
     @property
     def _is_too_long(self) -> bool:
@@ -184,9 +185,10 @@ def _text_document(
     if len(content) > reader.maximum_bytes < len(content.rstrip(b"\r\n")):
         return reader.skip_too_long(offset, len(content))
     try:
-        text = reader.decode(content).removesuffix("\n")
+        text, encoding = reader.decode(content)
     except UnicodeDecodeError as error:
         return reader.skip_undecoded(offset, content, error)
+    text = text.removesuffix("\n")
     book = gutenberg_text(text) if source.boilerplate else text
     return RawDocument(
         id_,
@@ -194,6 +196,7 @@ def _text_document(
         [text] if source.documents == "line" else split_paragraphs(book, source.lines),
         segmented=source.lines == "sentence",
         boilerplate=len(text) - len(book),
+        encoding=encoding,
     )
 
 

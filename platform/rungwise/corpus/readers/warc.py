@@ -65,7 +65,7 @@ def warc_documents(reader: FileReader, source: WarcSource) -> Iterator[RawDocume
                 yield reader.skip(offset, num_bytes, streams.CUT_OFF, detail)
                 continue
             try:
-                text = reader.decode(content)
+                text, encoding = reader.decode(content)
             except UnicodeDecodeError as error:
                 yield reader.skip_undecoded(offset, content, error)
                 continue
@@ -74,6 +74,7 @@ def warc_documents(reader: FileReader, source: WarcSource) -> Iterator[RawDocume
                 reader.label,
                 split_paragraphs(text, source.lines),
                 segmented=source.lines == "sentence",
+                encoding=encoding,
             )
     except ArchiveLoadFailed as error:
         at = records.offset

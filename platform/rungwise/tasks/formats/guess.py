@@ -10,7 +10,6 @@ columns. A person is expected to check it against the examples.
 from __future__ import annotations
 
 import os.path
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,8 @@ from rungwise.core.storage.archives import Member
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.outside import matching
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus.readers.streams import compression_suffix, detect_wide_encoding, guess_encoding
+from rungwise.corpus.readers.encodings import detect_encoding
+from rungwise.corpus.readers.streams import compression_suffix
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import (
     WORDS_DROPPED,
@@ -124,12 +124,12 @@ def _forms(file: SourceFile, files: Sequence[SourceFile]) -> Iterator[dict[str, 
     if content.startswith(MAGIC):
         yield from guess_parquet(content)
         return
-    encoding, text = _decoded(file, content)
+    encoding, text = _decoded(content)
     if text.lstrip().startswith(("{", "[")):
         forms = guess_json(text)
     elif len(folders) > 1 and not file.name.endswith(_TABLES):
         # Most of the texts may be ASCII, and only some tell the encoding.
-        others = (_decoded(each, read_bytes(each))[0] for each in files)
+        others = (_decoded(read_bytes(each))[0] for each in files)
         encoding = next((each for each in others if each != "utf-8"), encoding)
         # aclImdb keeps its unlabelled reviews beside the classes.
         unlabelled = any(folder.endswith("/unsup") for folder in folders)
@@ -304,16 +304,6 @@ def _beginning(file: SourceFile, form: dict[str, Any]) -> SourceFile:
     return Member(uri, name, len(content), content=content)
 
 
-def _decoded(file: SourceFile, content: bytes) -> tuple[str, str]:
-    if wide := detect_wide_encoding(file):
-        return wide, content.decode(wide, "replace")
-    # Mostly-ASCII text gives the detector too little to guess an encoding from.
-    try:
-        return "utf-8", content.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError:
-        head = content[:_SAMPLE_BYTES]
-        western = sum(byte > 127 for byte in head) < 0.1 * len(head)
-    # The control characters of Latin-1 are quotes and dashes of Windows.
-    usual = "cp1252" if re.search(rb"[\x80-\x9f]", content) else "latin-1"
-    encoding = usual if western else guess_encoding(head) or usual
-    return encoding, content.decode(encoding, "replace")
+def _decoded(content: bytes) -> tuple[str, str]:
+    encoding = detect_encoding(content) or "latin-1"
+    return encoding, content.decode(encoding, "replace").removeprefix("\ufeff")
