@@ -427,6 +427,16 @@ def test_weights_in_shards_and_of_old_versions_are_the_same(bert_folder, name):
     torch.testing.assert_close(load_model(bert_folder)[1], expected, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("shard", ["/etc/hostname", "../secret.bin", "sub/a.bin", "..", ""])
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_an_index_names_only_files_beside_it(bert_folder, name, shard):
+    (bert_folder / "model.safetensors").unlink()
+    index = bert_folder / f"{name}.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": shard}}))
+    with pytest.raises(DataError, match=rf"{index.name}: expected names of files beside it, found"):
+        load_model(bert_folder)
+
+
 # Tokenizers.
 
 

@@ -138,6 +138,20 @@ def test_what_goes_out_again_is_what_came_in(theirs, tmp_path):
     assert stored.keys() == load_file(tmp_path / "in" / "model.safetensors").keys()
 
 
+def test_an_exported_modernbert_names_the_special_tokens_of_its_own_tokenizer(tmp_path):
+    config = ModernBertConfig(num_layers=1, num_heads=2, hidden_size=16)
+    names = ["w0", "[SEP]", "[MASK]", "[PAD]", "[CLS]", "[UNK]"]
+    tokenizer = Tokenizer(models.WordLevel({n: i for i, n in enumerate(names)}, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(names[1:])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    model = config.build(len(names), config.objectives[0])
+    export_model(model, config, tmp_path / "tokenizer.json", tmp_path / "out")
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    assert (theirs.pad_token_id, theirs.cls_token_id, theirs.sep_token_id) == (3, 4, 1)
+    assert (theirs.bos_token_id, theirs.eos_token_id) == (4, 1)  # as in the published config
+    assert theirs.vocab_size == len(names)
+
+
 def test_the_published_shapes_have_the_published_numbers_of_parameters():
     """Warner et al. 2024, table 3 (149 M and 395 M); Llama 7B and Qwen3-0.6B as transformers counts
     them."""

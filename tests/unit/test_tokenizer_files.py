@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
@@ -18,6 +19,7 @@ from rungwise.tokenizer import (
     WordPieceConfig,
     identity,
     load_tokenizer,
+    make_encoder,
     outside,
     read_tokenizer,
     special_ids,
@@ -172,6 +174,12 @@ def test_a_vocabulary_in_a_bucket_is_read(tmp_path: Path, bucket: str) -> None:
     assert outside(far) == outside(config(gpt2_folder(tmp_path)))
 
 
+def split_at(pattern: str) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")  # pyright: ignore[reportAttributeAccessIssue]
+    return tokenizer
+
+
 BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
     "nothing there": ({}, "there is no file or folder"),
     "other file": ({"vocab.bin": b"x"}, "expected vocab.txt, tokenizer.json, or a folder"),
@@ -204,6 +212,11 @@ BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
         {"vocab.json": json.dumps(VOCAB_JSON), "merges.txt": "#version: 0.2\na Ġ\n"},
         r"merges\.txt line 2: 'aĠ' is not in vocab\.json",
     ),
+    "slow pattern": (
+        {"tokenizer.json": split_at(r"(a+)+b").to_str()},
+        r"the pattern '\(a\+\)\+b' repeats a group",
+    ),
+    "deep": ({"tokenizer.json": "[" * 100_000}, "nested too deeply"),
 }
 
 
@@ -216,6 +229,51 @@ def test_a_bad_file_is_refused_with_its_name_and_line(name: str, tmp_path: Path)
         read_tokenizer(config(tmp_path / "v"))
     assert str(caught.value).startswith("tokenizer.path: ")
     assert str(tmp_path) in str(caught.value)
+
+
+GPT2 = r"'s|'t|'re| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GPT4 = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{M}]*[\p{Ll}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+BLOOM = " ?[^(\\s|[.,!?])]+"
+DIGITS = r"\p{N}{1,3}(?=(?:\p{N}{3})*\b)"
+HARMLESS = [
+    GPT2,
+    GPT4,
+    BLOOM,
+    DIGITS,
+    r"(?>a+)+b",
+    r"(a++)+b",
+    r"\(a+\)+",
+    r"[]a)]+(b)+",
+    "([a-z]+){2}",
+]
+SLOW = [
+    *(r"(a+)+b", r"(a|a)*b", r"(a|aa)+$", r"(\w+\s?)*$", r"((ab)*)*c", r"(?:a?)+b", r"(x{1,3})*y"),
+    *(r"(?:(?:a+)b?)+", r"([ab]+){10}c", r"(?<n>a*)*", r"(\p{L}+)+\d"),
+]
+
+
+@pytest.mark.parametrize("pattern", HARMLESS + SLOW)
+def test_a_pattern_that_may_take_for_ever_is_refused(tmp_path: Path, pattern: str) -> None:
+    """Patterns of published tokenizers, and the usual examples of catastrophic backtracking."""
+    written(tmp_path / "tokenizer.json", split_at(pattern).to_str())
+    for read in (
+        lambda: read_tokenizer(config(tmp_path)),
+        lambda: load_tokenizer(Folder.at(tmp_path)),
+    ):
+        if pattern in SLOW:
+            with pytest.raises(DataError, match="may take for ever"):
+                read()
+        else:
+            read().encode("a" * 40 + " 1234 .")
+
+
+def test_a_text_on_which_the_library_gives_up_is_refused() -> None:
+    tokenizer = split_at("a*a*a*a*a*[^ab]")  # polynomial, of degree 5
+    with pytest.raises(DataError, match=r"gives up on a text .*retry-limit"):
+        make_encoder(tokenizer).encode(pa.array(["a" * 3000 + "b"]))
 
 
 def test_a_vocabulary_is_known_by_its_bytes_and_not_by_its_place(tmp_path: Path) -> None:

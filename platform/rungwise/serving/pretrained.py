@@ -33,6 +33,7 @@ from rungwise.pretraining.initial import trained_config
 from rungwise.pretraining.pretrained import find_tokenizer, load_encoder, load_model
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
+from rungwise.tasks.kinds.pieces import token_ids
 from rungwise.tokenizer import load_reader, special_ids
 
 _NEAREST = 10
@@ -76,7 +77,7 @@ class PretrainedPredictor:
         return self._answer([example.text for example in examples if isinstance(example, Text)])
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return [each.ids for each in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+        return token_ids(self._tokenizer, texts)
 
 
 def _log_probabilities(model: LanguageModel, texts: list[list[int]], end: int) -> Any:

@@ -12,6 +12,7 @@ from rungwise.tokenizer.config import (
 )
 from rungwise.tokenizer.encoder import EncoderChoice, cached_encoder, choose_encoder, make_encoder
 from rungwise.tokenizer.files import FILE, load_tokenizer, outside, read_tokenizer
+from rungwise.tokenizer.patterns import refuse_panic
 from rungwise.tokenizer.reading import CLEAN_UP, ids_after_blank, load_reader
 from rungwise.tokenizer.reference import Encoded, TextEncoder
 from rungwise.tokenizer.special import (
@@ -59,6 +60,7 @@ __all__ = [
     "make_encoder",
     "outside",
     "read_tokenizer",
+    "refuse_panic",
     "special_ids",
     "token_bytes",
     "train",

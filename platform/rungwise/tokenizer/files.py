@@ -17,6 +17,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.tokenizer.config import TokenizerFileConfig, TrainedConfig
+from rungwise.tokenizer.patterns import refuse_slow_patterns
 from rungwise.tokenizer.reference import disable_extras
 from rungwise.tokenizer.special import END_OF_TEXT, KNOWN_NAMES, ROLE_NAMES
 from rungwise.tokenizer.training import wordpiece
@@ -32,7 +33,10 @@ def load_tokenizer(folder: Folder) -> Tokenizer:
 
     `[MASK]` or `[SEP]` in a text is split like any text and never becomes a special token.
     """
-    return disable_extras(Tokenizer.from_str(folder.read_bytes(FILE).decode("utf-8")))
+    data = folder.read_bytes(FILE)
+    if b'"Regex"' in data:
+        refuse_slow_patterns(json.loads(data), folder.path(FILE))
+    return disable_extras(Tokenizer.from_str(data.decode("utf-8")))
 
 
 def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
@@ -153,7 +157,7 @@ def _read_vocab_txt(file: SourceFile, config: TokenizerFileConfig) -> Tokenizer:
 
 def _read_json(file: SourceFile) -> Tokenizer:
     text = read_text(file, _KEY)
-    _parse_json(file, text)
+    refuse_slow_patterns(_parse_json(file, text), f"{_KEY}: {file.uri}")
     try:
         return Tokenizer.from_str(text)
     except Exception as error:
@@ -228,3 +232,7 @@ def _parse_json(file: SourceFile, text: str) -> Any:
         raise DataError(
             f"{_KEY}: {file.uri} line {error.lineno} is not JSON: {error.msg}"
         ) from error
+    except RecursionError:
+        raise DataError(
+            f"{_KEY}: {file.uri}: expected a vocabulary, found values that are nested too deeply"
+        ) from None

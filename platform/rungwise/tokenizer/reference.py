@@ -13,6 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
+from rungwise.tokenizer.patterns import refuse_panic
+
 Ids = NDArray[np.uint16 | np.uint32]
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 
@@ -62,7 +64,7 @@ class ReferenceEncoder:
     def encodings(self, texts: list[str], words: bool) -> list[Encoding]:
         """Return the library's encodings; with `words` they cost more."""
         encode = self._tokenizer.encode_batch if words else self._tokenizer.encode_batch_fast
-        with one_thread():
+        with one_thread(), refuse_panic():
             return encode(texts, add_special_tokens=False)
 
 

@@ -73,6 +73,14 @@ def list_weight_files(folder: Path) -> list[str]:
             if not isinstance(files, dict) or not files:
                 raise DataError(f"{index}: expected a weight_map of tensor to file, found none")
             shards = sorted({str(shard) for shard in files.values()})
+            if outside := [
+                shard
+                for shard in shards
+                if Path(shard).name in ("", "..") or Path(shard).name != shard
+            ]:
+                raise DataError(
+                    f"{index}: expected names of files beside it, found {outside[0]!r:.80}"
+                )
             if missing := [shard for shard in shards if not (folder / shard).is_file()]:
                 raise DataError(f"{index} lists {missing[0]}, which is not beside it; add the file")
             return [index.name, *shards]
@@ -203,6 +211,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise DataError(f"{path}: expected JSON, found {error}") from error
+    except RecursionError:
+        raise DataError(f"{path}: expected JSON of a few levels, found too many") from None
     if not isinstance(data, dict):
         raise DataError(f"{path}: expected an object, found {type(data).__name__}")
     return data

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 
 from rungwise.tasks.kinds.items import Cut
+from rungwise.tokenizer import refuse_panic
 from rungwise.tokens.segmenters import HAN
 
 WORD = re.compile(rf"[{HAN}]|[^\s{HAN}]+")
@@ -15,7 +16,8 @@ WORD = re.compile(rf"[{HAN}]|[^\s{HAN}]+")
 
 def token_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of each text, without special tokens."""
-    encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    with refuse_panic():
+        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
 
 

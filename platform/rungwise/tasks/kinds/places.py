@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from tokenizers import Encoding, Tokenizer
 
+from rungwise.tokenizer import refuse_panic
+
 
 @dataclass(frozen=True)
 class Located:
@@ -38,7 +40,8 @@ class Located:
 
 def locate(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Located]:
     """Tokenise each text and find the places of its tokens."""
-    encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    with refuse_panic():
+        encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return [_located(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
 
