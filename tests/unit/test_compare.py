@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +23,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.compare import compare_variants
 from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.evaluation.comparison.summary import EvaluateSummary
+from rungwise.evaluation.comparison.task_contrast import read_runs
 from rungwise.evaluation.statistics import estimate
 from rungwise.report import formats
 from rungwise.serving.predictor import Predictor
@@ -86,9 +87,11 @@ def compared(
     target: Callable[[int], Any],
     variants: Setting,
     evaluate: Setting,
+    seeds: Mapping[str, int] | None = None,
 ) -> tuple[EvaluateSummary, Artifact, Path]:
     """The summary of an evaluation in `folder`/out, its task, and what was told. A text is six
-    words of ten letters; `target` says of the n-th one of a split what it is."""
+    words of ten letters; `target` says of the n-th one of a split what it is, `seeds` how many
+    further pretrainings a variant has."""
     task = standing("task", folder / "task", known)
     letters, rng = np.random.default_rng(1), np.random.default_rng(0)
     words = ["".join(letters.choice([*"abcdefghijk"], 10)) for _ in range(46)]
@@ -113,6 +116,8 @@ def compared(
         for name in variants
         for stage, made in (("tokenizer", tokenizer), ("pretrain", pretrain))
     }
+    for name, count in (seeds or {}).items():
+        inputs |= {f"pretrain/{name}/seed-{n}": pretrain for n in range(1, count + 1)}
     context = Context(report=Events(folder / "events"))
     config = validate(CompareConfig, block)
     summary = compare_variants(config, inputs, Folder.at(folder / "out"), context)
@@ -182,6 +187,45 @@ def test_what_is_reported_is_what_the_predictions_give(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         [each["probability"] for each in said], [max(s) for s in own.probabilities], atol=1e-5
     )
+
+
+def test_several_pretrainings_have_seeds_of_their_own_and_are_the_outer_level(
+    tmp_path: Path,
+) -> None:
+    labels = ("x", "y")
+    known = summarise(TaskInfo("classification", labels, False, "accuracy"), (20, 10, 40))
+    variants = dict.fromkeys(("often", "once", "too"), ONE)
+    settings = {"num_seeds": 2, "bootstrap_resamples": 100}
+    summary, task, _ = compared(
+        tmp_path, known, lambda n: labels[n % 2], variants, settings, {"often": 2, "too": 1}
+    )
+    of = {name: [row for row in summary.rows if row.variant == name] for name in variants}
+    assert [(row.seed, row.pretraining) for row in of["often"]] == [
+        *((1000, 0), (1001, 0), (1002, 1), (1003, 1), (1004, 2), (1005, 2)),
+    ]
+    assert [row.seed for row in of["once"]] == [1000, 1001]
+    assert summary.headline.endswith("(3 pretrainings, 2 seeds each)")
+    scores = {name: [row.test["accuracy"] for row in rows] for name, rows in of.items()}
+    means = {name: np.reshape(each, (-1, 2)).mean(axis=1) for name, each in scores.items()}
+    assert summary.variants["often"].estimates["accuracy"] == estimate(
+        means["often"].tolist(), (0.0, 1.0)
+    )
+    pairs = {(pair.first, pair.second): pair.seeds for pair in summary.differences}
+    # By pretraining where both have several, by seed of the first one otherwise.
+    assert pairs["often", "too"].count == 2
+    assert pairs["often", "too"].mean == pytest.approx((means["often"][:2] - means["too"]).mean())
+    assert pairs["often", "once"].count == 2
+    expected = np.mean(scores["often"][:2]) - np.mean(scores["once"])
+    assert pairs["often", "once"].mean == pytest.approx(expected)
+    assert summary.chosen.pretraining == 0
+    # What the claims are judged by has the same scores.
+    evaluation = standing("evaluate", tmp_path / "judged", summary)
+    written = (tmp_path / "out" / "predictions.parquet").read_bytes()
+    evaluation.folder.write_bytes("predictions.parquet", written)
+    runs = read_runs(evaluation, task)
+    assert runs["often"].values() == pytest.approx(means["often"])
+    assert runs["once"].values() == pytest.approx(scores["once"])
+    assert (runs["often"].pretrainings, runs["too"].pretrainings) == (3, 2)
 
 
 def test_a_correlation_is_told_as_the_page_shows_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.comparison.config import CompareConfig
-from rungwise.pipeline.experiment import experiment_stages
+from rungwise.pipeline.experiment import experiment_stages, plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import report_stage
 from rungwise.report.sections.origin import recipe_text
@@ -319,6 +319,57 @@ def test_without_tasks_every_variant_is_pretrained_and_has_a_page(plain: dict[st
         *("corpus", "tokenizer", "tokens", "instances", "pretrain"),
     }
     assert list(report_stage(only, stages).inputs) == list(stages)
+
+
+def test_every_seed_of_pretraining_is_measured_and_fine_tuned(plain: dict[str, Any]) -> None:
+    """Steps of continued pretraining too; a model of counts has no seed, so it is built once."""
+    step = {"corpus": plain["corpus"] | {"seed": 1}, "instances": WORDS}
+    step["pretrain"] = {"objective": "mlm", "steps": 10, "global_batch_size": 8, "seed": 5}
+    counts = {"model": {"kind": "ngram", "order": 2}, "pretrain": {"kind": "counts"}}
+    variants = {"a": {}, "once": {"pretraining_seeds": 1}, "counts": counts}
+    variants |= {"more": {"continue_with": ["more"]}}
+    several = {
+        "pretraining_seeds": 3,
+        "variants": variants,
+        "continued_pretraining": {"more": step},
+        "measure": {"perplexity": {"kind": "perplexity"}},
+        "tasks.files.variants": ["a", "once", "more"],
+    }
+    experiment = plan_experiment(recipe(plain, **several))
+    stages = experiment.stages
+    seeds = {
+        title: stages[title].config.pretrain.seed  # pyright: ignore[reportAttributeAccessIssue]
+        for title in titles(stages, "pretrain")
+        if title != "pretrain/counts"
+    }
+    assert seeds == {
+        "pretrain": 0,
+        "pretrain/seed-1": 1,
+        "pretrain/seed-2": 2,
+        **{
+            f"pretrain/more/more{end}": seed
+            for end, seed in (("", 5), ("/seed-1", 6), ("/seed-2", 7))
+        },
+    }
+    assert {name: len(each) for name, each in experiment.measured.items()} == {
+        "a": 3,
+        "once": 1,
+        "counts": 1,
+        "more": 3,
+    }
+    evaluate = stages["evaluate/files"]
+    assert [name for name in evaluate.inputs if name.startswith("pretrain")] == [
+        *("pretrain/a", "pretrain/a/seed-1", "pretrain/a/seed-2", "pretrain/once"),
+        *("pretrain/more", "pretrain/more/seed-1", "pretrain/more/seed-2"),
+    ]
+    assert [name for name in evaluate.inputs if name.startswith("tokenizer")] == [
+        *("tokenizer/a", "tokenizer/once", "tokenizer/more"),
+    ]
+    widths = {"model.hidden_size": {"kind": "choice", "values": [16, 32]}}
+    with pytest.raises(
+        ConfigError, match=r"sweep\.space\.model\.hidden_size: expected keys of fin"
+    ):
+        built(plain, pretraining_seeds=2, sweep={"trials": 2, "space": widths})
 
 
 def test_the_recipe_that_is_kept_builds_the_same_fingerprints(

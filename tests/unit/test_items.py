@@ -87,6 +87,23 @@ def test_seeds_widen_an_interval_that_items_alone_would_give() -> None:
     assert together.high - together.low > alone.high - alone.low
 
 
+def test_parts_of_one_model_share_the_luck_of_its_pretraining() -> None:
+    """Layer 2 minus layer 1: a lucky pretraining is as lucky in both."""
+    rng = np.random.default_rng(6)
+
+    def layer(mean: float) -> list[Items]:
+        shares = (mean - 0.2, mean, mean + 0.2)
+        return [
+            made("accuracy", np.stack([rng.random(900) < share, np.ones(900)], 1).astype(float))
+            for share in shares
+        ]
+
+    terms = [(1.0, layer(0.6)), (-1.0, layer(0.4))]
+    together, apart = (contrast(terms, models=names) for names in (("elmo", "elmo"), ("a", "b")))
+    assert together.mean == apart.mean
+    assert together.low > 0 > apart.low
+
+
 def test_parquet_keeps_every_item() -> None:
     rng = np.random.default_rng(5)
     written = [

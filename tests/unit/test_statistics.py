@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from rungwise.evaluation.statistics import (
+    Contrast,
     Estimate,
+    combine,
     error_reduction,
     estimate,
     holm,
@@ -206,6 +208,52 @@ def test_a_paired_difference_is_the_t_test_on_pairs() -> None:
     ours = paired_difference(list(first), list(second))
     theirs = stats.ttest_rel(first, second).confidence_interval()
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+
+
+def test_two_groups_of_trainings_are_compared_as_by_welch() -> None:
+    rng = np.random.default_rng(9)
+    first, second = rng.normal(1, 1, 4), rng.normal(0, 3, 6)
+    ours = combine(first.mean() - second.mean(), [list(first), list(-second)], [])
+    theirs = stats.ttest_ind(first, second, equal_var=False)
+    bounds = theirs.confidence_interval()
+    assert (ours.low, ours.high) == pytest.approx((bounds.low, bounds.high))
+    assert 2 * min(ours.p_above(), ours.p_below()) == pytest.approx(theirs.pvalue)
+    above = stats.ttest_ind(first, second + 0.5, equal_var=False, alternative="greater")
+    assert ours.p_above(0.5) == pytest.approx(above.pvalue)
+
+
+@pytest.mark.parametrize("trainings", [2, 3, 5])
+@pytest.mark.parametrize("of_examples", [0.2, 1.0, 5.0])
+def test_the_errors_of_trainings_and_of_examples_add_up(trainings: int, of_examples: float) -> None:
+    """The true difference is 1, the error of a training 1, that of the test set `of_examples`."""
+    rng = np.random.default_rng(trainings)
+    trials, missed = 2000, 0
+    for _ in range(trials):
+        first, second = rng.normal(size=(2, trainings))
+        mean = 1 + first.mean() - second.mean() + of_examples * rng.normal()
+        interval = combine(mean, [list(first), list(-second)], [(of_examples**2, 1000)])
+        missed += not interval.low <= 1 <= interval.high
+    # Welch's degrees of freedom are a little too many for pairs of trainings.
+    assert missed / trials < (0.08 if trainings == 2 else 0.065)
+
+
+def test_nothing_is_above_or_below_a_value_that_is_none() -> None:
+    none = Contrast(math.nan, math.nan, math.nan, 0)
+    assert (none.p_above(), none.p_below()) == (1.0, 1.0)
+    certain = combine(0.3, [[0.3]], [(0.0, 10)])  # one training, and all examples agree
+    assert (certain.low, certain.high) == (0.3, 0.3)
+    assert (certain.p_above(0.3), certain.p_below(0.3), certain.p_above(0.2)) == (1.0, 1.0, 0.0)
+
+
+def test_pretrainings_are_drawn_where_seeds_share_their_luck() -> None:
+    """Ten seeds of each of two pretrainings are two values, not twenty."""
+    rng = np.random.default_rng(10)
+    first = sums(rng.random((20, 200)) < np.repeat([0.9, 0.5], 10)[:, None])
+    second = sums(rng.random((20, 200)) < 0.5)
+    seeds = paired_bootstrap(first, second, share, 0, resamples=999)
+    pretrainings = paired_bootstrap(first, second, share, 0, resamples=999, pretrainings=2)
+    assert pretrainings.difference == pytest.approx(seeds.difference)
+    assert seeds.low > 0 > pretrainings.low
 
 
 def test_an_interval_is_students_t_worked_by_hand() -> None:
