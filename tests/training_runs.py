@@ -154,6 +154,12 @@ def checkpoints_in(
     return Checkpoints(CheckpointRules(Folder.at(folder), identity, keep), group)
 
 
+def newest_step(checkpoints: Checkpoints) -> int | None:
+    """The step of the newest sound checkpoint."""
+    newest = checkpoints.newest_sound()
+    return newest and newest.step
+
+
 class Killed(Exception):
     """Stands for a kill at a step."""
 

@@ -335,10 +335,10 @@ def artifacts(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def sums(record: dict[str, Any]) -> dict[str, str]:
-    """The sha256 of each file. A checkpoint's parts have a mark of the save in their names, and its
+    """The sha256 of each file. A checkpoint has its attempt in its name, and its
     record says how long the save took."""
     return {
-        re.sub(r"-[0-9a-f]{10}(?=\.safetensors$)", "", name): file["sha256"]
+        re.sub(r"(?<=/step-\d{9})-[0-9a-f]{16}", "", name): file["sha256"]
         for name, file in record["files"].items()
         if not name.endswith("/checkpoint.json")
     }

@@ -187,7 +187,7 @@ def test_a_damaged_checkpoint_of_the_earlier_run_costs_what_came_after_the_one_b
 ) -> None:
     root = Folder.at(tmp_path / "root")
     done = trained(root, of(10), instances)
-    for path in Path(done.folder.uri).glob("checkpoints/step-000000010/*.safetensors"):
+    for path in Path(done.folder.uri).glob("checkpoints/step-000000010-*/*.safetensors"):
         path.write_bytes(path.read_bytes()[:-8] + b"damaged!")
     inputs = {"instances": stages(of(8))[0].fingerprint}
     earlier = find_earlier(of(15), inputs, artifacts.list_artifacts(root, "pretrain"))

@@ -13,7 +13,7 @@ import torch
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.training import part_writer
-from rungwise.training.checkpoint_files import RECORD
+from rungwise.training.checkpoint_files import RECORD, Checkpoint
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers
 from rungwise.training.progress import Progress
 from rungwise.training.state import RunState
@@ -24,6 +24,7 @@ from tests.training_runs import (
     Notes,
     checkpoints_in,
     config,
+    newest_step,
     run,
     together,
 )
@@ -64,7 +65,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     with torch.no_grad():
         for parameter in other.model.parameters():
             parameter.add_(1)
-    assert checkpoints_in(tmp_path).load(5, other) == Progress(step=5)
+    assert checkpoints_in(tmp_path).load(Checkpoint(5, 0), other) == Progress(step=5)
     restored = other.tensors()
     assert restored.keys() == expected.keys()
     assert all(torch.equal(restored[name], expected[name]) for name in expected)
@@ -114,14 +115,14 @@ def test_files_of_a_killed_save_are_not_taken_for_those_of_the_next(
     with pytest.raises(Killed):
         run(config(), instances, tmp_path, report=KilledAt(12))
     # The second on a notice that a machine will go away; this run does not save there again.
-    again, once = (tmp_path / "checkpoints" / f"step-{step:09d}" for step in (15, 13))
+    again, once = (tmp_path / "checkpoints" / Checkpoint(step, 7).name for step in (15, 13))
     for folder in (again, once):
         folder.mkdir()
-        (folder / "part-00000-of-00001-0000000000.safetensors").write_bytes(b"half of a checkpoint")
+        (folder / "part-00000-of-00001.safetensors").write_bytes(b"half of a checkpoint")
     run(config(), instances, tmp_path)
-    assert len(list(again.glob("*.safetensors"))) == 1
+    assert not again.exists()
     assert not once.exists()
-    assert checkpoints_in(tmp_path / "checkpoints").newest_sound() == 20
+    assert newest_step(checkpoints_in(tmp_path / "checkpoints")) == 20
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 50])
@@ -138,7 +139,7 @@ def test_each_worker_of_a_sharded_model_writes_its_own_rows(
     instances: Artifact, tmp_path: Path, unused_port: int
 ) -> None:
     together(3, config(), instances, tmp_path, unused_port, parallel="fsdp")
-    folder = tmp_path / "checkpoints" / "step-000000020"
+    (folder,) = tmp_path.glob("checkpoints/step-000000020-*")
     record = json.loads((folder / RECORD).read_text())
     assert len(record["parts"]) == 3
     weight = record["tensors"]["optimizer/bert.token_embedding.weight/exp_avg"]

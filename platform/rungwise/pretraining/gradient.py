@@ -221,5 +221,5 @@ def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, C
     random_over = None if run.initial else summary.vocab_size
     progress, costs = train(config, model, phases, checkpoints, worker, random_over)
     if worker.group.leads:
-        checkpoints.export_model(progress.step, run.output, carried)
+        checkpoints.export_model(run.output, carried)
     return progress, costs

@@ -1,8 +1,8 @@
 """Checkpoints: everything a run needs to continue, as data and not as code (checkpoint_files.py).
 
 Training stops only while tensors are copied to host memory; a thread writes them. Each worker
-writes its own object, and the leader writes the record when all are there. File names contain a
-random number per attempt, so files of a killed attempt are never mistaken for new ones.
+writes its own object, and the leader writes the record when all are there. Folder names contain the
+number of the attempt, so files of another attempt are never mistaken for its own.
 
 The data position is the step (instances/order.py), the learning rate follows from the progress, and
 dropout is seeded by the step (loop.py), so no generator state is saved.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,7 +26,12 @@ from torch import Tensor
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.training.average import AVERAGE
-from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules
+from rungwise.training.checkpoint_files import (
+    Checkpoint,
+    CheckpointFiles,
+    CheckpointRules,
+    Superseded,
+)
 from rungwise.training.parallel import Group
 from rungwise.training.part_writer import PartWriter
 from rungwise.training.progress import Progress, Saved
@@ -47,7 +51,7 @@ class Checkpoints:
         self._rules = rules
         self._files = CheckpointFiles(rules)
         self._group = group or Group(0, 1, torch.device("cpu"))
-        self._attempt = ""
+        self._last: Checkpoint | None = None  # loaded, or written
         self._host: dict[str, Tensor] = {}
         self._writer: PartWriter | None = None
         self._failures = 0
@@ -64,51 +68,64 @@ class Checkpoints:
         """
         self._refuse_foreign()
         if self._group.leads:  # the others cannot begin to save before they have its number
-            self._files.remove_unfinished()
-        self._attempt = f"{self._group.from_leader(secrets.randbits(40)):010x}"
-        step = self.newest_sound()
+            self._files.begin_attempt()
+        self._files.attempt = self._group.from_leader(self._files.attempt)
+        latest = self._files.resumed = self.newest_sound()
         if (earlier := self._rules.earlier) is not None:
             before = Checkpoints(CheckpointRules(earlier.folder, "", 1), self._group)
             shared = before.newest_sound(earlier.steps)
-            if shared is not None and shared > (step or 0):
+            if shared is not None and (latest is None or shared.step > latest.step):
                 progress = before.load(shared, state)
-                progress.prolonged.append({**earlier.names, "step": shared})
+                progress.prolonged.append({**earlier.names, "step": shared.step})
                 return progress
-        return Progress() if step is None else self.load(step, state)
+        return Progress() if latest is None else self.load(latest, state)
 
     def _refuse_foreign(self) -> None:
-        steps = self.steps() if self._group.leads else []
-        records = {step: self._files.sound_record(step) for step in steps}
         own = self._rules.identity
-        foreign = [n for n, each in records.items() if each and each["identity"] != own]
+        other: Checkpoint | None = None
+        if self._group.leads:
+            records = {each: self._files.sound_record(each) for each in self._files.finished()}
+            foreign = [name for name, each in records.items() if each and each["identity"] != own]
+            other = foreign[0] if foreign else None
         # If the leader alone raised, the others would wait forever.
-        step = self._group.from_leader(foreign[0] if foreign else -1)
-        if step >= 0:
+        other = self._from_leader(other)
+        if other is not None:
             raise DataError(
-                f"{self._files.at(step).uri} is a checkpoint of another configuration: expected "
-                f"{own}, found {self._files.record(step)['identity']}; remove it, or go back "
+                f"{self._files.at(other).uri} is a checkpoint of another configuration: expected "
+                f"{own}, found {self._files.record(other)['identity']}; remove it, or go back "
                 "to the config it was made with"
             )
 
-    def newest_sound(self, most: float = math.inf) -> int | None:
-        """The newest step, up to `most`, with an undamaged checkpoint; None if there is none. Each
-        worker verifies its share of the files."""
+    def _from_leader(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
+        """The leader's `checkpoint`, on every worker."""
+        step, attempt = checkpoint or (-1, 0)
+        step, attempt = self._group.from_leader(step), self._group.from_leader(attempt)
+        return None if step < 0 else Checkpoint(step, attempt)
+
+    def newest_sound(self, most: float = math.inf) -> Checkpoint | None:
+        """The newest undamaged checkpoint up to step `most`; None if there is none. Each worker
+        verifies its share of the files."""
         group = self._group
-        steps = [step for step in self.steps() if step <= most] if group.leads else []
+        names = (
+            [each for each in self._files.finished() if each.step <= most] if group.leads else []
+        )
         while True:
             # The leader decides, so workers cannot disagree about one that is being removed.
-            step = group.from_leader(steps.pop() if steps else -1)
-            if step < 0:
+            checkpoint = self._from_leader(names.pop() if names else None)
+            if checkpoint is None:
                 return None
-            if not group.count(self._files.count_damaged(step, group.rank, group.world_size)):
-                return step
-            self._files.damaged.add(step)
-            logger.warning("%s is damaged, using the one before it", self._files.at(step).uri)
+            damaged = self._files.count_damaged(checkpoint, group.rank, group.world_size)
+            if not group.count(damaged):
+                return checkpoint
+            self._files.damaged.add(checkpoint)
+            place = self._files.at(checkpoint).uri
+            logger.warning("%s is damaged, using the one before it", place)
 
-    def load(self, step: int, state: RunState) -> Progress:
-        """Load the checkpoint of `step` into `state`."""
-        progress = Progress(**self._files.record(step)["progress"])
-        saved = self._files.tensors(step)
+    def load(self, checkpoint: Checkpoint, state: RunState) -> Progress:
+        """Load a checkpoint into `state`."""
+        self._last = checkpoint
+        progress = Progress(**self._files.record(checkpoint)["progress"])
+        saved = self._files.tensors(checkpoint)
         state.restore(saved)
         if self._files.folder.remote:
             # Workers of one machine share downloads, so wait for all before deleting.
@@ -117,11 +134,12 @@ class Checkpoints:
         return progress
 
     def export_model(
-        self, step: int, output: Folder, carried: Mapping[str, Tensor] = MappingProxyType({})
+        self, output: Folder, carried: Mapping[str, Tensor] = MappingProxyType({})
     ) -> None:
-        """Write the whole weights of `step`, averaged if there is an average, and the untrained
-        tensors `carried` as `model.safetensors` in `output`."""
-        saved = self._files.tensors(step)
+        """Write the whole weights of the checkpoint last written or loaded, averaged if there is an
+        average, and the untrained tensors `carried` as `model.safetensors` in `output`."""
+        assert self._last is not None, "a run ends with a checkpoint"
+        saved = self._files.tensors(self._last)
         weights: dict[str, Tensor] = {}
         for name in saved.tensors:
             kind, _, own = name.partition("/")
@@ -137,7 +155,8 @@ class Checkpoints:
         """Start to write the checkpoint of this step; returns the seconds that training stopped.
 
         Waits for the previous save first, with `wait` for this one too. Raises the error of the
-        writing thread after three failures in a row; with `must`, after the first.
+        writing thread after three failures in a row; with `must`, after the first; Superseded at
+        once.
         """
         began = time.perf_counter()
         self.settle()
@@ -152,10 +171,9 @@ class Checkpoints:
         record = {"identity": self._rules.identity, "progress": asdict(progress)}
         self._writer = PartWriter(
             step,
-            self._files.at(step),
+            self._files.at(Checkpoint(step, self._files.attempt)),
             pieces,
             group,
-            self._attempt,
             lambda parts: self._files.commit(step, parts, record),
         )
         self._writer.stall_seconds = time.perf_counter() - began
@@ -179,6 +197,8 @@ class Checkpoints:
         writer.thread.join()
         failed = failed or self._group.from_leader(writer.error is not None)
         error = writer.error or UserError("another worker could not write its part")
+        if not failed:
+            self._last = Checkpoint(writer.step, self._files.attempt)
         self.settled.append(
             Saved(
                 writer.step,
@@ -189,6 +209,8 @@ class Checkpoints:
             )
         )
         self._failures = self._failures + 1 if failed else 0
+        if isinstance(error, Superseded):
+            raise error
         if failed and (must or self._failures >= _FAILURES_IN_A_ROW):
             if isinstance(error, UserError):
                 raise UserError(f"the checkpoint of step {writer.step} is not written: {error}")

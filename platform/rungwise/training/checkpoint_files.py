@@ -1,13 +1,20 @@
 """Checkpoints as files: which steps have one, whether it is sound, and which ones stay.
 
-    checkpoints/step-000000400/
-        part-00000-of-00002-3f9a.safetensors   one worker's part of model and moments (state.py)
-        part-00001-of-00002-3f9a.safetensors
-        checkpoint.json                        written last: progress, identity, each sha256
+    checkpoints/
+        .attempt-0000033f9a01c2b4              one for each start of the run: a number, a random one
+        step-000000400-0000033f9a01c2b4/       of a step and the attempt that wrote it
+            part-00000-of-00002.safetensors    one worker's part of model and moments (state.py)
+            part-00001-of-00002.safetensors
+            checkpoint.json                    written last: progress, identity, each sha256
 
 Without `checkpoint.json` there is no checkpoint, so a killed save leaves the previous one intact.
 Digests are checked before anything is loaded, including the record's own. A damaged checkpoint is
 skipped for the one before it and does not count as kept.
+
+An earlier attempt may still be writing, for instance on a machine that was cut off. It touches no
+file of a later one, and removes old checkpoints only if it is the latest when its own is complete.
+The later one announces itself before it removes what it takes for unfinished. So in any order of
+their writes, a sound checkpoint stays (tests/unit/test_checkpoint_attempts.py tries them all).
 """
 
 from __future__ import annotations
@@ -15,19 +22,38 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rungwise.core.errors import DataError, UserError
+from rungwise.core.errors import DataError, RungwiseError, UserError
 from rungwise.core.storage.folder import Folder, file_digest, flush_to_disk
 from rungwise.training.state import SavedTensors
 
 logger = logging.getLogger(__name__)
 
 RECORD = "checkpoint.json"
-_STEP = "step-"
+_NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})")
+_ATTEMPT = re.compile(r"\.attempt-([0-9a-f]{16})")
+_RANDOM_BITS = 40
+
+
+class Superseded(RungwiseError):
+    """A later attempt at the same run has begun, so this one must end."""
+
+
+class Checkpoint(NamedTuple):
+    """Names a checkpoint; the latest one of a run is the largest."""
+
+    step: int
+    attempt: int
+
+    @property
+    def name(self) -> str:
+        return f"step-{self.step:09}-{self.attempt:016x}"
 
 
 @dataclass(frozen=True)
@@ -60,59 +86,68 @@ class CheckpointFiles:
     def __init__(self, rules: CheckpointRules) -> None:
         self._rules = rules
         self.folder = rules.folder
-        self.damaged: set[int] = set()  # used by the leader
+        self.attempt = 0
+        self.resumed: Checkpoint | None = None  # the sound one that this attempt continues
+        self.damaged: set[Checkpoint] = set()  # used by the leader
+
+    def begin_attempt(self) -> None:
+        """Become the latest attempt, and remove what a killed save left: this run may not save at
+        that step again."""
+        number = (self._latest_attempt() >> _RANDOM_BITS) + 1
+        self.attempt = (number << _RANDOM_BITS) + secrets.randbits(_RANDOM_BITS)
+        self.folder.write_bytes(f".attempt-{self.attempt:016x}", b"")
+        for checkpoint in self._all():
+            if not self.at(checkpoint).exists(RECORD):
+                self.at(checkpoint).remove()
+
+    def finished(self) -> list[Checkpoint]:
+        """The finished checkpoints, the latest last."""
+        return [each for each in self._all() if self.at(each).exists(RECORD)]
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
-        return [
-            int(name.removeprefix(_STEP))
-            for name in self.folder.subfolders()
-            if name.startswith(_STEP) and (self.folder / name).exists(RECORD)
-        ]
+        return sorted({each.step for each in self.finished()})
 
-    def at(self, step: int) -> Folder:
-        return self.folder / f"{_STEP}{step:09d}"
+    def at(self, checkpoint: Checkpoint) -> Folder:
+        return self.folder / checkpoint.name
 
-    def remove_unfinished(self) -> None:
-        """Remove what a killed save left; this run may not save at that step again."""
-        for name in self.folder.subfolders():
-            if name.startswith(_STEP) and not (self.folder / name).exists(RECORD):
-                (self.folder / name).remove()
-
-    def record(self, step: int) -> dict[str, Any]:
-        record = self.sound_record(step)
+    def record(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        record = self.sound_record(checkpoint)
         if record is None:
-            raise DataError(f"{self.at(step).path(RECORD)} is damaged; remove this checkpoint")
+            raise DataError(
+                f"{self.at(checkpoint).path(RECORD)} is damaged; remove this checkpoint"
+            )
         return record
 
-    def sound_record(self, step: int) -> dict[str, Any] | None:
-        """The record of that step; None if it is damaged."""
+    def sound_record(self, checkpoint: Checkpoint) -> dict[str, Any] | None:
+        """The record of a checkpoint; None if it is damaged or gone."""
         try:
-            record = json.loads(self.at(step).read_bytes(RECORD))
-        except ValueError:
+            record = json.loads(self.at(checkpoint).read_bytes(RECORD))
+        except (ValueError, RecursionError, FileNotFoundError):
             return None
         digest = record.pop("sha256", None) if isinstance(record, dict) else None
         return record if digest == _record_digest(record) else None
 
-    def count_damaged(self, step: int, rank: int, world_size: int) -> int:
-        """How many of a worker's share of that step's files are damaged."""
-        record = self.sound_record(step)
+    def count_damaged(self, checkpoint: Checkpoint, rank: int, world_size: int) -> int:
+        """How many of a worker's share of that checkpoint's files are damaged."""
+        record = self.sound_record(checkpoint)
         if record is None:
             return 1
         share = record["parts"][rank::world_size]
-        return sum(self._sound_path(step, part) is None for part in share)
+        return sum(self._sound_path(checkpoint, part) is None for part in share)
 
-    def tensors(self, step: int) -> SavedTensors:
-        record = self.record(step)
+    def tensors(self, checkpoint: Checkpoint) -> SavedTensors:
+        record = self.record(checkpoint)
         parts = {part["file"]: part for part in record["parts"]}
 
         def local_path(file: str) -> Path:
             # Local files have been verified already; a download must be.
             if not self.folder.remote:
-                return self.at(step).local(file)
-            path = self._sound_path(step, parts[file])
+                return self.at(checkpoint).local(file)
+            path = self._sound_path(checkpoint, parts[file])
             if path is None:
-                raise DataError(f"{self.at(step).path(file)} is not what was written; run again")
+                place = self.at(checkpoint).path(file)
+                raise DataError(f"{place} is not what was written; run again")
             return path
 
         return SavedTensors(local_path, record["tensors"])
@@ -123,8 +158,11 @@ class CheckpointFiles:
                 path.unlink(missing_ok=True)
 
     def commit(self, step: int, parts: list[dict[str, Any]], record: dict[str, Any]) -> None:
-        """Make the checkpoint valid, then remove expired ones."""
-        folder = self.at(step)
+        """Make this attempt's checkpoint of that step valid, then remove expired ones. Raises
+        Superseded if a later attempt has begun."""
+        self._refuse_superseded()
+        checkpoint = Checkpoint(step, self.attempt)
+        folder = self.at(checkpoint)
         tensors: dict[str, Any] = {}
         for part in parts:
             for name, (start, rows, shape) in part["tensors"].items():
@@ -133,6 +171,8 @@ class CheckpointFiles:
         files = [{key: part[key] for key in ("file", "sha256", "bytes")} for part in parts]
         whole = {**record, "parts": files, "tensors": tensors}
         folder.write_bytes(RECORD, json.dumps({**whole, "sha256": _record_digest(whole)}).encode())
+        # A later attempt may have removed parts of it before the record was there.
+        self._refuse_superseded()
         try:
             if not folder.remote:
                 # Its names must survive a power loss before older ones are removed.
@@ -140,33 +180,52 @@ class CheckpointFiles:
                     flush_to_disk(place)
             for name in set(folder.names()) - {RECORD, *(part["file"] for part in parts)}:
                 folder.remove(name)
-            self.damaged.discard(step)
-            for old in self._expired(step):
+            for old in self._expired(checkpoint):
                 # The record goes first: a half-deleted checkpoint must not look valid.
                 self.at(old).remove(RECORD)
                 self.at(old).remove()
         except (UserError, OSError):
             logger.warning("old checkpoints below %s stay", self.folder.uri, exc_info=True)
 
-    def _expired(self, last: int) -> list[int]:
-        """The steps to remove once the checkpoint of step `last` is valid.
+    def _expired(self, last: Checkpoint) -> list[Checkpoint]:
+        """The checkpoints to remove once this attempt's `last` one is valid.
 
-        Checkpoints of later steps are damaged, or the run would have resumed from them. They must
-        not displace sound ones, and stay until this run reaches them.
+        Those of other attempts after the one that was resumed are damaged, or came too late to be
+        resumed. They must not displace sound ones, and stay until this run reaches them.
         """
-        rules, past = self._rules, [step for step in self.steps() if step <= last]
-        sound = [step for step in past if step not in self.damaged]
-        old = [
-            step
-            for step in sound[: -rules.keep]
-            if step != rules.keep_step and (rules.keep_every is None or step % rules.keep_every)
+        rules = self._rules
+        past = [each for each in self.finished() if each <= last and each.attempt <= self.attempt]
+        sound = [
+            each
+            for each in past
+            if each.attempt == self.attempt
+            or (self.resumed is not None and each <= self.resumed and each not in self.damaged)
         ]
-        return old + [step for step in past if step in self.damaged]
+        kept = [
+            each
+            for each in sound[: -rules.keep]
+            if each.step == rules.keep_step
+            or (rules.keep_every is not None and each.step % rules.keep_every == 0)
+        ]
+        return sorted(set(past) - {*sound[-rules.keep :], *kept})
 
-    def _sound_path(self, step: int, part: dict[str, Any]) -> Path | None:
+    def _all(self) -> list[Checkpoint]:
+        """Every checkpoint, finished or not, the latest last."""
+        matches = map(_NAME.fullmatch, self.folder.subfolders())
+        return sorted(Checkpoint(int(match[1]), int(match[2], 16)) for match in matches if match)
+
+    def _latest_attempt(self) -> int:
+        matches = map(_ATTEMPT.fullmatch, self.folder.files())
+        return max((int(match[1], 16) for match in matches if match), default=0)
+
+    def _refuse_superseded(self) -> None:
+        if self._latest_attempt() > self.attempt:
+            raise Superseded(f"a later attempt at the run of {self.folder.uri} has begun")
+
+    def _sound_path(self, checkpoint: Checkpoint, part: dict[str, Any]) -> Path | None:
         """The local file of that part; None if it is missing or damaged."""
         try:
-            path = self.at(step).local(part["file"])
+            path = self.at(checkpoint).local(part["file"])
             return path if file_digest(path) == part["sha256"] else None
         except FileNotFoundError:
             return None

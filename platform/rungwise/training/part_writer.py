@@ -23,8 +23,8 @@ _PAUSE_SECONDS = 1.0
 class PartWriter:
     """One save in progress: a thread with a copy of everything it needs.
 
-    `attempt` is part of the file names. The leader's thread calls `commit` with the descriptions of
-    all workers' parts once they are there.
+    `folder` is that of the step and this attempt. The leader's thread calls `commit` with the
+    descriptions of all workers' parts once they are there.
     """
 
     def __init__(
@@ -33,13 +33,11 @@ class PartWriter:
         folder: Folder,
         pieces: dict[str, Piece],
         group: Group,
-        attempt: str,
         commit: Callable[[list[dict[str, Any]]], None],
     ) -> None:
         self._folder = folder
         self._pieces = pieces
         self._group = group
-        self._attempt = attempt
         self._commit = commit
         self.step = step
         self.seconds = self.stall_seconds = 0.0
@@ -113,5 +111,4 @@ class PartWriter:
         return json.loads(self._folder.read_bytes(name))
 
     def _file_name(self, rank: int) -> str:
-        world_size = self._group.world_size
-        return f"part-{rank:05d}-of-{world_size:05d}-{self._attempt}.safetensors"
+        return f"part-{rank:05d}-of-{self._group.world_size:05d}.safetensors"

@@ -8,6 +8,7 @@ distinguishes buckets from folders.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -193,8 +194,9 @@ class Folder:
                 try:
                     fs.rm(path, recursive=True)
                     return
-                except FileNotFoundError:  # a part of it, removed by another process
-                    continue
+                except OSError as error:  # another process removed or wrote a part of it
+                    if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                        raise
 
     def sha256(self, name: str) -> str:
         """Hexadecimal SHA-256 of one file, read in pieces."""
