@@ -16,7 +16,17 @@ VERBS = {
         *("init", "tasks", "plan", "dry_run", "run", "open", "ui", "doctor", "completion"),
     ),
     "models": (
-        *("inspect", "predict", "serve", "neighbours", "export", "why", "which_models", "verify"),
+        *(
+            "try",
+            "inspect",
+            "predict",
+            "serve",
+            "neighbours",
+            "export",
+            "why",
+            "which_models",
+            "verify",
+        ),
         *("rebuild", "ensemble", "promote", "prove_resume", "sync", "gc"),
     ),
     "jobs": ("submit", "status", "jobs", "logs", "stop", "resume"),

@@ -123,7 +123,7 @@ def test_a_missing_word_is_one_of_four_of_like_frequency(manual: Artifact) -> No
 
 
 def test_capitals_and_ends_of_sentences_are_given_back_by_their_tags(manual: Artifact) -> None:
-    task = made.load(CapitalsConfig(**SMALL | {"maximum_words": 120}), manual)
+    task = made.load(CapitalsConfig(**{**SMALL, "maximum_words": 120}), manual)
     paragraphs = paragraphs_of(manual)
     for example in (e for split in SPLITS for e in task.splits[split]):
         paragraph = paragraphs[place_of(example.where)]
@@ -167,7 +167,7 @@ def test_chinese_words_are_characters(tmp_path: Path) -> None:
 
 def test_too_little_text_is_said_with_what_there_is(manual: Artifact) -> None:
     with pytest.raises(DataError, match=r"data.test_examples is 9000, but the corpus gives \d+"):
-        made.load(MissingWordConfig(**SMALL | {"test_examples": 9000}), manual)
+        made.load(MissingWordConfig(**{**SMALL, "test_examples": 9000}), manual)
 
 
 def test_altered_sentences_differ_only_as_their_rule_says(manual: Artifact) -> None:

@@ -62,8 +62,8 @@ def add_served_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="models:/NAME@champion, artifacts/evaluate or artifacts/pretrain (the newest), or a "
-        "folder in one of them",
+        help="models:/NAME@champion, artifacts/evaluate or artifacts/pretrain (the newest), a "
+        "folder in one of them, a recipe, or one of its variants: ladder.yaml@gpt",
     )
     add_registry(parser)
 

@@ -21,6 +21,7 @@ from rungwise.core.tracking.store import default_uri, store_client
 from rungwise.finetune import DESCRIPTION
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import chained_stages
+from rungwise.pipeline.variants import change_recipe
 from rungwise.pipeline.workflow import load_recipe, root_folder
 from rungwise.pretraining.pretrained import find_tokenizer, load_model
 from rungwise.serving.predictor import Predictor
@@ -155,10 +156,16 @@ def find_served(model: str, root: str) -> Folder:
 
 
 def _find_artifact(model: str, overrides: Sequence[str] = ()) -> Artifact | None:
-    """The artifact of a recipe's pretraining, or in or directly below a folder; None for others."""
-    if model.endswith(_RECIPES):
-        command = shlex.join(["rungwise", "run", "pretrain", model, *overrides])
-        return _built(load_recipe(model, overrides), command)
+    """The artifact of a recipe's pretraining (RECIPE@VARIANT: of its variant), or in or directly
+    below a folder; None for others."""
+    file, _, variant = model.rpartition(_ALIAS) if _ALIAS in model else (model, "", "")
+    if file.endswith(_RECIPES):
+        recipe = load_recipe(file, overrides)
+        workflow = "pretrain"
+        if variant:
+            recipe, workflow = change_recipe(recipe, variant), "ladder"
+        command = shlex.join(["rungwise", "run", workflow, file, *overrides])
+        return _built(recipe, command)
     refuse_overrides(model, overrides)
     return None if model.startswith(REGISTERED) else artifacts.at_or_below(Folder.at(model))
 

@@ -53,7 +53,7 @@ class Variant:
 def resolve_variants(recipe: Recipe) -> list[Variant]:
     """Resolve every variant of a recipe. Unless a task names its variants, those without an
     encoder, such as n-grams, are left out of it. Raises ConfigError if one does not fit."""
-    recipes = {name: _change_recipe(recipe, name) for name in recipe.variants}
+    recipes = {name: change_recipe(recipe, name) for name in recipe.variants}
     configs = {name: pretrain_config(each) for name, each in recipes.items()}
     encoders = [name for name, config in configs.items() if isinstance(config.model, LayeredFamily)]
     finetune: dict[str, dict[str, FinetuneConfig]] = {name: {} for name in recipes}
@@ -117,7 +117,13 @@ def _reseed(recipe: Recipe, name: str) -> list[Recipe]:
     ]
 
 
-def _change_recipe(recipe: Recipe, name: str) -> Recipe:
+def change_recipe(recipe: Recipe, name: str) -> Recipe:
+    """Return the recipe of a variant. Raises ConfigError if there is none, or if it changes what
+    variants have in common."""
+    if name not in recipe.variants:
+        raise ConfigError(
+            f"{recipe.name} has no variant {name!r}; it has {', '.join(recipe.variants) or 'none'}"
+        )
     changes = recipe.variants[name]
     for key in changes:
         if key.partition(".")[0] not in _BLOCKS:

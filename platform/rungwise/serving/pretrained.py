@@ -47,9 +47,10 @@ class PretrainedPredictor:
     info = TaskInfo("regression", (), pair=False, metric="")  # an example is a text
 
     def __init__(self, pretrain: Artifact, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         special = special_ids(tokenizer)
         model, encoder = load_model(pretrain, special), load_encoder(pretrain)
+        self.model = model
         self.words: list[str] = []
         if isinstance(model, LanguageModel) and (encoder is None or encoder.causal):
             (end,) = special.require("end")
@@ -77,7 +78,7 @@ class PretrainedPredictor:
         return self._answer([example.text for example in examples if isinstance(example, Text)])
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return token_ids(self._tokenizer, texts)
+        return token_ids(self.tokenizer, texts)
 
 
 def _log_probabilities(model: LanguageModel, texts: list[list[int]], end: int) -> Any:
