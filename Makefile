@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install quickstart test test-all docs check check-infra format bench bench-instances bench-training screens reference dashboards clean
+.PHONY: help install quickstart ladder test test-all docs check check-infra format bench bench-instances bench-training screens reference dashboards clean
 help: ## print this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -13,6 +13,9 @@ install: $(VENV)/.run ## install the command rungwise in .venv/bin
 
 quickstart: $(VENV)/.run ## pretrain, fine-tune, evaluate and register a small BERT (minutes, offline)
 	$(BIN)/rungwise run workflows/finetune.py workflows/configs/quickstart.yaml
+
+ladder: $(VENV)/.run ## train and compare the history of pretraining, from n-grams to ModernBERT (a quarter of an hour, offline)
+	$(BIN)/rungwise run workflows/ladder.py workflows/configs/ladder.yaml
 
 # Files of tests go to two processes side by side, each with one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
