@@ -137,7 +137,7 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, ReportSummary, P
     assert summary.page == "report.html"
     assert summary.headline == ("rows: plain above other by +10.7 points [+9.2, +12.1], 3 seeds")
     for words in (
-        "plain is above other: +10.7 [+9.2, +12.1] points of test accuracy.",
+        "Pretraining raised test accuracy from 60.3% to 71.0%: +10.7 points [+9.2, +12.1].",
         "Relative error reduction",
         "Selected with one score, reported with another",
         "models:/small-rows/1",

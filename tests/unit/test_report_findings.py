@@ -11,10 +11,22 @@ import pytest
 from rungwise.__main__ import _parsed, _parser
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.summary import Estimate, PairedDifference
+from rungwise.evaluation.comparison.summary import (
+    Estimate,
+    EvaluateSummary,
+    PairedDifference,
+    SeedRow,
+    VariantResult,
+)
+from rungwise.models.config import model_config
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import formats
 from rungwise.report.sections import findings, origin
+from rungwise.report.sections.variants import TaskResult
 from rungwise.serving.registry import RegisterSummary
+from rungwise.tasks.kinds.examples import TaskSummary
+
+MINUS = "\N{MINUS SIGN}"
 
 
 @pytest.mark.parametrize(
@@ -32,13 +44,76 @@ from rungwise.serving.registry import RegisterSummary
 def test_a_verdict_needs_an_interval_without_0(
     low: float, mean: float, high: float, name: str
 ) -> None:
-    verdict = findings.verdict(_difference(low, mean, high), "macro_f1")
+    verdict = findings.verdict(_difference(low, mean, high))
     assert verdict.name == name
-    assert formats.points(mean) in verdict.sentence
-    assert "points of test macro-F1" in verdict.sentence
-    assert name != "unresolved" or verdict.sentence.startswith("Unresolved: a minus b")
-    assert name == "unresolved" or verdict.sentence.startswith(f"a is {name} b")
     assert not verdict.over_seeds_only
+
+
+@pytest.mark.parametrize(
+    ("bounds", "drawn", "random", "sentence"),
+    [
+        (
+            *((0.152, 0.158, 0.165), None, True),
+            "Pretraining raised test macro-F1 from 29.7% to 45.5%: +15.8 points [+15.2, +16.5].",
+        ),
+        (
+            *((0.152, 0.158, 0.165), None, False),
+            "a is above b, with a test macro-F1 of 45.5% and 29.7%: +15.8 points [+15.2, +16.5].",
+        ),
+        (
+            *((-0.1, 0.158, 0.2), None, True),
+            "Undecided: pretrained and random weights cannot be told apart, with a test macro-F1 "
+            f"of 45.5% and 29.7%: +15.8 points [{MINUS}10.0, +20.0], an interval that contains 0, "
+            "over 5 seeds.",
+        ),
+        (
+            *((0.152, 0.158, 0.165), (-0.01, 0.3), True),
+            "Pretraining raised test macro-F1 from 29.7% to 45.5%: +15.8 points [+15.2, +16.5], "
+            "over seeds only. If test examples are resampled as well, the interval is "
+            f"[{MINUS}1.0, +30.0] and contains 0.",
+        ),
+    ],
+)
+def test_the_verdict_in_words_has_both_scores(
+    bounds: tuple[float, float, float],
+    drawn: tuple[float, float] | None,
+    random: bool,
+    sentence: str,
+) -> None:
+    def variant(score: float, cost: str | None) -> VariantResult:
+        estimates = {"macro_f1": Estimate(score, score, score, 5)}
+        return VariantResult.model_construct(estimates=estimates, pretraining=cost)
+
+    rows = tuple(
+        SeedRow.model_construct(variant=name, seed=seed, pretraining=0)
+        for name in ("a", "b")
+        for seed in range(5)
+    )
+    evaluation = EvaluateSummary.model_construct(
+        metric="macro_f1",
+        rows=rows,
+        variants={"a": variant(0.455, "cost"), "b": variant(0.297, None if random else "cost")},
+        differences=(_difference(*bounds, drawn=drawn),),
+    )
+    task = TaskResult("t", TaskSummary.model_construct(), evaluation, ())
+    assert findings.describe_difference(task) == sentence
+
+
+@pytest.mark.parametrize(
+    ("loss", "beginning"),
+    [
+        (4.2, "The model learnt to use context: its loss ends 2.10 nats below guessing by fr"),
+        (6.25, "The model learnt hardly more than how frequent words are: its loss ends only 0.05"),
+        (6.7, "The model learnt nothing yet: its loss of 6.70 is 0.40 nats above guessing by fr"),
+        (math.nan, "The model learnt nothing yet"),
+    ],
+)
+def test_a_page_without_tasks_says_what_was_learnt(loss: float, beginning: str) -> None:
+    objective = model_config({"kind": "gpt"}).objective("causal")
+    pretrain = PretrainSummary.model_construct(
+        final={objective.tokens.loss_key: loss}, unigram_entropy=6.3
+    )
+    assert findings.describe_learning(pretrain, objective).startswith(beginning)
 
 
 def test_the_article_goes_by_the_sound() -> None:
@@ -48,12 +123,10 @@ def test_the_article_goes_by_the_sound() -> None:
 
 
 def test_a_verdict_says_where_other_test_examples_might_undo_it() -> None:
-    above = findings.verdict(_difference(0.01, 0.05, 0.09, drawn=(-0.01, 0.11)), "accuracy")
+    above = findings.verdict(_difference(0.01, 0.05, 0.09, drawn=(-0.01, 0.11)))
     assert (above.name, above.over_seeds_only) == ("above", True)
     assert above.state == "above over seeds only"
-    assert above.sentence.startswith("a is above b over seeds only: +5.0")
-    assert f"[{formats.points(-0.01)}, +11.0] and contains 0" in above.sentence
-    below = findings.verdict(_difference(-0.09, -0.05, -0.01), "accuracy")
+    below = findings.verdict(_difference(-0.09, -0.05, -0.01))
     assert below.state == "below"
     summed = findings.sum_up([above, above, below], "a", "b")
     assert summed.startswith(

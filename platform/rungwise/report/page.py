@@ -157,6 +157,8 @@ def render_page(
         **vars(content.examples),
         findings=findings,
         speed=speed,
+        luck=_describe_luck(content.comparison),
+        pretrainings=_most_pretrainings(content.comparison),
         run=content.pretrain.gradient,
         instances=summary,
         tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
@@ -173,6 +175,19 @@ def render_page(
         levels=surprise.LEVELS,
         temperature=generation.TEMPERATURE,
     )
+
+
+def _most_pretrainings(comparison: Comparison | None) -> int:
+    counts = [
+        task.evaluation.pretrainings(name)
+        for task in (comparison.tasks if comparison else ())
+        for name in task.evaluation.variants
+    ]
+    return max(counts, default=1)
+
+
+def _describe_luck(comparison: Comparison | None) -> str:
+    return findings.describe_luck(len(comparison.tasks[0].evaluation.seeds)) if comparison else ""
 
 
 def _registered_models(

@@ -11,11 +11,9 @@ from rungwise.evaluation.comparison.claims import (
     TASKS,
     VERDICTS,
     ClaimResult,
-    ClaimsSummary,
     ComparisonResult,
     Verdict,
 )
-from rungwise.evaluation.statistics import false_verdicts
 from rungwise.evaluation.suites.items import METRICS
 from rungwise.report.formats import metric_name, number, p_value, points, signed
 
@@ -43,18 +41,6 @@ def count_verdicts(claims: Sequence[ClaimResult]) -> str:
     words = [f"{count} {'is' if count == 1 else 'are'} {first}"]
     words += [f"{count} {verdict}" for verdict, count in others]
     return f"of {counted(len(tested), 'claim')} tested, {', '.join(words)}"
-
-
-def describe_luck(summary: ClaimsSummary) -> str:
-    """What a verdict on tasks is worth if each model was pretrained once."""
-    if summary.seeds is None:
-        return ""
-    half, whole = (false_verdicts(summary.seeds, ratio) for ratio in (0.5, 1.0))
-    return (
-        f"With one pretraining and {summary.seeds} seeds of fine-tuning, two equally good models "
-        f"look different in {half:.0%} of cases if pretraining varies half as much as fine-tuning, "
-        f"and in {whole:.0%} if as much; 5% are meant. pretraining_seeds in the recipe mends that."
-    )
 
 
 def luck_of(claim: ClaimResult) -> str:

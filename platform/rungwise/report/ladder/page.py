@@ -41,7 +41,7 @@ from rungwise.report.ladder.rungs import (
     variant_looks,
 )
 from rungwise.report.plots import budgets
-from rungwise.report.sections import origin, tables
+from rungwise.report.sections import findings, origin, tables
 from rungwise.report.sections.tables import Row
 from rungwise.report.sections.variants import Comparison, gather_comparison, select_stage
 from rungwise.report.writing import ReportSummary, render_template, write_files
@@ -190,7 +190,7 @@ def render_page(
         recipe=recipe,
         **fields,
         effects=claims,
-        luck=claims.describe_luck(content.claims),
+        luck=findings.describe_luck(content.claims.seeds) if content.claims.seeds else "",
         lede=_write_lede(content),
         learnt=picture_columns(content.columns),
         reference=list(dict.fromkeys(name for each in content.columns for name in each.published)),

@@ -1,7 +1,7 @@
 """Verdicts, and the sentences at the top of the page.
 
-A verdict follows from intervals alone: if one over seeds contains 0, nothing is resolved, however
-large its mean.
+A verdict follows from intervals alone: if one over seeds (or pretrainings) contains 0, nothing is
+resolved, however large its mean.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from typing import Literal
 from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.summary import OF_A_TASK, CorpusSummary, source_blocks
 from rungwise.evaluation.comparison.summary import PairedDifference
+from rungwise.evaluation.statistics import false_verdicts
 from rungwise.models.losses.objectives import Objective
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.formats import (
     compact,
+    interval,
     metric_name,
     number,
+    points,
     points_interval,
-    points_with_interval,
+    score,
     with_article,
 )
-from rungwise.report.sections.variants import Comparison
+from rungwise.report.sections.variants import Comparison, TaskResult
 
 # A loss over some thousand masked tokens is accurate to about 0.03 nats; three times that is real.
 _HARDLY_NATS = 0.1
@@ -33,14 +36,13 @@ _MOST_LABELS = 4  # in a sentence
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the first of two variants compares with the second, and the sentence that says by how
-    much. Differences are first minus second, so above 0 is good for the first.
+    """How the first of two variants compares with the second. Differences are first minus second,
+    so above 0 is good for the first.
 
     `over_seeds_only`: the interval that also covers the draw of test examples contains 0.
     """
 
     name: Literal["above", "below", "unresolved"]
-    sentence: str
     over_seeds_only: bool = False
 
     @property
@@ -49,25 +51,103 @@ class Verdict:
         return f"{self.name} over seeds only" if self.over_seeds_only else self.name
 
 
-def verdict(difference: PairedDifference, metric: str) -> Verdict:
-    """The verdict on the difference of two variants over paired seeds, first minus second."""
-    first, second, over_seeds = difference.first, difference.second, difference.seeds
-    size = f"{points_with_interval(over_seeds)} points of test {metric_name(metric)}"
-    if not (over_seeds.low > 0 or over_seeds.high < 0):  # NaN is neither
-        return Verdict(
-            "unresolved",
-            f"Unresolved: {first} minus {second} is {size}. The interval contains 0, so with "
-            f"{over_seeds.count} seeds this run cannot tell the two apart.",
-        )
+def verdict(difference: PairedDifference) -> Verdict:
+    """The verdict on the difference of two variants; NaN is neither above nor below."""
+    over_seeds, over_both = difference.seeds, difference.bootstrap
+    if not (over_seeds.low > 0 or over_seeds.high < 0):
+        return Verdict("unresolved")
     name = "above" if over_seeds.low > 0 else "below"
-    over_both = difference.bootstrap
-    if over_both.low > 0 or over_both.high < 0:
-        return Verdict(name, f"{first} is {name} {second}: {size}.")
-    return Verdict(
-        name,
-        f"{first} is {name} {second} over seeds only: {size}. If test examples are resampled as "
-        f"well, the interval is {points_interval(over_both)} and contains 0.",
-        over_seeds_only=True,
+    return Verdict(name, over_seeds_only=not (over_both.low > 0 or over_both.high < 0))
+
+
+def describe_difference(task: TaskResult) -> str:
+    """The verdict on the first variant of a task against its second, in words with both scores:
+    `Pretraining raised test accuracy from 29.7% to 45.5%: +15.8 points [+15.2, +16.5].`"""
+    pair, variants, metric = task.against_first[0], task.evaluation.variants, task.metric
+    judgement, first, second = verdict(pair), pair.first, pair.second
+    new, old = (score(variants[name].estimates[metric].mean, metric) for name in (first, second))
+    size = f"{points(pair.seeds.mean)} points {points_interval(pair.seeds)}"
+    named = f"test {metric_name(metric)}"
+    of_pretraining = variants[first].pretraining and not variants[second].pretraining
+    if judgement.name == "unresolved":
+        pair_of = "pretrained and random weights" if of_pretraining else f"{first} and {second}"
+        return (
+            f"Undecided: {pair_of} cannot be told apart, with a {named} of {new} and {old}: "
+            f"{size}, an interval that contains 0, over {_count_runs(task)}."
+        )
+    if of_pretraining:
+        verb = "raised" if judgement.name == "above" else "lowered"
+        sentence = f"Pretraining {verb} {named} from {old} to {new}: {size}"
+    else:
+        sentence = (
+            f"{first} is {judgement.name} {second}, with a {named} of {new} and {old}: {size}"
+        )
+    if not judgement.over_seeds_only:
+        return f"{sentence}."
+    return (
+        f"{sentence}, over seeds only. If test examples are resampled as well, the interval is "
+        f"{points_interval(pair.bootstrap)} and contains 0."
+    )
+
+
+def _count_runs(task: TaskResult) -> str:
+    pair = task.against_first[0]
+    pretrainings = min(task.evaluation.pretrainings(name) for name in (pair.first, pair.second))
+    return f"{pair.seeds.count} {'pretrainings' if pretrainings > 1 else 'seeds'}"
+
+
+def describe_scores(comparison: Comparison | None) -> list[str]:
+    """A sentence for each task on the score of its only variant."""
+    return [_describe_score(task) for task in (comparison.tasks if comparison else ())]
+
+
+def _describe_score(task: TaskResult) -> str:
+    """The score of a task's first variant, beside the best guess that reads nothing."""
+    name = next(iter(task.evaluation.variants))
+    estimate = task.evaluation.variants[name].estimates[task.metric]
+    sentence = (
+        f"{name} has a test {metric_name(task.metric)} of {score(estimate.mean, task.metric)} "
+        f"{interval(estimate, task.metric)} on {task.name}"
+    )
+    trivial = task.evaluation.best_trivial()
+    if trivial is None:
+        return f"{sentence}."
+    against = "more" if task.evaluation.beats_baselines else "no more"
+    return (
+        f"{sentence}, {against} than guessing without reading ({score(trivial[1], task.metric)})."
+    )
+
+
+def describe_luck(seeds: int) -> str:
+    """What a verdict over `seeds` of fine-tuning is worth if each model was pretrained once."""
+    half, whole = (false_verdicts(seeds, ratio) for ratio in (0.5, 1.0))
+    return (
+        f"With one pretraining and {seeds} seeds of fine-tuning, two equally good models look "
+        f"different in {half:.0%} of cases if pretraining varies half as much as fine-tuning, and "
+        f"in {whole:.0%} if as much; 5% are meant. pretraining_seeds in the recipe mends that."
+    )
+
+
+def describe_learning(pretrain: PretrainSummary, objective: Objective) -> str:
+    """What the model learnt, against guessing words by their frequency; "" if its loss is none of
+    text."""
+    if not objective.predicts_text:
+        return ""
+    loss, entropy = pretrain.final[objective.tokens.loss_key], pretrain.unigram_entropy
+    gain = entropy - loss
+    if gain >= _HARDLY_NATS:
+        return (
+            f"The model learnt to use context: its loss ends {gain:.2f} nats below guessing by "
+            f"frequency, at {loss:.2f} of {entropy:.2f}."
+        )
+    if gain > 0:
+        return (
+            f"The model learnt hardly more than how frequent words are: its loss ends only "
+            f"{gain:.2f} nats below guessing by frequency, at {loss:.2f} of {entropy:.2f}."
+        )
+    return (
+        f"The model learnt nothing yet: its loss of {loss:.2f} is {-gain:.2f} nats above guessing "
+        f"by frequency, {entropy:.2f}."
     )
 
 
@@ -182,7 +262,7 @@ def headline(
     difference = task.against_first[0]
     first, second, gap = difference.first, difference.second, difference.seeds
     points = f"{100 * gap.mean:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
-    judgement = verdict(difference, task.metric)
+    judgement = verdict(difference)
     where = " over seeds only" if judgement.over_seeds_only else ""
     line = (
         f"{task.name}: {first} against {second} unresolved, {points}"
@@ -190,7 +270,7 @@ def headline(
         else f"{task.name}: {first} {judgement.name} {second}{where} by {points}"
     )
     if not others:
-        return f"{line}, {gap.count} seeds"
-    names = [verdict(each.against_first[0], each.metric).name for each in comparison.paired_tasks]
+        return f"{line}, {_count_runs(task)}"
+    names = [verdict(each.against_first[0]).name for each in comparison.paired_tasks]
     resolved = sum(name != "unresolved" for name in names)
     return f"{line}; {resolved} of {len(names)} tasks resolved"

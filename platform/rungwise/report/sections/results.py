@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from rungwise.evaluation.comparison.summary import PretrainingCost
 from rungwise.evaluation.comparison.table import RowDifference, TaskScore
-from rungwise.report.sections.findings import Verdict, sum_up, verdict
+from rungwise.report.sections.findings import Verdict, describe_difference, sum_up, verdict
 from rungwise.report.sections.variants import Comparison, TaskResult
 
 _CellT = TypeVar("_CellT", TaskScore, RowDifference)
@@ -32,10 +32,10 @@ def board(comparison: Comparison) -> Board:
     by_pair: dict[tuple[str, str], list[Verdict]] = {}
     for task in comparison.paired_tasks:
         pair = task.against_first[0]
-        verdicts[task.name] = verdict(pair, task.metric)
+        verdicts[task.name] = verdict(pair)
         by_pair.setdefault((pair.first, pair.second), []).append(verdicts[task.name])
     if len(comparison.tasks) == 1:
-        sentence = "".join(each.sentence for each in verdicts.values())
+        sentence = "".join(map(describe_difference, comparison.paired_tasks))
     else:
         sentence = " ".join(sum_up(each, *pair) for pair, each in by_pair.items())
     names = {each.name for each in verdicts.values()}
