@@ -93,7 +93,8 @@ def layers_of(
         for layer in range(options["lstm"]["n_layers"]):
             cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
             outputs = lstm(x, cell, of, options)
-            x = [y + below for y, below in zip(outputs, x, strict=True)] if layer else outputs
+            skips = layer and options["lstm"]["use_skip_connections"]
+            x = [y + below for y, below in zip(outputs, x, strict=True)] if skips else outputs
             layers.append(x)
         found.append([np.array(each if direction == 0 else each[::-1]) for each in layers])
     return [np.concatenate(both, axis=1) for both in zip(*found, strict=True)]
@@ -103,10 +104,11 @@ CHANGES: list[dict[str, Any]] = [
     {},
     {"activation": "tanh", "n_highway": 1},
     {"cell_clip": None, "proj_clip": None, "n_layers": 3},
+    {"use_skip_connections": False, "n_layers": 3},
 ]
 
 
-@pytest.mark.parametrize("changes", CHANGES, ids=["clipped", "tanh", "three-layers"])
+@pytest.mark.parametrize("changes", CHANGES, ids=["clipped", "tanh", "three-layers", "no-skips"])
 @torch.no_grad()
 def test_the_layers_of_a_release_are_those_of_its_equations(
     changes: dict[str, Any], tmp_path: Path
@@ -167,7 +169,7 @@ def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     options_file, weights, _ = write_release(tmp_path)
     options = json.loads(options_file.read_text())
     for part, key, value, message in (
-        ("lstm", "use_skip_connections", False, "use_skip_connections must be true, found false"),
+        ("lstm", "use_skip_connections", "no?", r"options\.json: skip_connections"),
         ("char_cnn", "n_characters", 300, "n_characters must be 261 or 262, found 300"),
         ("lstm", "dim", 12, r"weights\.hdf5: RNN_0.*W_0 has.*\[40, 12\].*\[48, 12\]"),
         ("lstm", "n_layers", 3, r"weights\.hdf5: RNN_0/.*/Cell2/LSTMCell/W_0 is missing"),

@@ -1,4 +1,4 @@
-"""What `rungwise tasks` prints for whole data sets: a block that loads them with their own splits."""
+"""What `rungwise tasks` prints of whole data sets: a block that loads their own splits."""
 
 from __future__ import annotations
 

@@ -115,18 +115,41 @@ def test_archives_are_read_as_they_are_downloaded(tmp_path: Path) -> None:
         assert read_pairs((str(tmp_path / name),), "path") == plain
 
 
+def test_pairs_of_the_supplement_have_the_names_of_their_files(tmp_path: Path) -> None:
+    """BabyLM's files: those of the supplement have only sentences and features of their own, the
+    filtered ones of BLiMP write pair_id."""
+    sentences = {"sentence_good": "Who? David.", "sentence_bad": "Who? Bread."}
+    written(tmp_path / "qa_easy.jsonl", [{"row": 0, "fragment": "sentence", **sentences}] * 2)
+    written(tmp_path / "hypernym.json", [sentences])
+    filtered = row("order", 0, "a", "b", pair_id=7)
+    del filtered["pairID"]
+    written(tmp_path / "x.jsonl", [filtered])
+    pairs = read_pairs((str(tmp_path),), "path")
+    assert [(pair.name, pair.phenomenon) for pair in pairs] == [
+        ("hypernym/1", "hypernym"),
+        ("order/7", "agreement"),
+        ("qa_easy/1", "qa_easy"),
+        ("qa_easy/2", "qa_easy"),
+    ]
+    assert (pairs[0].good, pairs[0].bad) == ("Who? David.", "Who? Bread.")
+
+
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     def path(name: str, content: bytes) -> tuple[str, ...]:
         (tmp_path / name).write_bytes(content)
         return (str(tmp_path / name),)
 
     for name, content, message in (
-        ("a.jsonl", b'{"UID": "x"}\n', r"a.jsonl:1: expected a pair .* found no 'phenomenon'"),
+        (
+            "a.jsonl",
+            b'{"UID": "x"}\n',
+            r"a.jsonl:1: expected a pair .* found the fields UID, and None",
+        ),
         ("b.jsonl", b"\n{oh}\n", r"b.jsonl:2: expected JSON"),
         (
             "e.jsonl",
             json.dumps(row("p", 0, "a", "b", sentence_bad=None)).encode(),
-            r"e.jsonl:1: expected texts, found None",
+            r"e.jsonl:1: expected a pair .* and None for one of them; change measure.blimp.path",
         ),
         ("c.zip", b"PK\x03\x04 no", r"c.zip: cannot be unpacked"),
         ("d.txt", b"{}", r"expected files of JSON Lines .* found none"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,7 +71,7 @@ def test_bags_of_words_of_the_sts_benchmark(real_data: Path, tmp_path: Path) -> 
     """With a vector of its own for each word a cosine is that of counts."""
     path = real_data / "tasks" / "en" / "STS-B" / "stsb-en-dev.csv"
     suite = SentencesSuite(path=(str(path),), format=PAIRS)
-    pairs = suite._pairs("path")
+    pairs = suite._pairs("measure.sts.path", Counter())
     split = BertPreTokenizer().pre_tokenize_str
 
     def words_of(text: str) -> list[str]:
@@ -92,10 +93,23 @@ def test_bags_of_words_of_the_sts_benchmark(real_data: Path, tmp_path: Path) -> 
     assert 0.5 < expected.statistic < 0.8
 
 
+def test_damage_is_counted_on_the_terminal_and_named_by_the_key_of_the_suite(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.csv").write_text("a b,b a,1\na c,b,2\na,b,x\n")
+    path = (str(tmp_path / "a.csv"),)
+    with pytest.raises(DataError, match=r"a\.csv:3: .*change measure\.sts\.format\.columns\.score"):
+        SentencesSuite(path=path, format=PAIRS)._pairs("measure.sts.path", Counter())
+    counts = Counter[str]()
+    dropping = PAIRS.model_copy(update={"on_error": "drop"})
+    pairs = SentencesSuite(path=path, format=dropping)._pairs("measure.sts.path", counts)
+    assert (len(pairs), counts["examples_dropped_for_their_score"]) == (2, 1)
+
+
 def test_labels_and_rows_without_scores_are_refused(tmp_path: Path) -> None:
     path = (str(tmp_path / "sts.csv"),)
     with pytest.raises(ValidationError, match="found a format with labels"):
         SentencesSuite(path=path, format=SickFormat(target="entailment"))
     (tmp_path / "sts.csv").write_text("\n")
     with pytest.raises(DataError, match="expected pairs of sentences with scores, found 0 rows"):
-        SentencesSuite(path=path, format=PAIRS)._pairs("path")
+        SentencesSuite(path=path, format=PAIRS)._pairs("measure.sts.path", Counter())

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from rungwise.core.errors import DataError
+from rungwise.core.storage.outside import matching
 from rungwise.evaluation.suites.analogies import AnalogiesSuite
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.similarity import SimilaritySuite
+from rungwise.evaluation.suites.similarity import SimilaritySuite, read_pairs
 from rungwise.tasks.formats.base import split_lines
 from rungwise.tokenizer import FILE, ByteBpeConfig, train
 from tests.toy_rungs import FIRST_WORD, toy_rung
@@ -57,6 +58,50 @@ def test_cosines_by_hand_and_pairs_with_unknown_words_left_out(tmp_path: Path) -
     expected = [[1, 0], [2, 1 / np.sqrt(2)], [3, a_b]]
     np.testing.assert_allclose(items["toy"].numbers, expected, atol=1e-12)
     assert items["toy known"].numbers[:, 0].tolist() == [1, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        # SimLex-999.txt; combined.tab and combined.csv of WordSim-353; without a header
+        "word1\tword2\tPOS\tSimLex999\tconc(w1)\nold\tnew\tA\t1.58\t2.72\nsmart\tbright\tA\t9.2\t1\n",
+        "Word 1\tWord 2\tHuman (mean)\r\nold\tnew\t1.58\r\nsmart\tbright\t9.20\r\n",
+        "Word 1,Word 2,Human (mean),1,2\nold,new,1.58,3,4\nsmart,bright,9.2,5,6\n",
+        "# a comment\nold new 1.58\n\nsmart  bright 9.2\n",
+    ],
+    ids=["simlex", "wordsim tab", "wordsim csv", "blanks"],
+)
+def test_published_sets_are_read_as_they_are(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "set.txt"
+    path.write_text(content, newline="")
+    (file,) = matching([str(path)], "path")
+    pairs = read_pairs(file, "path")
+    assert [(pair.first, pair.second, pair.score) for pair in pairs] == [
+        ("old", "new", 1.58),
+        ("smart", "bright", 9.2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"old\tnew\t1\nsmart\tbright\n",
+            r"set\.txt:2: expected two words and a score in column 3",
+        ),
+        (b"old\tnew\t1\nsmart\tbright\tx\n", r"set\.txt:2: .*change measure\.words\.path"),
+        (b"old\tnew\t1\nsmart\tbr\xe9\t1\n", r"set\.txt:2: expected UTF-8, .*convert the file$"),
+        (b"Word 1\tWord 2\n", r"expected pairs of words, found none; change measure\.words\.path"),
+    ],
+)
+def test_what_is_no_pair_is_refused_in_the_words_of_a_suite(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "set.txt").write_bytes(content)
+    rung = toy_rung(tmp_path, ["a"], of_words([[1.0]]))
+    with pytest.raises(DataError, match=message) as caught:
+        SimilaritySuite(path=(str(tmp_path / "set.txt"),)).measure(rung, "words")
+    assert "data.format" not in str(caught.value)
 
 
 def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:

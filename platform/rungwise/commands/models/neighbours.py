@@ -28,15 +28,20 @@ def add(commands: Commands) -> None:
 def neighbours(options: argparse.Namespace) -> None:
     """Print one word and its cosine similarity per line, nearest first."""
     from rungwise import tokenizer as tokenizers
+    from rungwise.core.console import plain_console
     from rungwise.evaluation.page.neighbours import Neighbourhood
     from rungwise.pipeline.loading import find_pretrain
     from rungwise.pretraining.pretrained import find_tokenizer, load_word_vectors
 
     pretrain = find_pretrain(options.pretrain, options.overrides)
     tokenizer = tokenizers.load_reader(find_tokenizer(pretrain).folder)
-    neighbours = Neighbourhood(load_word_vectors(pretrain), tokenizer).nearest(
-        options.word, options.count
-    )
+    neighbourhood = Neighbourhood(load_word_vectors(pretrain), tokenizer)
+    neighbours = neighbourhood.nearest(options.word, options.count)
+    if len(pieces := neighbourhood.pieces(options.word)) > 1:
+        plain_console(stderr=True).print(
+            f"{options.word!r} is unknown: the vocabulary has no such word; these are the "
+            f"neighbours of the mean of its pieces {' '.join(pieces)}"
+        )
     width = max(len(each.word) for each in neighbours.nearest)
     for each in neighbours.nearest:
         print(f"{each.word:<{width}}  {each.cosine:.3f}")  # noqa: T201

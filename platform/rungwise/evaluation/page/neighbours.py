@@ -68,6 +68,10 @@ class Neighbourhood:
         neighbours = (Neighbour(self.words[place], float(cosine_N[place])) for place in order)
         return Neighbours(word, tuple(each for each in neighbours if each.word != spelling)[:count])
 
+    def pieces(self, word: str) -> list[str]:
+        """The tokens of a word, as the vocabulary spells them."""
+        return [self._tokenizer.id_to_token(token) or "" for token in self._ids(word)]
+
     def vector(self, word: str) -> NDArray[np.float32]:
         """The mean vector (D,) of a word's pieces.
 

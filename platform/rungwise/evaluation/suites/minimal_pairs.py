@@ -14,7 +14,8 @@ the same words. Half credit is the expected result of a guess; the pipeline of B
 first of equal scores, which is the good sentence. Both are reported, and the share of ties. Casing
 is left to the tokenizer.
 
-Items are named `paradigm/pairID` and grouped by phenomenon.
+Items are named `paradigm/pairID` and grouped by phenomenon. The files of BabyLM's supplement of
+BLiMP name neither: the paradigm and phenomenon are then the file's name, the number is the line's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -32,12 +32,13 @@ from pydantic import Field
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths, matching
+from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import reached
 from rungwise.evaluation.suites.altered import Pair, alter_sentences, held_out_sentences
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
-from rungwise.tasks.formats.base import read_text, split_lines
+from rungwise.tasks.formats.base import join_names, read_text, split_lines
 
 TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
 PUBLISHED = "published.json"
@@ -51,8 +52,8 @@ _PHENOMENA = {"s-selection": "argument_structure"}
 
 
 class MinimalPairsSuite(Suite):
-    """Pairs of acceptable and unacceptable sentences, JSON Lines as in BLiMP.zip and
-    ZhoBLiMP.tar.gz; without `path`, sentences of the held-out split and altered copies of them
+    """Pairs of acceptable and unacceptable sentences, JSON Lines as in BLiMP.zip, its supplement
+    and ZhoBLiMP.tar.gz; without `path`, sentences of the held-out split and altered copies of them
     (altered.py)."""
 
     needs: ClassVar[str] = "the probability of a text"
@@ -121,24 +122,20 @@ def sentence_scores(rung: Rung, texts: Sequence[str]) -> NDArray[np.float64]:
 def read_pairs(paths: Paths, key: str) -> list[Pair]:
     """All pairs, sorted by paradigm. Raises DataError, naming `key`, for a line that is no pair."""
     pairs = []
-    for where, row in _json_lines(paths, key):
-        try:
-            term: str = row.get("linguistics_term") or row["phenomenon"]
-            pair = Pair(
-                paradigm=row["UID"],
-                phenomenon=_PHENOMENA.get(term, term),
-                number=str(row["pairID"]),
-                good=row["sentence_good"],
-                bad=row["sentence_bad"],
-            )
-        except KeyError as missing:
+    for file, line, row in _json_lines(paths, key):
+        where, name = f"{file.uri}:{line}", file.name.rpartition("/")[2].partition(".")[0]
+        paradigm = row.get("UID", name)
+        term = row.get("linguistics_term", row.get("phenomenon", paradigm))
+        number = row.get("pairID", row.get("pair_id", line))
+        sentences = (row.get("sentence_good"), row.get("sentence_bad"))
+        values = (paradigm, _PHENOMENA.get(str(term), term), str(number), *sentences)
+        if odd := [value for value in values if not isinstance(value, str)]:
             raise DataError(
-                f"{where}: expected a pair with UID, pairID, sentence_good, sentence_bad and "
-                f"linguistics_term or phenomenon, found no {missing}; change {key}"
-            ) from None
-        if odd := [value for value in astuple(pair) if not isinstance(value, str)]:
-            raise DataError(f"{where}: expected texts, found {odd[0]!r}; change {key}")
-        pairs.append(pair)
+                f"{where}: expected a pair with the texts sentence_good and sentence_bad, and UID "
+                "and linguistics_term or phenomenon if it has them, found the fields "
+                f"{join_names(row)}, and {odd[0]!r} for one of them; change {key}"
+            )
+        pairs.append(Pair(*values))
     return sorted(pairs, key=lambda pair: pair.paradigm)
 
 
@@ -160,17 +157,18 @@ def read_published(paths: Paths, key: str) -> list[Mapping[str, str | float]]:
     """Accuracies of published models, one row per paradigm: UID, linguistics_term, and a share per
     model. BLiMP's file (github.com/alexwarstadt/blimp) has a 5-gram model, an LSTM, Transformer-XL
     and GPT-2; its rows of means over paradigms are dropped."""
-    return [row for _, row in _json_lines(paths, key) if row.get("UID") != "overall"]
+    return [row for _, _, row in _json_lines(paths, key) if row.get("UID") != "overall"]
 
 
-def _json_lines(paths: Paths, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (location, object) for each line of all .jsonl files; `key` names the paths in errors.
+def _json_lines(paths: Paths, key: str) -> Iterator[tuple[SourceFile, int, dict[str, Any]]]:
+    """Yield (file, line, object) for each line of all files of JSON Lines; `key` names the paths in
+    errors.
 
     Raises DataError for a file or line that cannot be read, or if there is none.
     """
     is_empty = True
     for file in matching(paths, key):
-        if not file.name.endswith((".jsonl", ".jsonl.gz")):
+        if not file.name.endswith((".jsonl", ".jsonl.gz", ".json", ".json.gz")):
             continue
         with reached(file.uri, key):
             lines = split_lines(read_text(file))
@@ -184,7 +182,7 @@ def _json_lines(paths: Paths, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise DataError(f"{where}: expected JSON, found {error}; change {key}") from None
             if not isinstance(row, dict):
                 raise DataError(f"{where}: expected a JSON object, found {line:.40}; change {key}")
-            yield where, row
+            yield file, number, row
     if is_empty:
         raise DataError(
             f"{key}: expected files of JSON Lines (*.jsonl), found none in {', '.join(paths)}; "

@@ -61,7 +61,10 @@ class SentencesSuite(FileSuite):
         return reads_words(rung) or isinstance(rung.model, SentenceVectors)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
-        pairs = self._pairs(f"measure.{name}.path")
+        counts: Counter[str] = Counter()
+        pairs = self._pairs(f"measure.{name}.path", counts)
+        for reason, number in counts.items():
+            rung.report.note(f"{name}: {reason.replace('_', ' ')}: {number:,}")
         texts = [text for pair in pairs for text in (pair.text, str(pair.second))]
         gold = np.array([float(str(pair.target)) for pair in pairs])
         names, groups = [pair.where for pair in pairs], [""] * len(pairs)
@@ -71,12 +74,16 @@ class SentencesSuite(FileSuite):
             items.append(Items(name, "correlation", names, groups, numbers, part))
         return SuiteResult(items)
 
-    def _pairs(self, key: str) -> list[Text]:
+    def _pairs(self, key: str, counts: Counter[str]) -> list[Text]:
         pairs: list[Text] = []
         for file in matching(self.path, key):
             with reached(file.uri, key):
-                rows = self.format.read(file, "test", Counter())
-                pairs += [row for row in rows if isinstance(row, Text)]
+                rows = self.format.read(file, "test", counts)
+                try:
+                    pairs += [row for row in rows if isinstance(row, Text)]
+                except DataError as error:  # in the words of a task
+                    form = key.removesuffix("path") + "format"
+                    raise DataError(str(error).replace("data.format", form)) from None
         if not pairs or any(pair.second is None or pair.target is None for pair in pairs):
             raise DataError(
                 f"{key}: expected pairs of sentences with scores, found {len(pairs)} rows, not all "

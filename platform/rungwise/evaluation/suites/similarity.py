@@ -13,30 +13,40 @@ that both know.
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import matching
+from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.store_errors import reached
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.words import KNOWN, cosines, word_vectors
 from rungwise.models.trained.capabilities import WordVectors
-from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
+from rungwise.tasks.formats.base import quote, read_text, split_lines
 
 FEWEST = 3  # pairs; with two, rho is 1 or -1
-_PAIRS = TableFormat(
-    columns=ColumnsConfig(text=0, second=1, score=2),
-    header=False,
-    comment="#",
-    extra_columns=True,
-)
+_SEPARATORS = ("\t", ",", ";")  # else blanks
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two words and how alike people find them; `where` is the file and the line."""
+
+    where: str
+    first: str
+    second: str
+    score: float
 
 
 class SimilaritySuite(FileSuite):
-    """Files with two words and a score per line, separated by tabs; `#` begins a comment."""
+    """Files with two words per line and, in the first later column of numbers, their score, as
+    published: separated by tabs, commas, semicolons or blanks, with or without a header; `#` begins
+    a comment."""
 
     needs: ClassVar[str] = "one vector per word"
     capability: ClassVar[type] = WordVectors
@@ -55,17 +65,49 @@ class SimilaritySuite(FileSuite):
                     f"{key}: expected a name of its own for each set, found {part} (up to "
                     f"the first dot) of {other} and of {file.uri}; rename one"
                 )
-            pairs = list(_PAIRS.read(file, "", Counter()))
-            if not pairs:
-                raise DataError(f"{file.uri}: expected pairs of words, found none; change {key}")
-            first, knows_first = word_vectors(rung, [pair.text for pair in pairs])
-            second, knows_second = word_vectors(rung, [str(pair.second) for pair in pairs])
+            with reached(file.uri, key):
+                pairs = read_pairs(file, key)
+            first, knows_first = word_vectors(rung, [pair.first for pair in pairs])
+            second, knows_second = word_vectors(rung, [pair.second for pair in pairs])
             known = knows_first & knows_second
             names, groups = [pair.where for pair in pairs], [""] * len(pairs)
             if known.sum() >= FEWEST:
-                gold = np.array([float(str(pair.target)) for pair in pairs])
+                gold = np.array([pair.score for pair in pairs])
                 numbers = np.stack([gold, cosines(first, second)], axis=1)
                 rated = Items(name, "correlation", names, groups, numbers, part)
                 items.append(rated.select(np.flatnonzero(known).tolist()))
             items.append(Items.of_credit(name, f"{part} {KNOWN}", names, groups, known))
         return SuiteResult(items)
+
+
+def read_pairs(file: SourceFile, key: str) -> list[Pair]:
+    """Read a set of pairs. Raises DataError, naming `key`, for a line that is no pair."""
+    lines = [
+        (number, line)
+        for number, line in enumerate(split_lines(read_text(file)), start=1)
+        if line.strip() and not line.startswith("#")
+    ]
+    separator = next((mark for mark in _SEPARATORS if lines and mark in lines[0][1]), None)
+    rows = [(number, [c.strip() for c in line.split(separator)]) for number, line in lines]
+    last = rows[-1][1] if rows else []
+    score = next((n for n, cell in enumerate(last) if n > 1 and _is_number(cell)), 2)
+    if rows and not any(map(_is_number, rows[0][1][score : score + 1])):
+        rows = rows[1:]  # names of the columns
+    if not rows:
+        raise DataError(f"{file.uri}: expected pairs of words, found none; change {key}")
+    pairs = []
+    for number, cells in rows:
+        if len(cells) <= score or not all(cells[:2]) or not _is_number(cells[score]):
+            raise DataError(
+                f"{file.uri}:{number}: expected two words and a score in column {score + 1}, found "
+                f"{quote(' | '.join(cells))}; mend the line, or change {key}"
+            )
+        pairs.append(Pair(f"{file.name}:{number}", cells[0], cells[1], float(cells[score])))
+    return pairs
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False

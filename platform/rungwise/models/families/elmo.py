@@ -78,6 +78,7 @@ class ElmoConfig(StatefulFamily):
     max_characters: int = Field(default=50, ge=3)  # bytes of a token, with a mark at each end
     num_highways: int = Field(default=2, ge=0)  # highway layers after the filters
     activation: Activation = "relu"
+    skip_connections: bool = True  # each layer above the first adds its input to its output
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)  # 0.1 in the paper; see kind `bert`
 
     @model_validator(mode="after")
@@ -153,7 +154,7 @@ class Elmo(Body):
             config.activation,
         )
         super().__init__(vocab_size, D, config.dropout, token_embedding=characters)
-        self.width = 2 * D
+        self.width, self._skips = 2 * D, config.skip_connections
         self.left_to_right, self.right_to_left = (
             nn.ModuleList(
                 ProjectedLstm(D, D, config.cell_size, config.cell_clip, config.projection_clip)
@@ -193,7 +194,7 @@ class Elmo(Body):
             output_BTD, end_BS = layer(
                 input_BTD, None if state_BLS is None else state_BLS[:, number]
             )
-            outputs.append(output_BTD + input_BTD if number else output_BTD)
+            outputs.append(output_BTD + input_BTD if number and self._skips else output_BTD)
             after.append(end_BS)
         return outputs, torch.stack(after, dim=1)
 

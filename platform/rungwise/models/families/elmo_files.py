@@ -64,20 +64,19 @@ def release_config(options: Path) -> ElmoConfig:
     try:
         data = json.loads(options.read_text("utf-8"))
         lstm, cnn = data["lstm"], data["char_cnn"]
-        for key, found, allowed in (
-            ("use_skip_connections", lstm["use_skip_connections"], (True,)),
-            # 261 in training; some files count an extra row for no character.
-            ("n_characters", cnn["n_characters"], (NUM_SYMBOLS, NUM_SYMBOLS + 1)),
-        ):
-            if found not in allowed:
-                expected = " or ".join(json.dumps(each) for each in allowed)
-                raise DataError(f"{options}: {key} must be {expected}, found {json.dumps(found)}")
+        # 261 in training; some files count an extra row for no character.
+        if (number := cnn["n_characters"]) not in (NUM_SYMBOLS, NUM_SYMBOLS + 1):
+            raise DataError(
+                f"{options}: n_characters must be {NUM_SYMBOLS} or {NUM_SYMBOLS + 1}, found "
+                f"{json.dumps(number)}"
+            )
         shape = {
             "num_layers": lstm["n_layers"],
             "hidden_size": lstm["projection_dim"],
             "cell_size": lstm["dim"],
             "cell_clip": lstm["cell_clip"],
             "projection_clip": lstm["proj_clip"],
+            "skip_connections": lstm["use_skip_connections"],
             "filters": cnn["filters"],
             "character_size": cnn["embedding"]["dim"],
             "max_characters": cnn["max_characters_per_token"],

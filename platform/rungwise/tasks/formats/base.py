@@ -154,20 +154,23 @@ def read_bytes(file: SourceFile) -> bytes:
         raise DataError(f"{file.uri}: {error}; fetch the file again") from None
 
 
-def read_text(file: SourceFile, encoding: str = "utf-8") -> str:
-    """Read a file as text, without a byte order mark.
+def read_text(file: SourceFile, encoding: str | None = None) -> str:
+    """Read a file as text, without a byte order mark; without `encoding`, which is a key of tasks,
+    as UTF-8.
 
     Raises DataError if it is not in `encoding`, naming the line, or is a damaged .gz.
     """
     content = read_bytes(file)
     try:
-        return content.decode(encoding).removeprefix("\ufeff")
+        return content.decode(encoding or "utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         before = error.object[: error.start].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        line, remedy = before.count(bytes([10])) + 1, "convert the file"
+        if encoding:
+            remedy = "set data.format.encoding to what the file is in, or convert it"
         raise DataError(
-            f"{file.uri}:{before.count(bytes([10])) + 1}: expected {encoding.upper()}, found "
-            f"the byte 0x{error.object[error.start]:02x}; set data.format.encoding to what the "
-            "file is in, or convert it"
+            f"{file.uri}:{line}: expected {error.encoding.upper()}, found the byte "
+            f"0x{error.object[error.start]:02x}; {remedy}"
         ) from None
 
 

@@ -60,7 +60,7 @@ class ChoiceFormat(RecordsFormat):
 
     kind: Literal["choice"] = "choice"
     columns: ChoiceColumns
-    # what `columns.answer` holds: the option's number, its letter, either (numbers from 1, as in ARC)
+    # what `columns.answer` holds: the option's number, its letter, either (numbers from 1: ARC)
     # or its text
     answer: Literal["index", "letter", "letter_or_number", "text"] = "index"
     # empty options at the end are none, so that questions have different numbers of options

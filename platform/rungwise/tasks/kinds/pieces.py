@@ -37,15 +37,15 @@ def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def longest_first(
-    first: Sequence[int], second: Sequence[int], room: int
+    first: Sequence[int], second: Sequence[int], room: int, *, alike: bool = False
 ) -> tuple[Sequence[int], Sequence[int]]:
     """Cut both texts at their ends to at most `room` tokens together.
 
     The longer one loses tokens until they fit, the second if they are equally long, as in BERT's
-    released code.
+    released code; `alike`, both lose the odd token, so that the order does not matter.
     """
     fair = room // 2
     return (
-        first[: max(room - fair, room - len(second))],
+        first[: max(fair if alike else room - fair, room - len(second))],
         second[: max(fair, room - len(first))],
     )

@@ -51,10 +51,10 @@ class SentenceKind(TextKind):
         (A, B) and (B, A) in `both_orders`, (A) and (B) `apart`.
 
         A text in a row of its own is cut at its end, a pair longest first; both orders hold the
-        same tokens. With `windows` there is an item per window over the longer text; the shorter
-        one stands in each, cut to half of the row. Raises DataError for a single text where a pair
-        is expected, the reverse, or a target of another task; ConfigError for two rows of a single
-        text. Texts apart have no windows.
+        same tokens, whichever text is the first. With `windows` there is an item per window over
+        the longer text; the shorter one stands in each, cut to half of the row. Raises DataError
+        for a single text where a pair is expected, the reverse, or a target of another task;
+        ConfigError for two rows of a single text. Texts apart have no windows.
         """
         pairs, info = self.reading.pairs, self.info
         if pairs != "joined" and not info.pair:
@@ -82,9 +82,12 @@ class SentenceKind(TextKind):
                 needs = max(lengths)
                 parts = [((0, min(room, lengths[0])), (0, min(room, lengths[1])))]
             elif self.reading.windows:
-                needs, parts = 2 * min(lengths), _windows(*lengths, room, self.reading.stride)
+                needs, parts = 2 * min(lengths), self._windows(first, second, room)
             else:
-                needs, both = sum(lengths), longest_first(first, second, room)
+                needs, both = (
+                    sum(lengths),
+                    longest_first(first, second, room, alike=pairs == "both_orders"),
+                )
                 parts = [((0, len(both[0])), (0, len(both[1])))]
             (_, end), (_, second_end) = parts[-1]
             cut = cuts((example.text, first, 0, end), (example.second or "", second, 0, second_end))
@@ -96,6 +99,19 @@ class SentenceKind(TextKind):
                 cut = ()  # reported once per example
         return items
 
+    def _windows(self, first: Sequence[int], second: Sequence[int], room: int) -> list[_Spans]:
+        """Windows over two texts; of equal lengths the second counts as longer or, in both orders,
+        the one with the higher ids, whichever is the first."""
+        lengths = len(first), len(second)
+        if sum(lengths) <= room:
+            return [((0, lengths[0]), (0, lengths[1]))]
+        shorter = (0, min(*lengths, room // 2))
+        spans = windows(max(lengths), room - shorter[1], self.reading.stride)
+        is_first = lengths[0] > lengths[1]
+        if lengths[0] == lengths[1] and self.reading.pairs == "both_orders":
+            is_first = [*first] > [*second]
+        return [(span, shorter) if is_first else (shorter, span) for span in spans]
+
 
 def mean_logits(outputs: Outputs) -> list[NDArray[np.float64]]:
     """Average the outputs of each example over its windows, which are neighbours."""
@@ -104,15 +120,6 @@ def mean_logits(outputs: Outputs) -> list[NDArray[np.float64]]:
         np.asarray(np.mean([array for _, array in windows], axis=0, dtype=np.float64))
         for _, windows in itertools.groupby(pairs, lambda pair: pair[0].example)
     ]
-
-
-def _windows(first: int, second: int, room: int, stride: int) -> list[_Spans]:
-    """Windows over two texts of these lengths; of equal lengths the second counts as longer."""
-    if first + second <= room:
-        return [((0, first), (0, second))]
-    shorter = (0, min(first, second, room // 2))
-    spans = windows(max(first, second), room - shorter[1], stride)
-    return [(span, shorter) if first > second else (shorter, span) for span in spans]
 
 
 def _pair_rows(
