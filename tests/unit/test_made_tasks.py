@@ -166,8 +166,14 @@ def test_chinese_words_are_characters(tmp_path: Path) -> None:
 
 
 def test_too_little_text_is_said_with_what_there_is(manual: Artifact) -> None:
-    with pytest.raises(DataError, match=r"data.test_examples is 9000, but the corpus gives \d+"):
-        made.load(MissingWordConfig(**{**SMALL, "test_examples": 9000}), manual)
+    task = made.load(MissingWordConfig(**{**SMALL, "test_examples": 9000}), manual)
+    count = len(task.splits["test"])
+    assert task.notes == [
+        f"the corpus gives {count} examples of missing_word for test, and data.test_examples is "
+        "9000"
+    ]
+    with pytest.raises(DataError, match=r"gives 0 examples of .* for train, expected 20 or more"):
+        made.load(MissingWordConfig(**{**SMALL, "minimum_words": 9000}), manual)
 
 
 def test_altered_sentences_differ_only_as_their_rule_says(manual: Artifact) -> None:

@@ -56,6 +56,7 @@ class MadeTaskConfig(CorpusTaskConfig):
     """A task whose examples a rule makes of the corpus (data/made.py)."""
 
     kind: Any
+    # examples of each split, fewer if the corpus gives no more
     train_examples: int = Field(default=400, ge=2)
     validation_examples: int = Field(default=60, ge=2)
     test_examples: int = Field(default=600, ge=2)

@@ -45,6 +45,7 @@ from rungwise.tokens.segmenters import HAN
 _VALIDATION = 0.3  # share of the stretches of training text
 _STRETCH = 50  # paragraphs
 _OPTIONS, _REACH = 4, 20  # words to choose from, and how far apart in rank they may be
+_FEWEST = 20  # examples of a split
 _LEAST = 10  # occurrences of a word to choose from
 _LEFT_WORDS, _RIGHT_WORDS = 3, 2  # the fewest before and after a missing word
 FOLLOWS, ELSEWHERE = "follows", "elsewhere"
@@ -68,19 +69,22 @@ def load(config: MadeTaskConfig, corpus: Artifact) -> Task:
             pools[_split(each, config.seed)].append(each)
     kind, labels, make = _RULES[config.kind]
     splits: dict[str, list[Example]] = {}
+    notes = []
     for split in SPLITS:
         number = getattr(config, f"{split}_examples")
         splits[split] = list(islice(make(pools[split], paragraphs, number, config.seed), number))
-        if len(splits[split]) < number:
+        result = f"the corpus gives {len(splits[split])} examples of {config.kind} for {split}"
+        if len(splits[split]) < min(number, _FEWEST):
             raise DataError(
-                f"data.{split}_examples is {number}, but the corpus gives {len(splits[split])} "
-                f"examples of {config.kind} for {split}, of {len(pools[split])} paragraphs of "
-                f"{config.minimum_words} to {config.maximum_words} words; lower it, change the "
-                "bounds of words, raise corpus.held_out_fraction, or add text"
+                f"{result}, expected {_FEWEST} or more of its {len(pools[split])} paragraphs of "
+                f"{config.minimum_words} to {config.maximum_words} words; add text, change "
+                "data.minimum_words or data.maximum_words, or raise corpus.held_out_fraction"
             )
+        if len(splits[split]) < number:
+            notes.append(f"{result}, and data.{split}_examples is {number}")
     metric = "f1" if kind == "tagging" else "accuracy"
     pair = config.kind == "next_paragraph"
-    return Task(TaskInfo(kind, labels, pair=pair, metric=metric), splits)
+    return Task(TaskInfo(kind, labels, pair=pair, metric=metric), splits, notes=notes)
 
 
 def pair_paragraphs(
