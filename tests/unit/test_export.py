@@ -28,7 +28,15 @@ from rungwise.pipeline.workflow import load_recipe
 from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving.hugging_face.names import FILES
-from rungwise.tokenizer import CLS_ID, SEP_ID, UNK_ID, WordPieceConfig, cached_encoder, train
+from rungwise.tokenizer import (
+    CLEAN_UP,
+    CLS_ID,
+    SEP_ID,
+    UNK_ID,
+    WordPieceConfig,
+    cached_encoder,
+    train,
+)
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText
 from tests.conftest import (
@@ -79,7 +87,8 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     encoder = cached_encoder(made["tokenizer"].folder)
     for text in ODD:
-        ids = encoder.encode(pa.array([text])).ids.tolist()
+        # The exported tokenizer cleans up as the corpus was cleaned, which an artifact's need not.
+        ids = encoder.encode(pa.array([CLEAN_UP.normalize_str(text)])).ids.tolist()
         assert tokenizer.encode(text, add_special_tokens=False) == ids, text
     text = ODD[0]
     inputs = {key: value[:, :LENGTH] for key, value in tokenizer(text, return_tensors="pt").items()}

@@ -19,6 +19,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, TrackingRun
+from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.comparison.summary import EvaluateSummary, SeedRow, VariantResult
@@ -154,6 +155,12 @@ class Models:
         predictions.write_predictions(rows, artifact.folder)
         return self._finish(artifact)
 
+    def describe(self, card: str) -> None:
+        """What the register stage leaves of the last evaluation."""
+        artifact = self._recorder.add("register", {}, Summary(headline="register"))
+        artifact.folder.write_bytes("card.md", card.encode())
+        self._finish(artifact)
+
     def registered(self, evaluated: Artifact) -> Any:
         """What the register stage says of it."""
         mlflow.set_tracking_uri(self.uri)
@@ -185,6 +192,25 @@ def test_bytes_and_answers_that_differ_are_named(tmp_path: Path) -> None:
     Path(models.corpus.folder.path("text.txt")).write_bytes(b"some texd")
     [fault] = promotion.find_faults(rewritten, rewritten.folder)
     assert "text.txt" in fault
+
+
+def test_a_card_that_was_edited_or_taken_away_is_named(tmp_path: Path) -> None:
+    models = Models(tmp_path / "root")
+    model = models.evaluated(False, 0.9)
+    models.describe("its card")
+    served = Folder.at(tmp_path / "served")
+    for name in FILES:
+        served.copy_file(Path(model.folder.path(name)), name)
+    for card, faults in (("its card", 0), ("a better card", 1), (None, 1)):
+        if card is not None:
+            served.write_bytes("card.md", card.encode())
+        else:
+            served.remove("card.md")
+        artifacts.finish(served, {"stage": "served", "fingerprint": model.fingerprint}, {})
+        changes = promotion.find_changed_copies(model, served)
+        assert ["card.md is not that of the register stage" in each for each in changes] == (
+            [True] * faults
+        )
 
 
 @pytest.mark.slow  # MLflow makes a database and copies models

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import unicodedata
@@ -26,13 +27,16 @@ from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
     TokenizerConfig,
+    TokenizerFileConfig,
     UnigramConfig,
     WordConfig,
     WordPieceConfig,
     ids_after_blank,
     load_reader,
+    read_tokenizer,
     train,
 )
+from rungwise.tokenizer.reading import remove_clean_up
 from tests.unit.test_corpus_clean import ANY_TEXT, MESSY_TEXT
 
 HINDI = "\u0939\u093f\u0928\u094d\u0926\u0940 \u092d\u093e\u0937\u093e"
@@ -42,7 +46,7 @@ CONFIGS: list[TokenizerConfig] = [
     ByteBpeConfig(vocab_size=300),
     UnigramConfig(vocab_size=60, lowercase=False),
     CharacterConfig(vocab_size=60),
-    WordConfig(vocab_size=30, lowercase=False),
+    WordConfig(vocab_size=30),
 ]
 
 
@@ -80,6 +84,20 @@ def test_a_reader_gives_the_tokens_of_the_corpus(tmp_path: Path, config: Tokeniz
     behind = [raw.encode(f"again {word}", add_special_tokens=False) for word in TEXTS[0].split()]
     again = len(raw.encode("again", add_special_tokens=False).ids)
     assert ids_after_blank(reader, TEXTS[0].split()) == [each.ids[again:] for each in behind]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
+def test_an_exported_tokenizer_is_read_without_its_clean_up(
+    tmp_path: Path, config: TokenizerConfig
+) -> None:
+    """It is then the one that was trained, which the fast encoders know, and a corpus is clean."""
+    raw, reader = readers(tmp_path, config)
+    (tmp_path / FILE).write_text(reader.to_str())
+    read = remove_clean_up(read_tokenizer(TokenizerFileConfig(path=str(tmp_path))))
+    for tokenizer in (read, remove_clean_up(read)):
+        assert (
+            json.loads(tokenizer.to_str())["normalizer"] == json.loads(raw.to_str())["normalizer"]
+        )
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)

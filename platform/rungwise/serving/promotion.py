@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.stages.artifact import Artifact, chain, find_input
+from rungwise.core.stages.artifact import Artifact, chain, find_input, list_artifacts
 from rungwise.core.stages.artifact import load as load_artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
@@ -27,6 +27,7 @@ from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.finetune import DESCRIPTION
 from rungwise.pretraining.initial import find_tokens
 from rungwise.pretraining.pretrained import find_tokenizer
+from rungwise.serving.card import NAME as CARD
 from rungwise.serving.predictor import FILES, Predictor
 from rungwise.serving.pretrained import load_predictor, require_record
 from rungwise.tasks.interface import task_kind
@@ -56,7 +57,20 @@ def find_changed_copies(model: Artifact, served: Folder) -> list[str]:
         for name, artifact in names.items()
         if served.sha256(name) != artifact.record["files"][name]["sha256"]
     ]
+    cards = _list_card_digests(model)
+    if cards and (not served.exists(CARD) or served.sha256(CARD) not in cards):
+        changes.append(f"the registry's {served.path(CARD)} is not that of the register stage")
     return changes or _check(lambda: _verify_copy(served))
+
+
+def _list_card_digests(model: Artifact) -> list[str]:
+    """The digests of the cards that were registered with `model`; none if those stages are gone."""
+    root = Folder.at(model.folder.uri.rsplit("/", 2)[0])
+    return [
+        each.record["files"][CARD]["sha256"]
+        for each in list_artifacts(root, "register")
+        if each.record["inputs"].get(model.stage, {}).get("fingerprint") == model.fingerprint
+    ]
 
 
 def _verify_copy(served: Folder) -> None:

@@ -50,6 +50,20 @@ def add_clean_up(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
+def remove_clean_up(tokenizer: Tokenizer) -> Tokenizer:
+    """Take the clean-up off the tokenizer of an export, and return it: the corpus is clean, and the
+    encoders know the normalizer that is left."""
+    steps = (
+        list(tokenizer.normalizer) if isinstance(tokenizer.normalizer, normalizers.Sequence) else []
+    )
+    first, own = steps[: len(_STEPS)], steps[len(_STEPS) :]
+    if [each.__getstate__() for each in first] == [each.__getstate__() for each in _STEPS]:
+        # The library writes a sequence in a sequence as one.
+        rest = own[0] if len(own) == 1 else normalizers.Sequence(own) if own else None
+        tokenizer.normalizer = rest  # pyright: ignore[reportAttributeAccessIssue]
+    return tokenizer
+
+
 def ids_after_blank(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
     """Return the ids of each word as after a blank in a text, which some vocabularies write into
     the word, and the clean-up takes from its front."""

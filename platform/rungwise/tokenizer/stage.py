@@ -36,6 +36,7 @@ from rungwise.tokenizer.config import (
 from rungwise.tokenizer.encoder import make_encoder
 from rungwise.tokenizer.files import FILE, load_tokenizer, outside, read_tokenizer
 from rungwise.tokenizer.new_words import add_new_words
+from rungwise.tokenizer.reading import remove_clean_up
 from rungwise.tokenizer.special import SpecialIds, special_ids
 from rungwise.tokenizer.training import count_words, from_counts, train
 
@@ -68,7 +69,7 @@ def train_tokenizer(
     """
     corpus = inputs["corpus"]
     if isinstance(config, TokenizerFileConfig):
-        tokenizer, characters = read_tokenizer(config), 0
+        tokenizer, characters = remove_clean_up(read_tokenizer(config)), 0
         if config.new_words:
             sample = _sample(corpus, "train", _NEW_WORDS_CHARACTERS)
             tokenizer = add_new_words(tokenizer, sample, config.new_words, config.new_word_count)

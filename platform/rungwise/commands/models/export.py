@@ -26,6 +26,7 @@ from rungwise.core.console import plain_console
 from rungwise.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from torch import nn
 
     from rungwise.core.stages.artifact import Artifact
@@ -105,19 +106,17 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
         model = load_model(pretrain)
         assert isinstance(model, NgramLanguageModel), "what is counted are n-grams"
         return _write_arpa(model, tokenizer, to)
-    file = tokenizer.folder.local(tokenizers.FILE)
-    return _write_for_transformers(load_module(pretrain), config, file, to)
+    reader = tokenizers.load_reader(tokenizer.folder)
+    return _write_for_transformers(load_module(pretrain), config, reader, to)
 
 
 def write_task_model(predictor: Predictor, to: Folder) -> Export:
     """Export a fine-tuned model and its tokenizer for transformers. Raises like
     `write_pretrained`."""
     model = predictor.model.cpu()
-    with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
-        file = Path(scratch) / "tokenizer.json"
-        predictor.tokenizer.save(str(file))
-        longest, labels = predictor.frame.sequence_length, predictor.info.labels
-        return _write_for_transformers(model, model.pretrained.family, file, to, labels, longest)
+    longest, labels = predictor.frame.sequence_length, predictor.info.labels
+    family, reader = model.pretrained.family, predictor.tokenizer
+    return _write_for_transformers(model, family, reader, to, labels, longest)
 
 
 def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
@@ -139,7 +138,7 @@ def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
         if module is None:
             kind = trained_config(model).model.kind
             raise ConfigError(f"a {kind} has no token states to export as ONNX")
-        tokenizer, frame = tokenizers.load_tokenizer(find_tokenizer(model).folder), None
+        tokenizer, frame = tokenizers.load_reader(find_tokenizer(model).folder), None
         if trained_config(model).objective.masks:
             cls, sep = tokenizers.special_ids(tokenizer).require("cls", "sep")
             frame = Frame(cls, sep, sep, module.max_length or 0)
@@ -185,7 +184,7 @@ def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> E
 def _write_for_transformers(
     model: nn.Module,
     config: Family,
-    tokenizer_file: Path,
+    tokenizer: Tokenizer,
     to: Folder,
     labels: Sequence[str] = (),
     longest: int | None = None,
@@ -194,10 +193,10 @@ def _write_for_transformers(
     from rungwise.serving.hugging_face.names import CONFIG, MODULES, auto_class
 
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
-        architecture = hugging_face.export_model(
-            model, config, tokenizer_file, Path(scratch), labels, longest
-        )
-        files = _put(scratch, to, last=CONFIG)
+        file, folder = Path(scratch) / "read.json", Path(scratch) / "model"
+        tokenizer.save(str(file))
+        architecture = hugging_face.export_model(model, config, file, folder, labels, longest)
+        files = _put(str(folder), to, last=CONFIG)
     if MODULES in files:
         return Export(files, "SentenceTransformer from sentence-transformers")
     loaders = f"{auto_class(architecture)}.from_pretrained and AutoTokenizer.from_pretrained"
