@@ -63,6 +63,23 @@ def task(**keys: Any) -> FilesTaskConfig:
             "draw: balanced goes by the label of an example, and those of tagging have no one",
         ),
         ({"train": "a", "format": {"kind": "glue", "task": "X"}}, r"task\.format\.task"),
+        (
+            {"train": "a", "format": FORM | {"split": {"column": 2, "train": "t", "test": "e"}}},
+            r"test and format\.split\.test go together: the file, and the values of the column 2",
+        ),
+        (
+            {
+                "train": "a",
+                "test": "a",
+                "test_fraction": None,
+                "format": FORM | {"split": {"column": 2, "train": "t"}},
+            },
+            r"test and format\.split\.test go together",
+        ),
+        (
+            {"train": "a", "positive": "x", "format": {"kind": "sts"}},
+            "positive: a label of classification, which regression has not",
+        ),
     ],
 )
 def test_a_bad_block_is_refused(keys: dict[str, Any], message: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sklearn.metrics import f1_score
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
@@ -15,7 +16,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.config import TaskConfig, outside
-from rungwise.tasks.interface import KINDS
+from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, read_examples
 from rungwise.tasks.kinds.kind import TaskKind
 from rungwise.tasks.stage import build_task
@@ -132,6 +133,23 @@ def test_labels_are_in_the_stated_order_or_sorted_by_number(tmp_path: Path) -> N
     assert notes.lines == ["no training example has the label third"]
 
 
+def test_f1_is_that_of_the_label_that_is_named_and_this_is_said(tmp_path: Path) -> None:
+    train = "".join(f"text {n}\t{['hateful', 'normal'][n % 3 > 0]}\n" for n in range(90))
+    for keys, positive in (({}, "normal"), ({"positive": "hateful"}, "hateful")):
+        notes = Notes()
+        summary, task = made(tmp_path, notes, train=train, metric="f1", **keys)
+        assert summary.info.positive == positive
+        assert f"f1 is that of '{positive}'; data.positive names the other label" in notes.lines
+        test = read_examples(task, "test")
+        gold = [example.target for example in test]
+        predicted = [["normal", "hateful"][n % 2] for n in range(len(gold))]
+        kind = task_kind(summary.info)
+        scores = kind.score([{"label": label} for label in predicted], test)
+        assert scores["f1"] == pytest.approx(f1_score(gold, predicted, pos_label=positive))
+    three = TaskInfo("classification", ("a", "b", "c"), False, "accuracy")
+    assert three.positive is None
+
+
 def test_a_text_in_train_and_test_is_counted_and_noted(tmp_path: Path) -> None:
     notes = Notes()
     test = "text 0\tb\ntext 1\tb\nanother\ta\n"
@@ -231,6 +249,18 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
         (
             {"train": rows(90), "train_examples": 91},
             r"data\.train_examples is 91, but train has \d+ examples; lower it",
+        ),
+        (
+            {"train": rows(90), "positive": "c"},
+            r"data\.positive: expected one of two labels, found 'c' of a, b; change it",
+        ),
+        (
+            {
+                "train": "a O\n\nb B-X\n\n" * 5 + "w\n" + "w O\n" * 10,
+                "format": {"kind": "conll", "on_error": "drop"},
+            },
+            r"data\.train: expected most words to be sound, found 10 that are and 11 that are not "
+            r"\(1 examples dropped for a line with other columns, 11 words dropped with damage\)",
         ),
         (
             {"train": rows(90, "abc"), "train_examples": 2},
