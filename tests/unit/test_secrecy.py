@@ -51,6 +51,93 @@ def test_what_signs_an_address_is_cut_and_the_rest_of_the_query_stays(name: str)
     assert without_password(uri.format(name)) == expected
 
 
+VALUE = "aB3dE6fG9hJ2kL5mN8pQ1rS4tU7vW0xY"
+SECRETS = [
+    *(f"{prefix}{VALUE}" for prefix in ("hf_", "ghp_", "github_pat_11AB_", "glpat-", "sk-proj-")),
+    *(
+        f"{prefix}{VALUE}"
+        for prefix in ("sk-ant-api03-", "AIza", "xoxb-12-", "npm_", "gsk_", "r8_")
+    ),
+    *(f"{prefix}{VALUE}" for prefix in ("sk_live_", "pypi-AgEI", "dckr_pat_", "hvs.", "glsa_")),
+    f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{VALUE}",
+    f"https://hooks.slack.com/services/T0/B0/{VALUE}",
+    *(f"{form} {VALUE}" for form in ("Authorization: Bearer", "Authorization: token", "bearer")),
+    f"Authorization: Basic {VALUE}==",
+    *(f"{name}={VALUE}" for name in ("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "WANDB_API_KEY", "PASS")),
+    *(f"{name}={VALUE}" for name in ("MLFLOW_TRACKING_PASSWORD", "PGPASSWORD", "password", "pwd")),
+    *(f"export {name}='{VALUE}'" for name in ("AWS_SESSION_TOKEN", "GH_TOKEN", "SECRET_KEY_BASE")),
+    *(f"{name} = {VALUE}" for name in ("aws_secret_access_key", "client_secret", "token")),
+    *(f'"{name}": "{VALUE}"' for name in ("password", "token", "api_key", "private-key")),
+    *(f"--{name} {VALUE}" for name in ("password", "api-key", "auth-token", "token")),
+    *(f"--{name}={VALUE}" for name in ("password", "api-key", "auth-token", "token")),
+    *(f"X-Api-Key: {VALUE}", f"curl -u bob:{VALUE} x", f"machine x login y password {VALUE}"),
+    *(f"https://host/x?a=1&{name}={VALUE}" for name in ("key", "api-key", "auth", "sas", "code")),
+    f"AccountName=a;AccountKey={VALUE}==;EndpointSuffix=b",
+    *(f"bob:{VALUE}@host.org", f"git clone bob:{VALUE}@host:path", f"s3://u:{VALUE}@bucket/x"),
+    *(
+        f"{mark}-----BEGIN {kind}-----\n{mark}Proc-Type: 4,ENCRYPTED\n{mark}{VALUE}\n"
+        f"{mark}-----END {kind}-----"
+        for kind in (
+            "PRIVATE KEY",
+            "RSA PRIVATE KEY",
+            "OPENSSH PRIVATE KEY",
+            "PGP PRIVATE KEY BLOCK",
+        )
+        for mark in ("", "+")  # as in a patch
+    ),
+    f"-----BEGIN EC PRIVATE KEY-----\n{VALUE}\n",  # cut short
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS, ids=range(len(SECRETS)))
+def test_a_secret_is_cut_wherever_it_stands(secret: str) -> None:
+    text = f"before {secret} after"
+    shown = without_password(text)
+    assert VALUE not in shown
+    assert shown.startswith("before ")
+    assert without_password(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python:3.12@sha256:0123456789abcdef0123",
+        "git@github.com:org/repo.git, s3://bucket/a@b/c, https://host:8080/path",
+        "sha256 0123456789abcdef0123456789abcdef, digest: 0123456789abcdef0123456789abcdef",
+        "rungwise run pretrain quickstart.yaml pretrain.steps=100 tokenizer.kind=wordpiece",
+        "+    mask_token = tokenizer.mask_token\n+    pad_token: str = '[PAD]'\n+    password: str",
+        "+    password=options.password, secret = secrets.token_hex(8), key=operator.itemgetter(1)",
+        "max_tokens=100000, tokens: 5,000,000; corpus.minimum_tokens=10; special_tokens=[1,2]",
+        "expected one of word, token; the key is missing: did you mean 'vocab_size'?",
+        "RAY_AUTH_TOKEN_PATH=~/.ray/auth_token MONKEY=bananas PASSWORD=$SECRET",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert without_password(text) == text
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "a://b:",
+        "x",
+        "-----BEGIN PRIVATE KEY-----",
+        "a.b-",
+        "?a",
+        "token",
+        "eyJ",
+        "a:",
+        "password ",
+        " ",
+    ],
+)
+def test_a_long_text_takes_no_longer_for_its_form(part: str) -> None:
+    """A search that is quadratic would take hours for one of these."""
+    text = part * (1_000_000 // len(part))
+    assert len(without_password(text)) <= len(text)
+
+
 def test_none_of_a_hundred_planted_secrets_is_written_down(tmp_path: Path) -> None:
     """In a recipe's sources and server, in what a stage is, in parameters, tags and notes."""
     secrets = [f"s3cr3t-{number:03}" for number in range(100)]

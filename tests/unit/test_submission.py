@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -14,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import pkcs12
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray._private.ray_constants import get_runtime_env_default_excludes
@@ -133,6 +138,7 @@ SECRETS = (
     *(".kube/config", ".npmrc", ".hf_token", "terraform.tfvars", "prod.auto.tfvars.json"),
     *(".docker/config.json", ".aws/config", ".ssh/known", "secrets.yaml", "prod.env", "w.token"),
     *("service-account-x.json", "application_default_credentials.json", "key.jks", ".vault-token"),
+    *("id_ed25519_sk", ".envrc", "kaggle.json", "rclone.conf", ".databrickscfg", "office.ovpn"),
     *("my.keystore", ".htpasswd", ".s3cfg", ".boto", "credentials.csv", "github_token", "x.kdbx"),
 )
 HARMLESS = (
@@ -148,7 +154,9 @@ HARMLESS = (
         ("deep/.env.production", "A=1", True),
         (".env.example", "A=", False),
         ("environment.py", "A=1", False),
-        ("key.pem", "-----BEGIN EC PRIVATE KEY-----", True),
+        # Code that looks for keys, and a key that is left out of a page.
+        ("keys.py", 'MARK = "-----BEGIN EC PRIVATE KEY-----"\n', False),
+        ("page.md", "-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----\n", False),
         ("authority.pem", "-----BEGIN CERTIFICATE-----", False),
         ("terraform.tfstate", "{}", True),
         ("id_ed25519", "x", True),
@@ -168,6 +176,49 @@ def test_what_looks_secret_stays_here(project: Path, name: str, text: str, secre
     assert name in str(caught.value)
     (project / ".rayignore").write_text(f"{name}\n")
     assert name not in check_upload(project).sizes
+
+
+def private_keys() -> dict[str, bytes]:
+    """Private keys in every form that the library `cryptography` writes."""
+    keys = {
+        "rsa": rsa.generate_private_key(65537, 2048),
+        "p256": ec.generate_private_key(ec.SECP256R1()),
+        "p384": ec.generate_private_key(ec.SECP384R1()),
+        "p521": ec.generate_private_key(ec.SECP521R1()),
+        "ed25519": ed25519.Ed25519PrivateKey.generate(),
+    }
+    locked = serialization.BestAvailableEncryption(b"x")
+    written = {}
+    for name, key in keys.items():
+        for form in ("PKCS8", "TraditionalOpenSSL", "OpenSSH"):
+            for encoding in ("PEM", "DER"):
+                for lock in (serialization.NoEncryption(), locked):
+                    with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
+                        as_form = getattr(serialization.PrivateFormat, form)
+                        data = key.private_bytes(
+                            getattr(serialization.Encoding, encoding), as_form, lock
+                        )
+                        written[f"{name} {form} {encoding} {lock is locked}"] = data
+    (pem,) = (data for name, data in written.items() if name == "p256 PKCS8 PEM False")
+    written["in JSON"] = json.dumps({"private_key": pem.decode()}).encode()
+    written["in YAML"] = b"key: |\n" + b"".join(b"    " + line for line in pem.splitlines(True))
+    written["in UTF-16"] = pem.decode().encode("utf-16")
+    written["after text"] = b"# mine\n" * 50_000 + pem
+    written["in PKCS#12"] = pkcs12.serialize_key_and_certificates(
+        b"x", keys["rsa"], None, None, locked
+    )
+    return written
+
+
+def test_a_private_key_stays_here_whatever_the_name_of_its_file(project: Path) -> None:
+    keys = private_keys()
+    assert len(keys) > 25
+    for number, (what, data) in enumerate(keys.items()):
+        (project / f"notes-{number}").write_bytes(data)
+        with pytest.raises(UserError, match=f"notes-{number} would be uploaded and looks"):
+            check_upload(project)
+        (project / f"notes-{number}").unlink()
+        assert check_upload(project), what
 
 
 @pytest.fixture

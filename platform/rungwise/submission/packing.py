@@ -6,6 +6,7 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,23 +21,46 @@ MOST_BYTES = 100 << 20
 _MOST_FILES = 100_000
 _MOST_NAMES = 5
 _SILENT = logging.Logger("packing", logging.CRITICAL + 1)
-# Names that tools give to files with secrets; see _EXAMPLES for exceptions.
+# Names that tools give to files with secrets; see _EXAMPLES for exceptions. Private keys are
+# recognised by their content.
 _SECRET_NAMES = (
-    *(".env", ".env.*", "*.env", ".netrc", "_netrc", ".pypirc", ".npmrc", ".git-credentials"),
+    *(
+        ".env",
+        ".env.*",
+        "*.env",
+        ".envrc",
+        ".netrc",
+        "_netrc",
+        ".pypirc",
+        ".npmrc",
+        ".git-credentials",
+    ),
     *(".pgpass", "pgpass", ".my.cnf", ".boto", ".s3cfg", ".htpasswd", ".dockercfg"),
     *("credentials", "credentials.*", "*credentials.json", "service-account*.json"),
     *("auth_token", ".*token", "token", "token.txt", "*.token", "*_token", "kubeconfig*"),
     *("secrets.*", ".secrets", "*.tfvars", "*.tfvars.json", "*.tfstate", "*.tfstate.*"),
-    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.p12", "*.pfx", "*.jks", "*.keystore"),
-    *("*.ppk", "*.kdbx"),
+    *("id_rsa", "id_dsa", "id_ecdsa*", "id_ed25519*", "*.p12", "*.pfx", "*.jks", "*.keystore"),
+    *("*.ppk", "*.kdbx", "*.ovpn", "kaggle.json", ".databrickscfg", ".vault_pass*", "rclone.conf"),
+    *(".terraformrc", "terraform.rc", "stored_tokens"),
 )
 # Places where tools keep secrets under inconspicuous names.
 _SECRET_PLACES = (".kube/config", ".docker/config.json", ".aws/*", ".ssh/*", ".gnupg/*", ".azure/*")
-_EXAMPLES = ("*.example", "*.sample", "*.template")
-# Certificates have these endings too, so their contents decide.
-_KEY_NAMES = ("*.pem", "*.key")
-_KEY_MARK = b"PRIVATE KEY-----"
-_KEY_HEAD_BYTES = 1 << 16
+# Without secrets, in spite of their names.
+_EXAMPLES = ("*.example", "*.sample", "*.template", "*.pub")
+# A private key in a file of any name. Code that only names the mark has no such line after it.
+_KEY = re.compile(
+    rb"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----.{0,400}?[A-Za-z0-9+/]{48}"
+    rb"|PuTTY-User-Key-File-\d|AGE-SECRET-KEY-1[A-Z0-9]{40}",
+    re.DOTALL,
+)
+# The first bytes of keys in binary form: a DER sequence of PKCS#8 or #1, SEC 1, PKCS#12, or of a
+# PKCS#8 that is encrypted by PKCS#5; the marks of Java's two kinds of key stores and of KeePass.
+_BINARY_KEY = re.compile(
+    rb"0(?:[\x20-\x7f]|\x81.|\x82..)(?:\x02\x01\x00(?:0[\x05-\x20]\x06|\x02[\x81\x82])"
+    rb"|\x02\x01\x01\x04[\x20-\x42]|\x02\x01\x030[\x80-\x82]|0.\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x05)"
+    rb"|\xfe\xed\xfe\xed|\xce\xce\xce\xce|\x03\xd9\xa2\x9a",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +82,7 @@ class Upload:
 
 def check_upload(folder: Path) -> Upload:
     """List the files of `folder` to upload. Raises UserError if they are too large for a cluster
-    or one looks like a secret; only files with names of keys are read."""
+    or one looks like a secret or holds a private key."""
     upload = list_files(folder)
     if upload.size_bytes >= MOST_BYTES:
         raise UserError(
@@ -128,13 +152,13 @@ def _is_secret(folder: Path, path: str) -> bool:
     def matches(patterns: tuple[str, ...]) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
-    if matches(_EXAMPLES):
-        return False
-    if matches(_SECRET_NAMES):
+    place = any(fnmatch.fnmatchcase(f"/{path}", f"*/{place}") for place in _SECRET_PLACES)
+    if not matches(_EXAMPLES) and (place or matches(_SECRET_NAMES)):
         return True
-    if any(fnmatch.fnmatchcase(f"/{path}", f"*/{place}") for place in _SECRET_PLACES):
-        return True
-    if not matches(_KEY_NAMES):
+    if path.endswith("/"):
         return False
-    with (folder / path).open("rb") as file:
-        return _KEY_MARK in file.read(_KEY_HEAD_BYTES)
+    data = (folder / path).read_bytes()
+    # In UTF-16, as some shells write it, every other byte is 0.
+    return bool(
+        _BINARY_KEY.match(data) or _KEY.search(data) or _KEY.search(data.replace(b"\0", b""))
+    )
