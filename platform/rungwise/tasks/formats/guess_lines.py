@@ -178,9 +178,10 @@ def _conll(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
     for separator in ("\t", None) if words else ():
         cells = {line: line.split(separator) for line in words}
         usual = Counter(map(len, cells.values())).most_common(1)[0][0]
-        # At the beginning of a sentence, it is one where a tag follows that other words have.
-        others = [line for line in words if not line.startswith("#")] or words
-        tags = {cells[line][-1] for line in others if len(cells[line]) == usual}
+        # At the beginning of a sentence, it is one where a tag follows that another word has too.
+        tagged = {(row[0], row[-1]) for row in cells.values() if len(row) == usual}
+        counts = Counter(tag for _, tag in tagged)
+        tags = {tag for word, tag in tagged if not word.startswith("#") or counts[tag] > 1}
         comments = {
             line for line in starts if len(cells[line]) != usual or cells[line][-1] not in tags
         }
