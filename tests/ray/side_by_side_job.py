@@ -144,7 +144,7 @@ def run(
 ) -> runner.Outcome:
     compute = ComputeConfig(max_concurrent_stages=concurrent, object_store_megabytes=100)
     root = Folder.at(folder / "root")
-    return runner.run(made, root, label, compute, lambda: tracker, console)
+    return runner.run(made, root, label, compute, lambda _: tracker, console)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def main(folder: Path, root: str, cpus: int, block: dict[str, Any]) -> None:
             Folder.at(root),
             "toy",
             compute,
-            lambda: Tracker(f"sqlite:///{folder}/mlflow.db", "toy", folder / "spool"),
+            lambda _: Tracker(f"sqlite:///{folder}/mlflow.db", "toy", folder / "spool"),
             Console(),
         )
 

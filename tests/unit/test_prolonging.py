@@ -98,7 +98,7 @@ def test_what_is_only_watched_rebuilds_nothing(
     if rebuilt:
         return
 
-    def tracker() -> Any:
+    def tracker(driver: str) -> Any:
         raise AssertionError("nothing is built, so nothing is tracked")
 
     console = Console(file=io.StringIO())

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -12,10 +20,12 @@ from mlflow.entities import Run
 
 from rungwise.__main__ import main
 from rungwise.core.configuration.secrecy import without_password
-from rungwise.core.exit_codes import OK, USER_ERROR
+from rungwise.core.exit_codes import FAILED, OK, USER_ERROR
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tracking import sender as sending
+from rungwise.core.tracking import tracker as tracking
 from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG, RUN_ID
-from rungwise.core.tracking.store import default_uri
+from rungwise.core.tracking.store import default_uri, find_database, make_store, open_store
 from rungwise.core.tracking.tracker import Synced, Tracker, sync
 
 
@@ -24,9 +34,16 @@ def uri(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/mlflow.db"
 
 
-def runs(uri: str) -> dict[str, Run]:
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def runs(uri: str, experiment_name: str = "test") -> dict[str, Run]:
     client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name("test")
+    experiment = client.get_experiment_by_name(experiment_name)
     assert experiment is not None
     stored = client.search_runs([experiment.experiment_id])
     keys = [run.data.tags[KEY_TAG] for run in stored]
@@ -160,6 +177,301 @@ def test_an_event_the_server_refuses_does_not_block_those_behind_it(
     tracker.metrics("stage", {"loss": 1.0}, 0)
     assert tracker.finish(60) == 0
     assert points(uri, runs(uri)["stage"], "loss") == [(0, 1.0)]
+
+
+class Unreliable:
+    """A client that fails once, at the call of this number, before or after the call's effect."""
+
+    def __init__(self, client: MlflowClient, calls: list[str], number: int, after: bool) -> None:
+        self._client, self._calls, self._number, self._after = client, calls, number, after
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._calls.append(name)
+            fails = len(self._calls) == self._number
+            if fails and not self._after:
+                raise ConnectionError(name)
+            result = getattr(self._client, name)(*arguments, **named)
+            if fails:
+                raise ConnectionError(name)
+            return result
+
+        return call
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(tracking, "_LAST_RETRY_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before its effect", "after its effect"])
+def test_a_client_that_fails_at_any_one_call_loses_and_doubles_nothing(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None, after: bool
+) -> None:
+    make_store(uri)
+    client = open_store(uri)
+    (tmp_path / "page.html").write_text("hello")
+    number, calls = 0, [""]
+    while number <= len(calls):  # until no call failed
+        calls.clear()
+        number += 1
+        failing = Unreliable(client, calls, number, after)
+        monkeypatch.setattr(sending, "open_store", lambda _, failing=failing: failing)
+        experiment = f"test {after} {number}"
+        for steps in (range(4), range(2, 6)):  # the second attempt goes on from step 2
+            tracker = Tracker(uri, experiment, tmp_path / "spool", f"driver{steps[0]}")
+            tracker.open("run", "parent", tags={"a": "b"})
+            tracker.open("stage", "child", parent="run", params={"rate": 0.1})
+            tracker.datasets("stage", {"corpus": ("0123", "/root/corpus/x")})
+            for step in steps:
+                tracker.metrics("stage", {"loss": float(step), "accuracy": 0.5}, step)
+            tracker.tags("stage", {"note": "x"})
+            tracker.artifact("stage", str(tmp_path / "page.html"))
+            tracker.close("stage", "FINISHED")
+            tracker.close("run", "FINISHED")
+            assert tracker.finish(60) == 0, calls
+        by_key = runs(uri, experiment)
+        child, parent = by_key["stage"], by_key["run"]
+        assert len(by_key) == 2
+        for name, value in (("loss", None), ("accuracy", 0.5)):
+            expected = [(step, float(step) if value is None else value) for step in range(6)]
+            assert points(uri, child, name) == expected, (calls[number - 1 :], name)
+        assert (child.info.status, parent.info.status) == ("FINISHED", "FINISHED")
+        assert child.data.tags.items() >= {PARENT_TAG: parent.info.run_id, "note": "x"}.items()
+        assert child.data.params == {"rate": "0.1"}
+        assert child.inputs is not None
+        assert len(child.inputs.dataset_inputs) == 1
+        assert [file.path for file in client.list_artifacts(child.info.run_id)] == ["page.html"]
+    assert number > 20
+    assert not list((tmp_path / "spool").glob("*.jsonl"))
+
+
+def record(tracker: Tracker, steps: Iterable[int]) -> None:
+    for step in steps:
+        tracker.metrics("stage", {"loss": float(step)}, step)
+
+
+@pytest.mark.parametrize("new", ["empty", "with another experiment under its number"])
+def test_a_server_that_comes_back_empty_gets_everything_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None, new: str
+) -> None:
+    stores = [f"sqlite:///{tmp_path}/{name}/mlflow.db" for name in ("old", "new")]
+    clients: list[Any] = []
+    for uri in stores:
+        make_store(uri)
+        clients.append(open_store(uri))
+    if new != "empty":
+        clients[1].create_experiment("of somebody else")
+    current = [clients[0]]
+
+    class Server:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(current[0], name)
+
+    monkeypatch.setattr(sending, "open_store", lambda _: Server())
+    for moment in range(3):
+        current[0] = clients[0]
+        experiment = f"test {moment}"
+        spool = tmp_path / f"spool {moment}"
+        tracker = Tracker(stores[0], experiment, spool)
+        tracker.open("run", "parent")
+        tracker.open("stage", "child", parent="run", params={"rate": 0.1})
+        record(tracker, range(5))
+        until(lambda tracker=tracker: tracker.waiting == 0)
+        current[0] = clients[1]
+        if moment == 0:
+            record(tracker, range(5, 9))
+        elif moment == 1:
+            tracker.open("more", "child", parent="run")
+            record(tracker, range(5, 9))
+        else:  # what is left in the spool is sent by another process
+            monkeypatch.setattr(tracker._sender, "send", lambda *_: 1 / 0)
+            record(tracker, range(5, 9))
+        tracker.close("stage", "FINISHED")
+        tracker.close("run", "FINISHED")
+        if moment == 2:
+            assert tracker.finish(30) == 6
+            assert sync(stores[0], spool) == Synced({stores[0]: 6})
+        else:
+            assert tracker.finish(30) == 0
+        by_key = runs(stores[1], experiment)
+        assert points(stores[1], by_key["stage"], "loss") == [(n, float(n)) for n in range(9)]
+        assert by_key["stage"].data.tags[PARENT_TAG] == by_key["run"].info.run_id
+        assert by_key["stage"].data.params == {"rate": "0.1"}
+        assert {run.info.status for key, run in by_key.items() if key != "more"} == {"FINISHED"}
+
+
+def test_a_database_that_is_removed_under_a_run_is_made_and_filled_again(
+    uri: str, tmp_path: Path, at_once: None
+) -> None:
+    tracker = Tracker(uri, "test", tmp_path / "spool")
+    tracker.open("stage", "child")
+    record(tracker, range(5))
+    until(lambda: tracker.waiting == 0)
+    (tmp_path / "mlflow.db").unlink()
+    record(tracker, range(5, 9))
+    assert tracker.finish(60) == 0
+    assert points(uri, runs(uri)["stage"], "loss") == [(n, float(n)) for n in range(9)]
+
+
+def test_names_and_values_that_mlflow_refuses_are_mended_one_by_one(
+    uri: str, tmp_path: Path
+) -> None:
+    names = ["wiki (en)", "C++", "C#", "C--", "R&D (misc)", "../up", "/top//x/", "a" * 300]
+    names += ["", "tab\tline\n", "snö/ä b:c.d-e_f", "50 %", ".", "a/../b"]
+    values = dict(zip(names, range(len(names)), strict=True))
+    tracker = Tracker(uri, "test", tmp_path / "spool")
+    tracker.open("it's/a run (1)", "x" * 300, tags=dict.fromkeys(names, "t\0\ud800"), params=values)
+    tracker.metrics("it's/a run (1)", values, 0)
+    tracker.datasets("it's/a run (1)", {"n" * 600: ("0" * 50, "s" * 70_000)})
+    assert tracker.finish(60) == 0
+    (run,) = runs(uri).values()
+    assert len(run.data.metrics) == len(run.data.params) == len(names)
+    assert sorted(run.data.metrics.values()) == sorted(map(float, values.values()))
+    assert (run.data.metrics["C--"], run.data.metrics["snö/ä b:c.d-e_f"]) == (3.0, 10.0)
+    assert len(run.data.tags.keys() & run.data.params.keys()) == len(names)
+    assert run.inputs is not None
+    assert len(run.inputs.dataset_inputs) == 1
+
+
+def test_of_a_batch_only_what_is_refused_is_lost(
+    uri: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(sending, "acceptable_name", lambda name: name)
+    tracker = Tracker(uri, "test", tmp_path / "spool")
+    tracker.open("stage", "child", params={"rate": 1, "no\tname": 2, "more": 3})
+    tracker.metrics("stage", {"a": 1.0, "b(": 2.0, "c": 3.0, "d": 4.0}, 0)
+    assert tracker.finish(60) == 0
+    run = runs(uri)["stage"]
+    assert run.data.params == {"rate": "1", "more": "3"}
+    assert run.data.metrics == {"a": 1.0, "c": 3.0, "d": 4.0}
+    assert [record.args[0] for record in caplog.records if record.args] == ["no\tname", "b("]
+
+
+def test_a_deleted_experiment_keeps_the_events_and_is_named(
+    uri: str, tmp_path: Path, at_once: None
+) -> None:
+    make_store(uri)
+    client = open_store(uri)
+    number = client.create_experiment("test")
+    client.delete_experiment(number)
+    tracker = Tracker(uri, "test", tmp_path / "spool")
+    tracker.open("stage", "child")
+    assert tracker.finish(60) == 1
+    assert "the experiment test is deleted" in tracker.fault
+    client.restore_experiment(number)
+    assert sync(uri, tmp_path / "spool") == Synced({uri: 1})
+    assert runs(uri).keys() == {"stage"}
+
+
+def test_runs_of_a_driver_that_was_killed_are_ended_and_no_others(uri: str, tmp_path: Path) -> None:
+    """Whoever sends its spool ends them, or whoever found its lease, if the spool is elsewhere. A
+    run that a later driver has opened is that driver's."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    killed = Tracker(uri, "test", here, "1")
+    for key in ("run", "old", "done"):
+        killed.open(key, key)
+    killed.close("done", "FINISHED")
+    until(lambda: killed.waiting == 0)
+    killed._file.close()  # as the end of the process does
+    later = Tracker(uri, "test", elsewhere, "2")
+    later.open("run", "run")
+    until(lambda: later.waiting == 0)
+    assert sync(uri, here) == Synced({})
+    assert {key: run.info.status for key, run in runs(uri).items()} == {
+        "run": "RUNNING",
+        "old": "KILLED",
+        "done": "FINISHED",
+    }
+    finder = Tracker(uri, "test", here, "3")
+    finder.end_abandoned("2")
+    assert finder.finish(60) == 0
+    later.close("run", "FINISHED")
+    assert later.finish(60) == 0
+    latest = Tracker(uri, "test", here, "4")
+    latest.open("run", "run")
+    assert latest.finish(60) == 0
+    late = Tracker(uri, "test", elsewhere, "3")
+    late.close("run", "FAILED")
+    assert late.finish(60) == 0
+    assert runs(uri)["run"].info.status == "RUNNING"
+
+
+def test_a_kill_while_the_store_is_made_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+    code = """
+import os, sqlite3, sys
+from pathlib import Path
+from rungwise.core.tracking import store
+statements = 0
+class Connection(sqlite3.Connection):
+    def cursor(self, factory=sqlite3.Cursor):
+        return super().cursor(Cursor)
+class Cursor(sqlite3.Cursor):
+    def execute(self, *arguments):
+        global statements
+        statements += 1
+        if statements == int(sys.argv[2]):
+            os.kill(os.getpid(), 9)
+        return super().execute(*arguments)
+connect = sqlite3.connect
+sqlite3.connect = sqlite3.dbapi2.connect = (
+    lambda *arguments, **named: connect(*arguments, **{**named, "factory": Connection})
+)
+store.make_store(sys.argv[1])
+"""
+    database = tmp_path / "mlflow.db"
+    for number in (1, 40, 120, 250):
+        command = [sys.executable, "-c", code, f"sqlite:///{database}", str(number)]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        assert not database.exists()
+    make_store(f"sqlite:///{database}")
+    assert open_store(f"sqlite:///{database}").search_experiments()
+
+
+def test_a_database_that_never_opens_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], at_once: None
+) -> None:
+    database = tmp_path / "mlflow.db"
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("create table experiments (half made)")
+        connection.execute("create table alembic_version (version_num varchar(32))")
+        connection.execute("insert into alembic_version values ('of no version')")
+        connection.commit()
+    tracker = Tracker(f"sqlite:///{database}", "test", tmp_path / "tracking")
+    tracker.open("run", "run")
+    assert tracker.finish(60) == 1
+    assert f"cannot open its database {database}" in tracker.fault
+    assert main(["doctor", "quickstart", f"root={tmp_path}", "--json"]) == FAILED
+    [finding] = [row for row in json.loads(capsys.readouterr().out) if row["what"] == "MLflow"]
+    assert str(database) in finding["value"]
+    assert "move it away" in finding["remedy"]
+    assert main(["sync", "quickstart", f"root={tmp_path}"]) == USER_ERROR
+    message = capsys.readouterr().err
+    assert f"cannot open its database {database}" in message
+    assert "password" not in message
+    database.unlink()
+    assert main(["sync", "quickstart", f"root={tmp_path}"]) == OK
+    assert f"1 event sent to sqlite:///{database}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["a%2Fb", "a?b=c", "50%", "a b#c", "snö"])
+def test_the_store_is_below_the_root_whatever_its_name(name: str, tmp_path: Path) -> None:
+    root = tmp_path / name
+    uri = default_uri(Folder.at(root), None)
+    tracker = Tracker(uri, "test", root / "tracking")
+    tracker.open("run", "run")
+    (tmp_path / "page.html").write_text("hello")
+    tracker.artifact("run", str(tmp_path / "page.html"))
+    assert tracker.finish(60) == 0
+    assert find_database(uri) == root / "mlflow.db"
+    assert {path.name for path in tmp_path.iterdir()} == {name, "page.html"}
+    [run] = runs(uri).values()
+    [page] = (root / "mlartifacts").rglob("page.html")
+    assert page.is_relative_to(root / "mlartifacts" / run.info.run_id)
 
 
 def test_the_store_is_the_server_if_one_is_set_else_below_the_root(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ ENVIRONMENT = {
     # tracker.py retries by itself and must not wait minutes for MLflow's own retries.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    # A pool would keep a file open that was removed, and write to it what nobody reads.
+    "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",
     "TOKENIZERS_PARALLELISM": "true",
 }
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import ray
@@ -17,6 +15,7 @@ from rungwise.cluster import expected_nodes
 from rungwise.cluster.environment import ENVIRONMENT
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
+from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.storage.folder import Folder
 
 
@@ -45,15 +44,16 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
             "include_dashboard": False,
             "object_store_memory": compute.object_store_megabytes << 20,
         }
-    _init(
-        **target,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        runtime_env={"env_vars": variables},
-    )
     try:
-        with _terminate_as_interrupt():
-            yield
+        with terminate_as_interrupt():
+            _init(
+                **target,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": variables},
+            )
+            with terminate_as_interrupt():  # again, since ray.init installs its own handler
+                yield
     finally:
         ray.shutdown()
 
@@ -64,6 +64,8 @@ def _init(**arguments: Any) -> None:
         try:
             ray.init(**arguments)
             return
+        except SystemExit as error:  # of Ray's own handler, at SIGTERM
+            raise KeyboardInterrupt from error
         except Exception as error:
             if "timed out during startup" not in str(error):
                 raise
@@ -84,21 +86,6 @@ def _source_path(address: str | None) -> dict[str, str]:
     if address is None or not source_root.is_relative_to(Path.cwd().resolve()):
         return {}
     return {"PYTHONPATH": str(source_root.relative_to(Path.cwd().resolve()))}
-
-
-@contextlib.contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM, which stops a job, end a run as Ctrl-C does: runs closed, state kept. Use after
-    `ray.init`, which installs its own handler."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def quiet_ray_data() -> None:

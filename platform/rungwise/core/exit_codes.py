@@ -5,12 +5,15 @@ Separate from the commands, so that small commands need not import the large one
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 
@@ -51,6 +54,20 @@ def guarded(command: Callable[[], int | None]) -> int:
         errors.print("interrupted; the same command goes on from the last checkpoint:")
         errors.print(f"  {without_password(_typed(sys.argv))}", markup=False, highlight=False)
         return INTERRUPTED
+
+
+@contextlib.contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Make SIGTERM, which stops a job, end a run as Ctrl-C does: runs closed, state kept."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _reader_has_gone() -> bool:

@@ -35,11 +35,13 @@ _ROOM_BYTES = 256 << 20  # no stage starts with less free disk space
 
 @dataclass(frozen=True)
 class Build:
-    """The values that all stages of a run share; `parent` is the key of the run's MLflow run."""
+    """The values that all stages of a run share; `driver` is the id of this driver, `parent` the
+    key of the run's MLflow run."""
 
     label: str
     compute: ComputeConfig
     tracker: Tracker
+    driver: str
     parent: str
     made_by: dict[str, Any]
     display: Display

@@ -25,6 +25,7 @@ from rich.console import Console
 from rungwise.core.configuration.canonical import fingerprint, flatten
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import StageFailed, UserError, find_user_error
+from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.lease import Lease, register_driver
@@ -52,7 +53,8 @@ class Outcome:
     artifacts: dict[str, Artifact]
     built: tuple[str, ...]
     seconds: float
-    untracked_events: int
+    untracked_events: int = 0
+    tracking_fault: str = ""  # why the server did not take them
 
 
 def run(
@@ -60,33 +62,47 @@ def run(
     root: Folder,
     label: str,
     compute: ComputeConfig,
-    tracker: Callable[[], Tracker],
+    tracker: Callable[[str], Tracker],
     console: Console,
     recipe: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Build what is missing of `stages` (in order, inputs first) below `root`.
 
-    `tracker` is called only if something must be built; `recipe` is kept in the records. A failed
-    stage stops only the stages that need it. When the others are done, its error is raised:
-    UserError if the user can fix it, else StageFailed.
+    `tracker`, given the id of this driver, is called only if something must be built, or if runs of
+    a killed driver must be ended; `recipe` is kept in the records. A failed stage stops only the
+    stages that need it. When the others are done, its error is raised: UserError if the user can
+    fix it, else StageFailed.
     """
     began = time.monotonic()
     root.check_writable("root")
     job, needs = os.environ.get("RAY_JOB_ID"), [stage.fingerprint for stage in stages]
     # The lease comes first: what the plan finds must stay.
-    with register_driver(root, needs, job):
+    with terminate_as_interrupt(), register_driver(root, needs, job) as driver:
         rows = plan(stages, root, label)
         with Display([stage.display_name for stage in stages], console) as display:
             finished = {row.stage.display_name: row.artifact for row in rows if row.artifact}
             for name, artifact in finished.items():
                 display.show(name, "cached", artifact.headline)
-            if len(finished) == len(rows):
-                return Outcome(finished, (), time.monotonic() - began, 0)
+            is_done = len(finished) == len(rows)
+            if is_done and not driver.dead:
+                return Outcome(finished, (), time.monotonic() - began)
+            sender = tracker(driver.id)
+            for each in driver.dead:
+                sender.end_abandoned(each)
+            if is_done:
+                untracked = sender.finish(_FINISH_SECONDS)
+                return Outcome(finished, (), time.monotonic() - began, untracked, sender.fault)
             fingerprints = {stage.display_name: stage.fingerprint for stage in stages}
-            parent = "run-" + fingerprint(fingerprints)
-            monitor = Monitor(label, compute)
             build = Build(
-                label, compute, tracker(), parent, provenance(), display, monitor, recipe or {}
+                label=label,
+                compute=compute,
+                tracker=sender,
+                driver=driver.id,
+                parent="run-" + fingerprint(fingerprints),
+                made_by=provenance(),
+                display=display,
+                monitor=Monitor(label, compute),
+                recipe=recipe or {},
             )
             return _build(rows, finished, root, build, began)
 
@@ -102,10 +118,10 @@ def _build(
 
     tracker, parent = build.tracker, build.parent
     tags = source_tags(build.made_by) | {"rungwise.label": build.label}
-    tracker.open(parent, build.label, tags=tags, params=flatten(dict(build.recipe)))
     graph = _Graph(rows, finished, root, build)
     status = "FAILED"
     try:
+        tracker.open(parent, build.label, tags=tags, params=flatten(dict(build.recipe)))
         with session(build.compute):
             graph.work()
         graph.check()
@@ -125,7 +141,7 @@ def _build(
         tracker.close(parent, status)
         untracked = tracker.finish(_FINISH_SECONDS)
     names = tuple(name for name in finished if name in graph.built)
-    return Outcome(finished, names, time.monotonic() - began, untracked)
+    return Outcome(finished, names, time.monotonic() - began, untracked, tracker.fault)
 
 
 class _Graph:
@@ -213,13 +229,17 @@ class _Graph:
             stages = self._root / row.stage.name
             if name not in self._leases:
                 job_id = os.environ.get("RAY_JOB_ID")
-                self._leases[name] = Lease(stages, row.stage.fingerprint, job_id)
+                self._leases[name] = Lease(
+                    stages, row.stage.fingerprint, job_id, driver=self._build.driver
+                )
             lease = self._leases[name]
             if not lease.take():
                 self._retry_at[name] = time.monotonic() + _RETRY_SECONDS
                 display.show(name, "waiting", f"for {lease.holder} to build it")
                 return
             del self._pending[name]
+            for driver in lease.dead:
+                self._build.tracker.end_abandoned(driver)
             # Only under the lease, since another driver may have made or finished the folder.
             folder = artifacts.find_folder(
                 self._root, row.stage.name, self._build.label, row.stage.fingerprint

@@ -79,8 +79,8 @@ def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> O
     root = root_folder(recipe.root)
     uri = tracking_uri(recipe, root)
 
-    def tracker() -> Tracker:
-        return Tracker(uri, recipe.tracking.experiment, spool_folder(root))
+    def tracker(driver: str) -> Tracker:
+        return Tracker(uri, recipe.tracking.experiment, spool_folder(root), driver)
 
     stages = make_stages(workflow, recipe)
     record = recipe.to_record(root.uri)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rungwise.cluster import dashboards
 from rungwise.core.storage.folder import Folder
-from rungwise.core.tracking.store import artifact_location, default_uri
+from rungwise.core.tracking.store import artifact_location, default_uri, make_store
 
 _ANSWER_SECONDS = 5.0
 _SCRAPE = "10s"
@@ -23,6 +23,7 @@ def mlflow_command(root: Path, port: int) -> list[str]:
     written directly to their folder as in such runs, since an experiment keeps its first location,
     which must be reachable without the server."""
     uri = default_uri(Folder.at(root), None)
+    make_store(uri)  # so that a kill of the server while it starts leaves no half-made one
     location = artifact_location(uri)
     assert location is not None, "a store of a local root is SQLite"
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]

@@ -132,8 +132,8 @@ def rebuild(options: argparse.Namespace) -> None:
     compute = validate(ComputeConfig, recipe["compute"], f"compute of {artifacts[-1].folder.uri}")
     console = Console(highlight=False)
 
-    def tracker() -> Tracker:
-        return Tracker(default_uri(root, None), "rebuilt", spool_folder(root))
+    def tracker(driver: str) -> Tracker:
+        return Tracker(default_uri(root, None), "rebuilt", spool_folder(root), driver)
 
     outcome = runner.run(
         stages, root, artifacts[-1].label, compute, tracker, console, recipe | {"root": root.uri}

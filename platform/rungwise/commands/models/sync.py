@@ -29,11 +29,13 @@ def sync(options: argparse.Namespace) -> None:
     try:
         synced = tracker.sync(uri, spool, options.instead_of)
     except ConnectionError as error:
-        raise UserError(
-            f"{error}; they stay in {spool}. If the server needs a password, give it in "
-            "tracking.uri=https://USER:PASSWORD@HOST, or in MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD"
-        ) from error
+        hint = ""
+        if "401" in str(error) or "403" in str(error):
+            hint = (
+                ". If the server needs a password, give it in tracking.uri=https://USER:PASSWORD"
+                "@HOST, or in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
+        raise UserError(f"{error}; they stay in {spool}{hint}") from error
     say = plain_console().print
     for server, events in synced.sent.items():
         say(f"{counted(events, 'event')} sent to {server}")

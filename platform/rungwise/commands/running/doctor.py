@@ -152,10 +152,18 @@ def _check_tracking(uri: str) -> Finding:
     import requests
 
     from rungwise.core.configuration.secrecy import without_password
+    from rungwise.core.tracking.store import find_database, open_store
 
     server = without_password(uri)
+    database = find_database(uri)
+    if database is not None and not database.exists():
+        return Finding("MLflow", f"{server}, which the first run makes")
     if not uri.startswith("http"):
-        return Finding("MLflow", server)
+        try:
+            open_store(uri)
+        except Exception as error:
+            return Finding("MLflow", server, "wrong", without_password(str(error)))
+        return Finding("MLflow", f"{server} opens")
     try:
         # Takes a name and password in the address, which urllib reads as a part of the host.
         requests.get(f"{uri.rstrip('/')}/health", timeout=_SERVER_SECONDS).raise_for_status()

@@ -93,11 +93,12 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
         commands["predict"] = f"rungwise predict {shlex.quote(model)}{option} --input FILE"
     server = without_password(uri)
     _say(console, "MLflow", server)
-    if uri.startswith("sqlite:"):
+    if uri.startswith("sqlite"):
         commands["runs"] = f"rungwise ui {recipe}"
     if outcome.untracked_events:
         events = counted(outcome.untracked_events, "event")
-        _say(console, "unsent", f"{events} that did not reach {server}")
+        fault = f": {outcome.tracking_fault}" if outcome.tracking_fault else ""
+        _say(console, "unsent", f"{events} that did not reach {server}{fault}")
         commands["send"] = f"rungwise sync {recipe}"
     console.print()
     for purpose, command in commands.items():

@@ -25,18 +25,22 @@ def add(commands: Commands) -> None:
 def ui(options: argparse.Namespace) -> NoReturn:
     """Serve an SQLite store until Ctrl-C. Raises UserError if it is missing or the port taken."""
     from rungwise.core.configuration.secrecy import without_password
-    from rungwise.core.tracking.store import TrackingConfig, artifact_location, check_store
+    from rungwise.core.tracking.store import (
+        TrackingConfig,
+        artifact_location,
+        check_store,
+        find_database,
+    )
     from rungwise.pipeline.workflow import load_recipe, places
 
     tracking = TrackingConfig()
     if options.config:
         tracking = load_recipe(options.config, options.overrides).tracking
     _, uri = places(options.config, options.overrides)
-    if not uri.startswith("sqlite:///"):
+    if (database := find_database(uri)) is None:
         raise UserError(
             f"the tracking store is a server: open {without_password(uri)} in a browser"
         )
-    database = Path(uri.removeprefix("sqlite:///"))
     check_store(uri)
     port = options.port
     with socket.socket() as probe:

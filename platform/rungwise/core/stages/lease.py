@@ -36,6 +36,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -62,6 +63,7 @@ class _Holder(BaseModel):
     host: str
     pid: int
     job: str | None
+    driver: str = ""
     machine: str
     started: str
     needs: tuple[str, ...]
@@ -88,14 +90,17 @@ class Lease:
         fingerprint: str,
         job: str | None = None,
         needs: Iterable[str] = (),
+        driver: str = "",
     ) -> None:
-        """`folder` is the stage's; `job` is this driver's Ray job, shown to people."""
+        """`folder` is the stage's; `job` is this driver's Ray job, shown to people, and `driver`
+        its id."""
         self.holder = ""  # description of the holder, after a failed `take`
         self.needs = frozenset(needs)  # those of the holder, after a failed `take`
         self.lost = False  # another driver took over; noticed within BEAT_SECONDS
+        self.dead: tuple[str, ...] = ()  # ids of drivers that were killed, whose lease `take` took
         self._folder = folder
         self._fingerprint = fingerprint
-        self._own_needs, self._job = self.needs, job
+        self._own_needs, self._job, self._driver = self.needs, job, driver
         self._name = ""  # of our file
         self._held = False
         self._beats = 0
@@ -130,6 +135,8 @@ class Lease:
         if not valid:  # this process was suspended, and its file taken for expired
             self._withdraw()
             return False
+        holders = [_parse(self._texts[name][0]) for name in before if name in self._texts]
+        self.dead = tuple(each.driver for each in holders if each and each.driver)
         for name in before:
             self._folder.remove(name)
         self._thread.start()
@@ -238,6 +245,7 @@ class Lease:
             host=socket.gethostname(),
             pid=os.getpid(),
             job=self._job,
+            driver=self._driver,
             machine=_machine(),
             started=_started(os.getpid()),
             needs=tuple(sorted(self._own_needs)),
@@ -259,17 +267,29 @@ def _list_files(folder: Folder) -> dict[str, str]:
     return {match[0]: match[1] for match in matches if match}
 
 
+@dataclass(frozen=True)
+class Driver:
+    """The id of a driver, and those of drivers that were killed on this machine before. Ids sort by
+    the time of their start."""
+
+    id: str
+    dead: tuple[str, ...] = ()
+
+
 @contextlib.contextmanager
-def register_driver(root: Folder, needs: Iterable[str], job: str | None = None) -> Iterator[None]:
+def register_driver(root: Folder, needs: Iterable[str], job: str | None = None) -> Iterator[Driver]:
     """Say in `root`, inside the block, that this process is a driver with stages of these
     fingerprints. Removes what drivers left that were killed on this machine."""
+    dead: list[str] = []
     for _, lease in _list_drivers(root):
         if lease.take():
+            dead += lease.dead
             lease.release()
-    lease = Lease(root, uuid.uuid4().hex, job, needs)
+    driver = Driver(f"{time.time_ns():016x}{uuid.uuid4().hex[:16]}", tuple(dead))
+    lease = Lease(root, driver.id, job, needs, driver.id)
     lease.take()
     try:
-        yield
+        yield driver
     finally:
         lease.release()
 

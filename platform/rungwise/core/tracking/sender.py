@@ -1,22 +1,36 @@
 """Turn events into calls of MLflow, each as often as it is sent without a second effect.
 
 A run is found by its tag `rungwise.key`, and points at steps that the run already has are dropped,
-so steps replayed after a crash appear once.
+so steps replayed after a crash appear once. What is refused is dropped with a warning, alone: the
+rest of its batch is sent. Nothing counts as refused while the server does not answer, or if it no
+longer has a run or the experiment that it had; then everything must be sent again (`Forgotten`).
+
+The tag `rungwise.driver` names the driver that opened a run last. Ids of drivers sort by time, and
+only the last one changes the state of a run, so events that arrive late change no newer state.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.tracking.store import artifact_location, quieten_mlflow
+from rungwise.core.configuration.secrecy import without_password
+from rungwise.core.tracking.names import (
+    PARAM_CHARACTERS,
+    TAG_CHARACTERS,
+    acceptable_name,
+    acceptable_text,
+)
+from rungwise.core.tracking.store import artifact_location, identify_file, make_store, open_store
 
 logger = logging.getLogger(__name__)
 
 KEY_TAG = "rungwise.key"
+DRIVER_TAG = "rungwise.driver"
 PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"  # the description that the UI shows, in Markdown
 # Placeholders in a description, for links: the ids of the run and its experiment.
@@ -27,9 +41,12 @@ _EXPERIMENT_TAGS = {
     NOTE_TAG: "Runs of `rungwise`: each run on top is a recipe with its verdict, results and page; "
     "below it is a run for every stage, and below a sweep one for every trial.",
 }
-_PARAM_CHARACTERS = 6000  # MLflow's own limit
-_TAG_CHARACTERS = 5000
-_BATCH_PARAMS = 100
+_SOURCE_CHARACTERS = 10_000  # of 65,535, of which JSON takes six for a character
+_MOST_IN_BATCH = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's own limits
+
+
+class Forgotten(Exception):
+    """The server does not have what it had: a new database, or one from a backup."""
 
 
 class Sender:
@@ -40,60 +57,68 @@ class Sender:
         self._uri = uri
         self._experiment = experiment
         self._client: Any = None
+        self._file: object = None  # the identity of the database file
         self._experiment_id = ""
-        self._last_step: dict[tuple[str, str], int] = {}
-        self._found_again: set[str] = set()
+        self._steps: dict[str, dict[str, set[int]]] = defaultdict(dict)  # by run and metric
+        self._unsure: set[str] = set()  # runs that may have points which we do not know of
 
-    def send(self, event: dict[str, Any]) -> None:
-        """Send one event; log and drop it if the server will never accept it."""
+    def send(self, event: dict[str, Any], create: bool = False) -> None:
+        """Send one event; log and drop what the server will never accept.
+
+        Raises Forgotten if the server does not have the run of the event or its parent. With
+        `create`, makes a run that has the key as its name instead, and no parent.
+        """
+        if self._client is None:
+            self._client = self._connect()
+            self._file = identify_file(self._uri)
+        if self._file != identify_file(self._uri):
+            raise self._forget("its database was removed or replaced")
         try:
-            if self._client is None:
-                self._client = self._connect()
-            self._send(event)
+            self._send(event, create)
         except Exception as error:
-            if not _refused(error):
+            if not _is_refusal(error):
                 raise
+            self._check_memory(event["key"])
             logger.warning("MLflow refused %s: %s", event["op"], first_line(error))
 
-    def _send(self, event: dict[str, Any]) -> None:
+    def _send(self, event: dict[str, Any], create: bool) -> None:
         key = event["key"]
-        if event["op"] == "open":
-            self._open(event)
-            return
-        run_id = self._run(key)
-        if run_id is None:
-            raise KeyError(f"no MLflow run has the tag {KEY_TAG}={key}")
+        match event["op"]:
+            case "open":
+                self._open(event, create)
+                return
+            case "abandoned":
+                self._end_abandoned(event)
+                return
+        if self._find(key) is None:
+            if not create:
+                raise self._forget(f"no MLflow run has the tag {KEY_TAG}={key}")
+            self._open({"name": key, "parent": None, "tags": {}, "params": {}} | event, create)
+        run_id = self.runs[key]
         match event["op"]:
             case "metrics":
                 self._metrics(run_id, event)
             case "tags":
-                from mlflow.entities import RunTag
-
-                tags = {
-                    name: str(text)
-                    .replace(RUN_ID, run_id)
-                    .replace(EXPERIMENT_ID, self._experiment_id)
-                    for name, text in event["tags"].items()
-                }
-                texts = [RunTag(name, text) for name, text in _tag_texts(tags).items()]
-                self._client.log_batch(run_id, tags=texts)
+                self._tags(run_id, event["tags"])
             case "params":
                 self._params(run_id, event["params"])
             case "datasets":
                 self._datasets(run_id, event["read"])
             case "artifact":
-                self._client.log_artifact(run_id, event["path"], event["folder"] or None)
+                if Path(event["path"]).exists():
+                    self._client.log_artifact(run_id, event["path"], event["folder"] or None)
+                else:
+                    logger.warning("MLflow does not get %s, which is gone", event["path"])
             case "close":
-                self._client.set_terminated(run_id, event["status"], event["time"])
+                tags = self._client.get_run(run_id).data.tags
+                if tags.get(DRIVER_TAG, "") <= event.get("driver", ""):
+                    self._client.set_terminated(run_id, event["status"], event["time"])
 
     def _connect(self) -> Any:
         import mlflow
-        from mlflow import MlflowClient
 
-        quieten_mlflow()
-        if self._uri.startswith("sqlite:///"):
-            Path(self._uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-        client = MlflowClient(tracking_uri=self._uri)
+        make_store(self._uri)
+        client = open_store(self._uri)
         try:
             location = artifact_location(self._uri)
             self._experiment_id = client.create_experiment(
@@ -103,32 +128,89 @@ class Sender:
             experiment = client.get_experiment_by_name(self._experiment)
             if experiment is None:
                 raise
+            self._check_active(experiment)
             self._experiment_id = experiment.experiment_id
         return client
 
-    def _run(self, key: str) -> str | None:
+    def _check_active(self, experiment: Any) -> None:
+        if experiment.lifecycle_stage != "active":
+            raise ConnectionError(
+                f"the experiment {self._experiment} is deleted; restore it (`mlflow experiments "
+                f"restore -x {experiment.experiment_id}`), or name another in tracking.experiment"
+            )
+
+    def _check_memory(self, key: str) -> None:
+        """Raise Forgotten unless the server has the experiment, and the run if there was one."""
+        experiment = self._client.get_experiment_by_name(self._experiment)
+        if experiment is None or experiment.experiment_id != self._experiment_id:
+            raise self._forget(f"it no longer has the experiment {self._experiment}")
+        self._check_active(experiment)
+        if (run_id := self.runs.get(key)) is not None:
+            try:
+                self._client.get_run(run_id)
+            except Exception as error:
+                if _status(error) != 404:
+                    raise
+                raise self._forget(f"it no longer has the run {run_id}") from error
+
+    def _forget(self, reason: str) -> Forgotten:
+        self._client = None
+        self.runs.clear()
+        self._steps.clear()
+        self._unsure.clear()
+        return Forgotten(reason)
+
+    def _find(self, key: str) -> str | None:
         """The id of a run opened by this process or an earlier one."""
         if key not in self.runs:
-            query = f"tags.`{KEY_TAG}` = '{key}'"
+            query = f"tags.`{KEY_TAG}` = '{acceptable_name(key)}'"
             for run in self._client.search_runs([self._experiment_id], query, max_results=1):
+                self._unsure.add(run.info.run_id)
                 self.runs[key] = run.info.run_id
-                self._found_again.add(run.info.run_id)
         return self.runs.get(key)
 
-    def _open(self, event: dict[str, Any]) -> None:
-        self.runs.pop(event["key"], None)  # another driver may have continued it since
-        run_id = self._run(event["key"])
-        if run_id is None:
-            tags = {KEY_TAG: event["key"], **event["tags"]}
-            if event["parent"]:
-                tags[PARENT_TAG] = self._run(event["parent"]) or ""
-            run = self._client.create_run(
-                self._experiment_id, event["time"], _tag_texts(tags), event["name"]
-            )
+    def _open(self, event: dict[str, Any], create: bool) -> None:
+        driver, parent = event.get("driver", ""), event["parent"]
+        tags = {KEY_TAG: acceptable_name(event["key"]), DRIVER_TAG: driver}
+        # Another driver may have continued it since, or another server taken the place of this one.
+        self.runs.pop(event["key"], None)
+        if parent:
+            self.runs.pop(parent, None)
+            if self._find(parent) is not None:
+                tags[PARENT_TAG] = self.runs[parent]
+            elif not create:
+                raise self._forget(f"it no longer has the run {parent}")
+        if (run_id := self._find(event["key"])) is None:
+            experiment = self._client.get_experiment(self._experiment_id)
+            if experiment.name != self._experiment:
+                raise self._forget(f"it no longer has the experiment {self._experiment}")
+            name = acceptable_text(event["name"], 250)
+            run = self._client.create_run(self._experiment_id, event["time"], tags, name)
             run_id = self.runs[event["key"]] = run.info.run_id
-        else:
+        elif self._client.get_run(run_id).data.tags.get(DRIVER_TAG, "") <= driver:
             self._client.update_run(run_id, status="RUNNING")
+            self._tags(run_id, tags)
+        self._tags(run_id, event["tags"])
         self._params(run_id, event["params"])
+
+    def _end_abandoned(self, event: dict[str, Any]) -> None:
+        """End what a driver that was killed left running."""
+        query = f"tags.`{DRIVER_TAG}` = '{event['key']}' and attributes.status = 'RUNNING'"
+        while runs := self._client.search_runs([self._experiment_id], query):
+            for run in runs:
+                self._client.set_terminated(run.info.run_id, "KILLED", event["time"])
+
+    def _tags(self, run_id: str, tags: Mapping[str, Any]) -> None:
+        from mlflow.entities import RunTag
+
+        ids = {RUN_ID: run_id, EXPERIMENT_ID: self._experiment_id}
+        entities = []
+        for name, value in tags.items():
+            text = str(value)
+            for placeholder, number in ids.items():
+                text = text.replace(placeholder, number)
+            entities.append(RunTag(acceptable_name(name), acceptable_text(text, TAG_CHARACTERS)))
+        self._log(run_id, "tags", entities)
 
     def _params(self, run_id: str, values: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
@@ -136,21 +218,25 @@ class Sender:
         # MLflow refuses to change a parameter, and a resumed run may have another value for a key
         # outside its identity, such as the logging interval.
         present = self._client.get_run(run_id).data.params if values else {}
-        params = [
-            Param(name, _shortened(str(value)))
+        texts = {
+            acceptable_name(name): acceptable_text(str(value), PARAM_CHARACTERS)
             for name, value in sorted(values.items())
-            if name not in present
-        ]
-        for first in range(0, len(params), _BATCH_PARAMS):
-            self._client.log_batch(run_id, params=params[first : first + _BATCH_PARAMS])
+        }
+        params = [Param(name, text) for name, text in texts.items() if name not in present]
+        self._log(run_id, "params", params)
 
     def _datasets(self, run_id: str, read: Mapping[str, Sequence[str]]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         datasets = [
             DatasetInput(
-                # MLflow's limit for a digest is 36 characters.
-                Dataset(name, digest[:36], _scheme(place), json.dumps({"uri": place})),
+                # MLflow's limits are 36 characters of a digest, 500 of a name, 65,535 of a source.
+                Dataset(
+                    acceptable_text(name, 500),
+                    digest[:36],
+                    _scheme(place),
+                    json.dumps({"uri": acceptable_text(place, _SOURCE_CHARACTERS)}),
+                ),
                 [InputTag("mlflow.data.context", "read")],
             )
             for name, (digest, place) in read.items()
@@ -160,20 +246,49 @@ class Sender:
     def _metrics(self, run_id: str, event: dict[str, Any]) -> None:
         from mlflow.entities import Metric
 
-        points = []
+        points: dict[tuple[str, int], Metric] = {}
         for name, value, time_ms, step in event.get("points") or list_points(event):
-            last = self._last_step.get((run_id, name))
-            if last is None:
-                last = -1
-                if run_id in self._found_again:
-                    history = self._client.get_metric_history(run_id, name)
-                    last = max((point.step for point in history), default=-1)
-            if step > last:
-                points.append(Metric(name, value, time_ms, step))
-                last = step
-            self._last_step[run_id, name] = last
-        if points:
-            self._client.log_batch(run_id, metrics=points)
+            name = acceptable_name(name)
+            if step not in self._known_steps(run_id, name):
+                points.setdefault((name, step), Metric(name, value, time_ms, step))
+        try:
+            self._log(run_id, "metrics", list(points.values()))
+        except Exception:
+            # Some of them may have arrived: ask before they are sent again.
+            self._steps.pop(run_id, None)
+            self._unsure.add(run_id)
+            raise
+        for name, step in points:
+            self._steps[run_id][name].add(step)
+
+    def _known_steps(self, run_id: str, name: str) -> set[int]:
+        """The steps of a curve that the server has."""
+        if name not in self._steps[run_id]:
+            steps: set[int] = set()
+            if run_id in self._unsure:
+                history = self._client.get_metric_history(run_id, name)
+                steps = {point.step for point in history}
+            self._steps[run_id][name] = steps
+        return self._steps[run_id][name]
+
+    def _log(self, run_id: str, kind: str, entities: Sequence[Any]) -> None:
+        """Log in batches. A batch that is refused is halved until what is refused stands alone."""
+        size = _MOST_IN_BATCH[kind]
+        batches = deque(entities[first : first + size] for first in range(0, len(entities), size))
+        while batches:
+            batch = batches.popleft()
+            try:
+                self._client.log_batch(run_id, **{kind: batch})
+            except Exception as error:
+                if not _is_refusal(error):
+                    raise
+                if self._client.get_run(run_id).info.lifecycle_stage != "active":
+                    raise
+                if len(batch) == 1:
+                    logger.warning("MLflow refused %s: %s", batch[0].key, first_line(error))
+                    continue
+                half = len(batch) // 2
+                batches.extendleft((batch[half:], batch[:half]))
 
 
 def _scheme(place: str) -> str:
@@ -187,21 +302,18 @@ def list_points(event: dict[str, Any]) -> list[tuple[str, float, int, int]]:
     ]
 
 
-def _tag_texts(tags: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(value)[:_TAG_CHARACTERS] for name, value in tags.items()}
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _PARAM_CHARACTERS else text[: _PARAM_CHARACTERS - 1] + "…"
-
-
-def _refused(error: Exception) -> bool:
-    """Whether the server will never accept this event, so that keeping it would block others."""
-    if isinstance(error, KeyError | FileNotFoundError):
-        return True
+def _status(error: Exception) -> int | None:
+    """The HTTP status of an error of MLflow, None for any other."""
     status = getattr(error, "get_http_status_code", None)
-    return status is not None and 400 <= status() < 500 and status() not in (401, 403, 408, 429)
+    return None if status is None else status()
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the server, if it is the same as before, will never accept this event, so that
+    keeping it would block others."""
+    status = _status(error)
+    return status is not None and 400 <= status < 500 and status not in (401, 403, 408, 429)
 
 
 def first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]
+    return without_password(str(error).strip().partition("\n")[0][:500])

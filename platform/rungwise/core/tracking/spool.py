@@ -1,4 +1,11 @@
-"""Spool files: events that wait for a server. Whoever writes a file holds a lock on it."""
+"""Spool files: events that wait for a server. Whoever sends a file holds a lock on it.
+
+    {"op": "to", "uri": ..., "experiment": ..., "driver": ...}    where the events belong
+    {"op": "open", "n": 1, ...}                                   an event and its number
+    {"op": "sent", "n": 1}                                        the server has all up to this one
+
+The last line of `sent` counts: it is 0 again if the server has lost what it had.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +14,136 @@ import fcntl
 import json
 import logging
 import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Self
 
 logger = logging.getLogger(__name__)
 
-
-class Spooled(NamedTuple):
-    """A spool file that no process is writing."""
-
-    path: Path
-    to: dict[str, Any]  # the server's URI, without a password, and the experiment
-    events: list[dict[str, Any]]
+Event = dict[str, Any]
 
 
-def unsent(spool: Path) -> list[Spooled]:
-    """The spool files that no living process is writing, oldest first, without torn last lines."""
-    files = []
-    for path in sorted(spool.glob("*.jsonl")):
+class SpoolFile:
+    """One file: of this process, or left by one that has ended. Writing to it never raises."""
+
+    def __init__(self, path: Path, stream: IO[str], header: Event, last: int, sent: int) -> None:
+        self.header = header
+        self.sent = sent  # the number of the last event that the server has
+        self._last = last
+        self._path, self._stream = path, stream
+        self._lock = threading.Lock()  # the driver writes events, the sending thread marks
+        self._failed = False
+
+    @classmethod
+    def create(cls, folder: Path, header: Event) -> Self:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{time.time_ns()}-{uuid.uuid4().hex[:6]}.jsonl"
+        stream = _locked(path, "x")
+        assert stream is not None, "its name is new, so no other process holds it"
+        file = cls(path, stream, header, 0, 0)
+        file._write({"op": "to", **header})
+        return file
+
+    @classmethod
+    def take(cls, path: Path) -> Self | None:
+        """Lock a file that no process is sending; None if one is, or if it says nowhere."""
+        stream = _locked(path, "r+")
+        if stream is None:
+            return None
+        text = stream.read()
+        header, events, sent = _parse(text, path)
+        if header is None:
+            logger.warning("%s does not say where its events belong; it stays", path)
+            stream.close()
+            return None
+        if not text.endswith("\n"):  # torn by a kill
+            stream.write("\n")
+        return cls(path, stream, header, events[-1]["n"] if events else 0, sent)
+
+    @property
+    def waiting(self) -> int:
+        """The number of events that the server does not have."""
+        return self._last - self.sent
+
+    def append(self, event: Event) -> Event:
+        """Write an event, and return it with its number."""
+        self._last += 1
+        event = {**event, "n": self._last}
+        self._write(event)
+        return event
+
+    def mark_sent(self, number: int) -> None:
+        self.sent = number
+        self._write({"op": "sent", "n": number})
+
+    def events(self) -> list[Event]:
+        """Every event of the file, sent or not."""
+        return _parse(self._path.read_text("utf-8"), self._path)[1]
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._stream.close()
+
+    def _write(self, line: Event) -> None:
+        try:
+            with self._lock:
+                self._stream.write(json.dumps(line) + "\n")
+                self._stream.flush()
+        except (OSError, TypeError, ValueError) as error:
+            # A full disk must not end the training that fills it.
+            if not self._failed:
+                logger.warning("events for MLflow are not spooled to %s: %s", self._path, error)
+            self._failed = True
+
+
+def take_files(folder: Path) -> Iterator[SpoolFile]:
+    """Lock, one after the other, the files that no process is sending, oldest first."""
+    for path in sorted(folder.glob("*.jsonl")):
+        with contextlib.suppress(FileNotFoundError):  # another process has just sent it
+            if file := SpoolFile.take(path):
+                with contextlib.closing(file):
+                    yield file
+
+
+def count_waiting(folder: Path) -> int:
+    """The number of events that wait in all files."""
+    count = 0
+    for path in folder.glob("*.jsonl"):
         with contextlib.suppress(FileNotFoundError):
-            stream = locked(path, "r+")
-            if stream is None:
-                continue
-            with stream:
-                lines = stream.read().split("\n")[:-1]
-            events: list[dict[str, Any]] = []
-            for line in lines:
-                try:
-                    events.append(json.loads(line))
-                except ValueError:  # of a full disk or a crash
-                    logger.warning("a corrupt line of %s is left out: %.80s", path, line)
-            if events and events[0].pop("op") == "to":
-                files.append(Spooled(path, events[0], events[1:]))
-            else:
-                logger.warning("%s does not say where its events belong; it stays", path)
-    return files
+            _, events, sent = _parse(path.read_text("utf-8"), path)
+            count += sum(event["n"] > sent for event in events)
+    return count
 
 
-def locked(path: Path, mode: str) -> IO[str] | None:
+def _parse(text: str, path: Path) -> tuple[Event | None, Sequence[Event], int]:
+    """The header, the events and the number of the last one sent, without a torn last line."""
+    header: Event | None = None
+    events: list[Event] = []
+    sent = 0
+    for line in text.split("\n")[:-1]:
+        try:
+            event = json.loads(line)
+            operation = event["op"]
+        except (ValueError, TypeError, KeyError):  # of a full disk or a crash
+            if line:
+                logger.warning("a corrupt line of %s is left out: %.80s", path, line)
+            continue
+        if operation == "to":
+            header = {name: value for name, value in event.items() if name != "op"}
+        elif operation == "sent":
+            sent = event["n"]
+        else:
+            events.append({"n": len(events) + 1, **event})
+    return header, events, sent
+
+
+def _locked(path: Path, mode: str) -> IO[str] | None:
     """Open `path` and lock it until it is closed; None if another process holds the lock."""
     stream = path.open(mode, encoding="utf-8")
     try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import shlex
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 
 _SQLITE = b"SQLite format 3\0"  # how every database file begins
+_QUOTED = {"%", "?"}  # what SQLAlchemy reads in the path of a database as an escape or a query
 
 
 class TrackingConfig(Config):
@@ -28,15 +32,42 @@ def default_uri(root: Folder, environment_uri: str | None) -> str:
     """The tracking URI if the recipe has none."""
     if environment_uri:
         return environment_uri
-    base = Path.cwd() if root.remote else Path(root.uri)
-    return f"sqlite:///{base}/mlflow.db"
+    return _sqlite_uri((Path.cwd() if root.remote else Path(root.uri)) / "mlflow.db")
+
+
+def find_database(uri: str) -> Path | None:
+    """The file of an SQLite store; None for a server."""
+    if not uri.startswith("sqlite"):
+        return None
+    if not set(uri) & _QUOTED:
+        return Path(uri.partition(":///")[2])
+    from sqlalchemy import make_url
+
+    return Path(make_url(uri).database or "")
+
+
+def identify_file(uri: str) -> tuple[int, int] | None:
+    """What tells the file of an SQLite store from another one of its name; None if there is none,
+    and for a server."""
+    if (database := find_database(uri)) is None or not database.exists():
+        return None
+    state = database.stat()
+    return state.st_dev, state.st_ino
+
+
+def _sqlite_uri(database: Path) -> str:
+    if not set(str(database)) & _QUOTED:
+        return f"sqlite:///{database}"
+    from sqlalchemy import URL
+
+    # With the bare name of the dialect, MLflow makes a folder of the quoted name as well.
+    return URL.create("sqlite+pysqlite", database=str(database)).render_as_string()
 
 
 def artifact_location(uri: str) -> str | None:
     """The artifact folder beside an SQLite store; None for a server, which has its own."""
-    if not uri.startswith("sqlite:///"):
-        return None
-    return (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
+    database = find_database(uri)
+    return None if database is None else (database.absolute().parent / "mlartifacts").as_uri()
 
 
 def quieten_mlflow() -> None:
@@ -46,13 +77,31 @@ def quieten_mlflow() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
+def make_store(uri: str) -> None:
+    """Make the SQLite store if there is none. It is made aside and linked to its name, so that a
+    kill leaves a whole store or none; of several processes that make it, one succeeds. Does nothing
+    for a server."""
+    database = find_database(uri)
+    if database is None or database.exists():
+        return
+    database.parent.mkdir(parents=True, exist_ok=True)
+    aside = database.with_name(f".{database.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        _connect(_sqlite_uri(aside))
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, database)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
 def check_store(uri: str) -> None:
     """Refuse an SQLite store that is missing, which MLflow would create by asking it, or damaged,
     which MLflow would try for minutes to open. Raises UserError."""
-    if (database := uri.removeprefix("sqlite:///")) == uri:
+    database = find_database(uri)
+    if database is None:
         return
     try:
-        with open(database, "rb") as file:
+        with database.open("rb") as file:
             head = file.read(len(_SQLITE))
     except OSError as error:
         raise UserError(
@@ -64,19 +113,49 @@ def check_store(uri: str) -> None:
         raise UserError(f"{database} is not an SQLite database; mend or delete it")
 
 
+def open_store(uri: str) -> Any:
+    """A client of a store that exists. Raises UserError if there is none or MLflow cannot open it,
+    as after a kill of MLflow while it made the tables."""
+    check_store(uri)
+    database = find_database(uri)
+    if database is None:
+        return _connect(uri)
+    try:
+        return _connect(uri)
+    except Exception as error:
+        if "locked" in str(error):
+            remedy = "another process holds it; try again"
+        else:
+            remedy = (
+                "it is damaged, half made or of another version: try `mlflow db upgrade "
+                f"{shlex.quote(uri)}`, or move it away, and the next run makes a new one"
+            )
+        reason = " ".join(str(error).partition("\n")[0].split())
+        raise UserError(
+            f"MLflow cannot open its database {database} ({reason}); {remedy}"
+        ) from error
+
+
 @contextlib.contextmanager
 def store_client(uri: str) -> Iterator[Any]:
     """Give a client of a store that exists. Raises UserError if there is none, or if MLflow refuses
     something in the block."""
-    from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    quieten_mlflow()
-    check_store(uri)
     try:
-        yield MlflowClient(tracking_uri=uri)
+        yield open_store(uri)
     except MlflowException as error:
         raise UserError(
             f"MLflow at {without_password(uri)}: {' '.join(error.message.split())}; another store "
             "can be named in MLFLOW_TRACKING_URI, or by --root where the command takes it"
         ) from error
+
+
+def _connect(uri: str) -> Any:
+    """A client of a store that has answered."""
+    from mlflow import MlflowClient
+
+    quieten_mlflow()
+    client = MlflowClient(tracking_uri=uri)
+    client.search_experiments(max_results=1)
+    return client

@@ -3,30 +3,31 @@
 Stages and workers report events. The driver's `Tracker` writes each to a spool file first, and a
 thread sends them in order. A server that is down, slow or broken never stops training: unsent
 events stay in the spool file, whose first line names the server, and are sent by the next run or by
-`rungwise sync`. Sending twice is harmless (sender.py).
+`rungwise sync`. Sending twice is harmless (sender.py). A server that comes back without what it had
+gets every event of the file again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import queue
 import threading
 import time
-import uuid
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rungwise.core.configuration.secrecy import without_password, without_passwords
-from rungwise.core.tracking.sender import Sender, first_line, list_points
-from rungwise.core.tracking.spool import locked, unsent
+from rungwise.core.tracking.sender import Forgotten, Sender, first_line, list_points
+from rungwise.core.tracking.spool import Event, SpoolFile, count_waiting, take_files
 
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 5.0
+_LAST_TRIES = 3  # at the end of a run, if the server does not answer,
+_LAST_RETRY_SECONDS = 1.0  # with this time between them
 _BATCH_POINTS = 1000
 _NOTHING: Mapping[str, Any] = {}
 
@@ -34,19 +35,18 @@ _NOTHING: Mapping[str, Any] = {}
 class Tracker:
     """Sends events to MLflow from its own thread. Logging methods return at once."""
 
-    def __init__(self, uri: str, experiment: str, spool: Path) -> None:
+    def __init__(self, uri: str, experiment: str, spool: Path, driver: str = "") -> None:
+        """`driver` is the id of this driver in the leases (lease.py)."""
         self.uri = uri
         self.public_uri = without_password(uri)
+        self.fault = ""  # why the server does not take the next event; empty if it does
+        self._driver = driver
         self._sender = Sender(uri, experiment)
-        self._spool = spool
-        spool.mkdir(parents=True, exist_ok=True)
-        self._path = spool / f"{time.time_ns()}-{uuid.uuid4().hex[:6]}.jsonl"
-        file = locked(self._path, "w")
-        assert file is not None, "its name is new, so no other process holds it"
-        self._file = file
+        self._folder = spool
         self._to = {"uri": self.public_uri, "experiment": experiment}
-        self._spooled({"op": "to", **self._to})
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._file = SpoolFile.create(spool, {**self._to, "driver": self._driver})
+        self._earlier = 0  # events of earlier drivers that wait for the same server
+        self._events: queue.Queue[Event | None] = queue.Queue()
         self._sent = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
@@ -93,49 +93,52 @@ class Tracker:
             time.sleep(0.05)
         return None
 
+    def end_abandoned(self, driver: str) -> None:
+        """End the runs that another driver, which was killed, left running."""
+        self._put(op="abandoned", key=driver)
+
     @property
     def waiting(self) -> int:
         """The number of events that the server has not received."""
-        return self._events.qsize()
+        return self._file.waiting + self._earlier
 
     def finish(self, timeout_seconds: float) -> int:
         """Send the rest within the timeout; return the number of events left in the spool."""
         self._closing.set()
         self._events.put(None)
         self._thread.join(timeout_seconds)
-        if not self._thread.is_alive():
-            self._file.close()
         if self._sent.is_set():
-            self._path.unlink(missing_ok=True)
-            return 0
-        return max(self._events.qsize(), 1)
+            self._file.remove()
+        elif not self._thread.is_alive():
+            self._file.close()
+        return self.waiting
 
     def _put(self, **event: Any) -> None:
         event = without_passwords(event) | {"time": int(time.time() * 1000)}
-        self._spooled(event)
-        self._events.put(event)
-
-    def _spooled(self, event: dict[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(event) + "\n")
-            self._file.flush()
-        except (OSError, TypeError) as error:
-            # A full disk must not end the training that fills it.
-            logger.warning("an event for MLflow was not spooled: %s", error)
+        if event["op"] in ("open", "close"):
+            event["driver"] = self._driver
+        self._events.put(self._file.append(event))
 
     def _send_all(self) -> None:
-        for spooled in unsent(self._spool):
-            if spooled.to != self._to:
+        for file in take_files(self._folder):
+            if not self._to.items() <= file.header.items():
                 continue  # for another server, or for one whose address has changed
-            if not all(self._deliver(event) for event in spooled.events):
-                return
-            spooled.path.unlink(missing_ok=True)
+            self._earlier = file.waiting
+            delivery = _Delivery(self._sender, file)
+            for event in delivery.list_waiting():
+                if not self._deliver(delivery, event):
+                    return
+                self._earlier = file.waiting
+            self._earlier = 0
+            file.remove()
+        delivery = _Delivery(self._sender, self._file)
         while (event := self._events.get()) is not None:
-            if not all(self._deliver(ready) for ready in self._merged(event)):
-                return
+            for ready in self._merged(event):
+                if not self._deliver(delivery, ready):
+                    return
         self._sent.set()
 
-    def _merged(self, event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _merged(self, event: Event) -> Iterator[Event]:
         """Yield `event`, merged with metric points queued behind it into one request."""
         while event["op"] == "metrics":
             points = event.setdefault("points", list_points(event))
@@ -149,27 +152,77 @@ class Tracker:
             same = following["op"] == "metrics" and following["key"] == event["key"]
             if same and len(points) < _BATCH_POINTS:
                 points.extend(list_points(following))
+                event["n"] = following["n"]
                 continue
             yield event
             event = following
         yield event
 
-    def _deliver(self, event: dict[str, Any]) -> bool:
+    def _deliver(self, delivery: _Delivery, event: Event) -> bool:
         """Send one event, retrying while the server is away; False if the tracker closes first."""
+        tries = 0
         while True:
             try:
-                self._sender.send(event)
+                delivery.send(event)
+                self.fault = ""
                 return True
             except Exception as error:
-                logger.info("MLflow is away, will try again: %s", first_line(error))
-                if self._closing.wait(_RETRY_SECONDS):
-                    return False
+                self.fault = first_line(error) or type(error).__name__
+                logger.info("MLflow is away, will try again: %s", self.fault)
+            if not self._closing.wait(_RETRY_SECONDS):
+                continue
+            tries += 1
+            if tries >= _LAST_TRIES:
+                return False
+            time.sleep(_LAST_RETRY_SECONDS)
 
 
-@dataclass(frozen=True)
+class _Delivery:
+    """Sends the events of one spool file in order, and all from the first one again if the server
+    has lost what it had. An event that fails is given to `send` again."""
+
+    def __init__(self, sender: Sender, file: SpoolFile) -> None:
+        self._sender = sender
+        self._file = file
+        self._again: deque[Event] = deque()
+        self._missing = 0  # the number of the last event whose run the server did not have
+
+    def list_waiting(self) -> list[Event]:
+        """What the server does not have of a file that a process left, with the end of its runs."""
+        events = self._file.events()
+        waiting = [event for event in events if event["n"] > self._file.sent]
+        if events and (driver := self._file.header.get("driver")):
+            last = events[-1]
+            end = {"op": "abandoned", "key": driver, "time": last["time"], "n": last["n"]}
+            waiting.append(end)
+        return waiting
+
+    def send(self, event: Event) -> None:
+        try:
+            while self._again:
+                self._send(self._again[0])
+                self._again.popleft()
+            self._send(event)
+        except Forgotten:
+            self._file.mark_sent(0)
+            self._again = deque(each for each in self._file.events() if each["n"] < event["n"])
+            raise
+
+    def _send(self, event: Event) -> None:
+        # A run that is missing after all events before were sent again was never opened.
+        create = self._missing == event["n"]
+        try:
+            self._sender.send(event, create)
+        except Forgotten:
+            self._missing = event["n"]
+            raise
+        self._file.mark_sent(event["n"])
+
+
+@dataclass
 class Synced:
-    sent: dict[str, int]  # events that each server took, by its URI without a password
-    live: int  # events in files that running processes are still sending
+    sent: dict[str, int] = field(default_factory=dict)  # events by server, without a password
+    live: int = 0  # events in files that running processes are still sending
 
 
 def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
@@ -177,27 +230,44 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
     server, or the new address of the server `instead_of`. Raises ConnectionError if a server is
     unreachable or fails; unsent events stay in the spool."""
     own_uris = {without_password(each) for each in (uri, instead_of) if each}
-    sent: dict[str, int] = {}
+    synced = Synced()
     senders: dict[tuple[str, str], Sender] = {}
-    faults: list[str] = []
-    for spooled in unsent(spool):
-        target = uri if spooled.to["uri"] in own_uris else spooled.to["uri"]
-        place = target, spooled.to["experiment"]
-        sender = senders.setdefault(place, Sender(*place))
-        try:
-            for event in spooled.events:
-                sender.send(event)
-        except Exception as error:
-            name, num_events = without_password(target), len(spooled.events)
-            faults.append(f"{name} does not take {num_events} events: {first_line(error)}")
-            continue
-        spooled.path.unlink(missing_ok=True)
+    faults: dict[tuple[str, str], str] = {}
+    left: Counter[tuple[str, str]] = Counter()
+    for file in take_files(spool):
+        target = uri if file.header["uri"] in own_uris else file.header["uri"]
+        place = target, file.header["experiment"]
         server = without_password(target)
-        sent[server] = sent.get(server, 0) + len(spooled.events)
+        waiting = file.waiting
+        if place not in faults:
+            sender = senders.setdefault(place, Sender(*place))
+            try:
+                _send_file(sender, file)
+            except Exception as error:
+                faults[place] = first_line(error) or type(error).__name__
+        if place in faults:
+            left[place] += file.waiting
+        else:
+            file.remove()
+        if (count := waiting - file.waiting) > 0:
+            synced.sent[server] = synced.sent.get(server, 0) + count
     if faults:
-        raise ConnectionError("; ".join(faults))
-    live = 0
-    for path in spool.glob("*.jsonl"):
-        with contextlib.suppress(FileNotFoundError):  # its run has just ended
-            live += max(0, path.read_text("utf-8").count("\n") - 1)
-    return Synced(sent, live)
+        texts = []
+        for place, fault in faults.items():
+            server = without_password(place[0])
+            texts.append(f"{server} does not take {left[place]} events: {fault}")
+        raise ConnectionError("; ".join(texts))
+    synced.live = count_waiting(spool)
+    return synced
+
+
+def _send_file(sender: Sender, file: SpoolFile) -> None:
+    delivery = _Delivery(sender, file)
+    for event in delivery.list_waiting():
+        for is_last in (False, False, True):
+            try:
+                delivery.send(event)
+                break
+            except Forgotten:
+                if is_last:
+                    raise
