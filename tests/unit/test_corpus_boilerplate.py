@@ -62,6 +62,25 @@ def test_what_is_cut_is_counted(tmp_path: Path) -> None:
     assert summary.headline.endswith(f"cut {around:,} characters")
 
 
+@pytest.mark.parametrize("around", [TODAY, LONG_TITLE, SMALL_PRINT, ("", ""), (TODAY[0], "")])
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+@pytest.mark.parametrize("kilobytes", [0.05, 1])
+def test_chunks_are_of_the_book_alone(
+    tmp_path: Path, around: tuple[str, str], line_break: str, kilobytes: float
+) -> None:
+    content = BOOK.join(around).replace("\n", line_break)
+    (tmp_path / "emma.txt").write_bytes(content.encode())
+    source = {"kind": "text", "paths": [str(tmp_path)], "boilerplate": "gutenberg"}
+    source |= {"documents": "chunk", "chunk_kilobytes": kilobytes}
+    keys = {"sources": [source], "shard_megabytes": 0.0001}
+    (only,) = list_ranges(validate(CorpusConfig, keys))
+    documents = list(read_range(only, validate(CorpusConfig, keys)))
+    paragraphs = [paragraph for one in documents for paragraph in one.paragraphs]
+    assert paragraphs == [block.replace("\n", " ") for block in BOOK.strip().split("\n\n")]
+    left = sum(map(len, map(str.strip, around)))
+    assert left <= sum(one.boilerplate for one in documents) <= left + 4
+
+
 def test_books_as_they_are(real_data: Path) -> None:
     for file in find_files(str(real_data / "corpora" / "en" / "gutenberg")):
         text = gzip.decompress(Path(file.uri).read_bytes()).decode("utf-8", "replace")

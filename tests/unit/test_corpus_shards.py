@@ -87,6 +87,8 @@ def test_what_a_source_fixed_stays_and_what_utf8_cannot_hold_goes() -> None:
     ("draft", "reason", "sample"),
     [
         (RawDocument("a", "", ["Just ten."]), "too short", "Just ten."),
+        # A character of Chinese is a word or half of one.
+        (RawDocument("a", "", ["\u4f60"]), "too short", "\u4f60"),
         (RawDocument("a", "", [" \u200b "]), "no text", ""),
         (RawDocument("a", "", [], damage=damage("a", 0, "empty file")), "empty file", ""),
     ],
@@ -96,7 +98,8 @@ def test_why_a_document_is_dropped(draft: RawDocument, reason: str, sample: str)
     assert rows == []
     assert report.dropped == {reason: 1}
     assert report.samples == {reason: [{"id": "a", "text": sample}]}
-    assert len(built([RawDocument("a", "", ["Just ten!!"])], minimum_characters=10)[0]) == 1
+    for text in ("Just ten!!", "\u4f60\u597d", "\u306d\u3053"):
+        assert len(built([RawDocument("a", "", [text])], minimum_characters=10)[0]) == 1
 
 
 PARAGRAPHS = st.lists(

@@ -47,7 +47,7 @@ PYDOCS = {"kind": "pydocs"}
         (
             [text("a", boilerplate="gutenberg", documents="line")],
             {},
-            r"set documents=file \(now line\)",
+            r"set documents=file or chunk \(now line\)",
         ),
         ([PYDOCS | {"packages": ["os.path"]}], {}, "sources.0.packages.0"),
         ([PYDOCS], {"held_out_fraction": 0}, "held_out_fraction"),

@@ -16,9 +16,10 @@ from tokenizers import Tokenizer
 
 from rungwise.__main__ import main
 from rungwise.commands.running.init import flow
+from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.corpus.building.ranges import list_ranges, read_range
-from rungwise.corpus.config import FileSource
+from rungwise.corpus.config import CorpusConfig, FileSource
 from rungwise.corpus.description import FileGroup, describe_files, language
 from rungwise.corpus.files import list_source_files
 from rungwise.corpus.summary import format_amount
@@ -173,6 +174,105 @@ def test_other_encodings_are_said(tmp_path: Path) -> None:
     seen = only(tmp_path)
     assert seen.source["encoding"] == "detect"
     assert seen.language == "German"
+
+
+RECORDS = [{"id": number, "text": " ".join(prose(number, 6))} for number in range(20)]
+PAGE = f"<!DOCTYPE html>\n<html><body><p>{' '.join(prose(0, 20))}</p></body></html>\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "advice"),
+    [
+        ("a.json", json.dumps(RECORDS), "JSON that is not one object a line: write it so, for"),
+        ("a.json", json.dumps(RECORDS, indent=2), "JSON that is not one object a line"),
+        ("a.jsn", json.dumps(RECORDS[0], indent=2), "JSON that is not one object a line"),
+        ("a.html", PAGE, "HTML or XML, whose tags are no text: extract it"),
+        ("a", "\ufeff\n" + PAGE.lower(), "HTML or XML"),
+        ("a.xml", '<?xml version="1.0"?>\n<doc>words</doc>', "HTML or XML"),
+    ],
+)
+def test_what_is_text_but_no_prose_is_named_with_what_to_do(
+    tmp_path: Path, name: str, content: str, advice: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    groups, others = describe_files([str(tmp_path)])
+    assert not groups
+    (other,) = others
+    assert other.startswith(f"1 file of {advice}")
+    books(tmp_path, 2)
+    (group,), _ = describe_files([str(tmp_path)])
+    (again,), others = describe_files(group.paths)  # the recipe reads the books alone
+    assert (again.files, others) == (2, [])
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_licence_is_taken_out_of_few_books_that_are_cut(tmp_path: Path, count: int) -> None:
+    for number in range(count):
+        book = wrapped(number, 700)
+        start, end = (
+            f"*** {word} OF THE PROJECT GUTENBERG EBOOK X ***" for word in ("START", "END")
+        )
+        licence = "Project Gutenberg licence. " * 3
+        (tmp_path / f"{number}.txt").write_text(
+            f"{licence}\n\n{start}\n\n{book}\n\n{end}\n{licence}"
+        )
+    seen = only(tmp_path)
+    assert seen.source["documents"] == "chunk"
+    assert seen.source["boilerplate"] == "gutenberg"
+    config = validate(
+        CorpusConfig, {"sources": [{"kind": "text", "paths": [str(tmp_path)]} | seen.source]}
+    )
+    texts = [
+        paragraph
+        for cut in list_ranges(config)
+        for one in read_range(cut, config)
+        for paragraph in one.paragraphs
+    ]
+    assert len(texts) == 700 * count
+    assert not any("Gutenberg" in text.title() for text in texts)
+
+
+def test_many_files_with_blank_lines_are_documents_each(tmp_path: Path) -> None:
+    for number in range(60):
+        blocks = ["\n".join(prose(100 * number + at, 4)) for at in range(6)]
+        (tmp_path / f"{number}.txt").write_text(f"Speech {number}\n\n" + "\n\n".join(blocks))
+    seen = only(tmp_path)
+    assert (seen.documents, seen.source) == (60, {"lines": "sentence"})
+    assert "a document is a file; `documents` of the source decides" in seen.notes
+
+
+def test_what_will_fall_out_is_said_with_the_way_it_is_cut(tmp_path: Path) -> None:
+    blocks = ["\n".join(prose(number, 8)) for number in range(50)]
+    text = "\n\n".join(f"Speech {number}\n\n{block}" for number, block in enumerate(blocks))
+    (tmp_path / "a.txt").write_text(text + "\n\n" + "\n\n".join(blocks[:7]))
+    seen = only(tmp_path)
+    cut, short, copies = seen.notes
+    assert cut.startswith("a document is a block of lines between blank lines")
+    assert short.startswith("about 50 of them will be dropped: shorter than")
+    assert short.endswith("50, such as 'Speech 0'")
+    assert copies == "about 7 of them will be dropped: the same text again"
+
+
+def test_utf16_is_read_by_the_recipe_as_it_was_looked_at(tmp_path: Path) -> None:
+    for encoding in ("utf-16", "utf-16-le"):
+        (tmp_path / "a.txt").write_bytes(wrapped(0, 100).encode(encoding))
+        seen = only(tmp_path)
+        assert seen.source["encoding"] == "detect"
+        assert f"(1 {encoding} of 1 looked at)" in seen.notes[0]
+
+
+def test_passes_count_what_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    books(tmp_path / "text", 3, 60)
+    assert main(["init", "text"]) == 0
+    recipe = load_recipe("text.yaml")
+    assert isinstance(recipe, Recipe)
+    characters = sum(path.stat().st_size for path in (tmp_path / "text").iterdir())
+    rows = characters * (1 - recipe.corpus.held_out_fraction) / 4 / (64 * 0.75)
+    settings = recipe.pretrain.model_dump()
+    passes = settings["steps"] * settings["global_batch_size"] / rows
+    assert f"about {passes:,.1f} times" in (tmp_path / "text.yaml").read_text()
 
 
 @pytest.mark.parametrize(

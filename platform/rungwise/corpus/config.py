@@ -88,10 +88,10 @@ class TextSource(_Encoded):
 
     @model_validator(mode="after")
     def _boilerplate_of_files(self) -> TextSource:
-        if self.boilerplate and self.documents != "file":
+        if self.boilerplate and self.documents not in ("file", "chunk"):
             raise ValueError(
                 f"boilerplate={self.boilerplate} is taken out of whole files; set documents=file "
-                f"(now {self.documents}) or leave boilerplate out"
+                f"or chunk (now {self.documents}) or leave boilerplate out"
             )
         return self
 
@@ -158,7 +158,8 @@ Source = Annotated[FileSource | PydocsSource, Field(discriminator="kind")]
 class Rules(Config):
     """The rules for documents, wherever they come from."""
 
-    minimum_characters: int = Field(default=50, ge=1)  # drop shorter documents
+    # drop shorter documents; a character of Chinese or Japanese counts as five
+    minimum_characters: int = Field(default=50, ge=1)
     deduplicate: bool = True  # drop documents whose text was seen already
     # drop documents that are nearly the same as another; null: keep them
     near_duplicates: NearDuplicateConfig | None = None

@@ -24,8 +24,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
+from rungwise.core.plural import counted
 from rungwise.core.storage.source_files import SourceFile, find_files, is_glob
 from rungwise.corpus.cleaning.accents import count_marked
+from rungwise.corpus.config import Rules
+from rungwise.corpus.document import text_length
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.boilerplate import gutenberg_text
 from rungwise.corpus.readers.encodings import archive_kind, detect_encoding, wide_encoding
@@ -47,6 +50,15 @@ _SUFFIXES = {
     ".warc": "warc",
 }
 _TABLES = (".csv", ".tsv")  # not prose
+_SEPARATED = {"blank_line": "a block of lines between blank lines", "line": "a line"}
+# Kinds of files with text that no source reads, and what to do with them.
+_MARKUP = re.compile(r"\s*<(?:!doctype\b|html\b|\?xml\b|mediawiki\b|head\b|body\b)", re.IGNORECASE)
+_JSON = re.compile(r"\s*(?:\[\s*(?:\{\s*\"|\[\s*[\"{])|\{\s*\"[^\"\n]*\"\s*:)")
+_ADVICE = {
+    "html": "of HTML or XML, whose tags are no text: extract it, for example by trafilatura",
+    "json": "of JSON that is not one object a line: write it so, for example by "
+    "`jq -c '.[]' FILE > FILE.jsonl` for an array and `jq -c . FILE > FILE.jsonl` for objects",
+}
 _CODE = {
     *(".py", ".js", ".ts", ".java", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".rs", ".rb"),
     *(".php", ".sh", ".sql", ".scala", ".kt", ".swift", ".r", ".jl", ".lua", ".pl", ".hs"),
@@ -102,21 +114,25 @@ def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
     by_kind: dict[str, dict[str, SourceFile]] = defaultdict(dict)
     parents: dict[str, str] = {}  # the path that a file is below
     ignored: Counter[str] = Counter()
+    advised: Counter[str] = Counter()
     for path in paths:
         for file in find_files(path):
             parents[file.uri] = path
             name = PurePosixPath(file.name.removesuffix(streams.compression_suffix(file.name)))
             kind = _SUFFIXES.get(name.suffix.lower()) or _guess_kind(file)
-            if file.size_bytes and kind and name.suffix.lower() not in _TABLES:
+            if kind in _ADVICE:
+                advised[kind] += 1
+            elif file.size_bytes and kind and name.suffix.lower() not in _TABLES:
                 by_kind[kind][file.uri] = file
             else:
                 ignored[name.suffix or "without a suffix" if file.size_bytes else "empty"] += 1
     groups = []
     for kind, files in by_kind.items():
-        whole = len(by_kind) == 1 and not ignored
+        whole = len(by_kind) == 1 and not ignored and not advised
         patterns = list(paths) if whole else _globs(list(files.values()), parents)
         groups.append(_describe_group(kind, list(files.values()), patterns))
-    others = [f"{count} {suffix}" for suffix, count in ignored.most_common(5)]
+    others = [f"{counted(count, 'file')} {_ADVICE[kind]}" for kind, count in advised.items()]
+    others += [f"{count} {suffix}" for suffix, count in ignored.most_common(5)]
     return sorted(groups, key=lambda group: -group.characters), others
 
 
@@ -160,7 +176,12 @@ def _guess_kind(file: SourceFile) -> str:
         return ""
     if head.lstrip().startswith(b"{") and _parse_records(head):
         return "jsonl"
-    return "wikitext" if len(_WIKITEXT_TITLE.findall(_decode(head)[0])) > 1 else "text"
+    text = _decode(head)[0].removeprefix("\ufeff")
+    if _MARKUP.match(text):
+        return "html"
+    if _JSON.match(text):
+        return "json"
+    return "wikitext" if len(_WIKITEXT_TITLE.findall(text)) > 1 else "text"
 
 
 def _read_heads(files: Sequence[SourceFile]) -> dict[SourceFile, bytes]:
@@ -270,29 +291,54 @@ def _estimate_text(group: FileGroup, files: list[SourceFile]) -> list[str]:
         group.documents = max(1, round(len(_WIKITEXT_TITLE.findall(joined)) * scale))
     elif group.kind == "text":
         layout = "sentence" if group.is_code else _guess_layout(joined)
-        separator, count = ("", 0) if group.is_code else _guess_separator(joined, layout)
-        if separator:
-            group.source["documents"] = separator
-            group.documents = max(1, round(count * scale))
-        elif (
-            not group.is_code
-            and len(files) > 3
-            and any(len(gutenberg_text(text)) < len(text) for text in texts.values())
-        ):
-            group.source["boilerplate"] = "gutenberg"
-            group.notes.append("headers and licences of Project Gutenberg are taken out")
-        elif len(files) < 4 or (len(files) < 20 and group.bytes / len(files) > 200_000):
-            kilobytes = max(2, min(64, group.bytes // 40_000))
-            group.documents = max(1, round(group.bytes / kilobytes / 1000))
-            group.source["documents"] = "chunk"
-            if kilobytes != 64:
-                group.source["chunk_kilobytes"] = kilobytes
-            group.notes.append(
-                f"few large files: each is cut into documents of about {kilobytes} kB"
-            )
         if layout != "wrapped":
             group.source["lines"] = layout
+        _choose_documents(group, layout, list(texts.values()), scale)
     return list(filter(None, texts.values()))
+
+
+def _choose_documents(group: FileGroup, layout: str, texts: Sequence[str], scale: float) -> None:
+    """Choose what a document is, and note it with what will be dropped; `texts` are beginnings of
+    files, `scale` is how much text there is for one of theirs."""
+    # Of many files, each is a document, whatever stands between its paragraphs.
+    few = group.files < 4 or (group.files < 20 and group.bytes / group.files > 200_000)
+    separator = "" if group.is_code or not few else _guess_separator("\n\n".join(texts), layout)
+    samples, whole = list(texts), ""
+    if separator:
+        group.source["documents"] = separator
+        samples = [part for text in texts for part in _split_documents(text, separator)]
+        group.documents = max(1, round(len(samples) * scale))
+        whole = _SEPARATED[separator]
+    elif few:
+        kilobytes = max(2, min(64, group.bytes // 40_000))
+        group.documents = max(1, round(group.bytes / kilobytes / 1000))
+        group.source["documents"] = "chunk"
+        if kilobytes != 64:
+            group.source["chunk_kilobytes"] = kilobytes
+        whole = f"about {kilobytes} kB of a file"
+    group.notes.append(f"a document is {whole or 'a file'}; `documents` of the source decides")
+    if separator != "line" and any(len(gutenberg_text(text)) < len(text) for text in texts):
+        if separator:
+            group.notes.append(
+                "there are licences of Project Gutenberg: take out boilerplate first"
+            )
+        else:
+            group.source["boilerplate"] = "gutenberg"
+            group.notes.append("headers and licences of Project Gutenberg are taken out")
+    least = Rules().minimum_characters
+    short = [text for text in samples if text_length(" ".join(text.split())) < least]
+    if short and not (few and not separator):
+        example = min(short, key=len).strip()
+        group.notes.append(
+            f"about {round(len(short) * group.documents / len(samples)):,} of them will be "
+            f"dropped: shorter than corpus.minimum_characters, {least}, such as {example!r}"
+        )
+    copies = len(samples) - len(set(samples))
+    if separator and copies:
+        group.notes.append(
+            f"about {round(copies * group.documents / len(samples)):,} of them will be dropped: "
+            "the same text again"
+        )
 
 
 def _guess_layout(text: str) -> str:
@@ -308,19 +354,24 @@ def _guess_layout(text: str) -> str:
     return "sentence" if ends > 0.8 and inside < 0.25 else "paragraph"
 
 
-def _guess_separator(text: str, layout: str) -> tuple[str, int]:
-    """Guess what separates documents within a file, "" for nothing; also count those of `text`."""
+def _split_documents(text: str, separator: str) -> list[str]:
+    pattern = r"\n(?:[ \t]*\n)+" if separator == "blank_line" else r"\n"
+    return [part for part in re.split(pattern, text) if part.strip()]
+
+
+def _guess_separator(text: str, layout: str) -> str:
+    """Guess what separates documents within a file, "" for nothing."""
     if layout == "wrapped":
-        return "", 0
-    blocks = [block.splitlines() for block in re.split(r"\n(?:[ \t]*\n)+", text) if block.strip()]
+        return ""
+    blocks = [block.splitlines() for block in _split_documents(text, "blank_line")]
     if len(blocks) >= 5 and statistics.mean(map(len, blocks)) >= 3:
-        return "blank_line", len(blocks)
-    lines = [line for line in text.split("\n") if line.strip()]
+        return "blank_line"
+    lines = _split_documents(text, "line")
     indented = sum(line[0].isspace() for line in lines) / max(1, len(lines))
     short = sum(len(line) < 60 for line in lines) / max(1, len(lines))
     if layout == "paragraph" and len(lines) >= 20 and indented < 0.2 and short < 0.15:
-        return "line", len(lines)
-    return "", 0
+        return "line"
+    return ""
 
 
 def languages(texts: Sequence[tuple[str, float]]) -> str:

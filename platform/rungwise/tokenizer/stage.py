@@ -22,7 +22,7 @@ from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.accents import count_marked, strip_accents
 from rungwise.corpus.document import read_documents
-from rungwise.corpus.summary import CorpusSummary
+from rungwise.corpus.summary import CorpusSummary, count_units
 from rungwise.tokenizer.config import (
     CharacterConfig,
     CountedConfig,
@@ -93,7 +93,7 @@ def train_tokenizer(
         special=special_ids(tokenizer),
         sample_characters=characters,
         **measured,
-        headline=f"{config.kind} V={size:,}  {measured['tokens_per_word']:.2f} tokens a word  "
+        headline=f"{config.kind} V={size:,}  {_rate(measured)}  "
         f"{measured['unknown_rate']:.3%} unknown",
     )
 
@@ -142,6 +142,14 @@ def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) ->
             f"characters of text fill only {pieces:,}; set tokenizer.vocab_size to {pieces:,} "
             f"or less, {rarer}or add text"
         )
+
+
+def _rate(measured: dict[str, Any]) -> str:
+    """Format the tokens per word, or per character of text that blanks do not cut into words."""
+    characters = round(measured["tokens_per_word"] * measured["characters_per_token"])
+    _, unit = count_units(1, characters)
+    rate = measured["tokens_per_word"] / (characters if unit == "characters" else 1)
+    return f"{rate:.2f} tokens a {unit.removesuffix('s')}"
 
 
 def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:

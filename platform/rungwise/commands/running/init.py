@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
 _FEWEST_STEPS, _MOST_STEPS = 300, 2000
 _EPOCHS = 20
+_FEW, _HELD_OUT_OF_FEW = 40, 0.1
 _FEWEST_CHARACTERS = 500
 _TABLES = (".csv", ".tsv")
 _LONGEST_NAME = 40
@@ -134,6 +135,7 @@ def write_recipe(
     name: str, sources: Sequence[FileGroup], model: str, workflow: str = "pretrain"
 ) -> str:
     """The YAML of a recipe: only the keys that differ from the defaults."""
+    from rungwise.corpus.config import Rules
     from rungwise.corpus.summary import format_amount
 
     characters = sum(each.characters for each in sources)
@@ -154,7 +156,8 @@ def write_recipe(
     batch = next((size for size in _BATCHES if rows >= 10 * size), _BATCHES[-1])
     steps = round(rows * _EPOCHS / batch / 100) * 100
     steps = max(_FEWEST_STEPS, min(_MOST_STEPS, steps))
-    passes = steps * batch / rows
+    held_out = _HELD_OUT_OF_FEW if documents < _FEW else Rules().held_out_fraction
+    passes = steps * batch / (rows * (1 - held_out))
     languages = ", ".join(dict.fromkeys(each.language for each in sources))
     amount = format_amount([(each.words, each.characters) for each in sources])
     lines = [
@@ -167,7 +170,11 @@ def write_recipe(
         "corpus:",
         "  sources:",
         *(f"    - {flow(_source_block(each, len(sources) > 1))}" for each in sources),
-        *(["  held_out_fraction: 0.1 # there are few documents"] if documents < 40 else []),
+        *(
+            [f"  held_out_fraction: {held_out} # of the words; there are few documents"]
+            if documents < _FEW
+            else []
+        ),
         "",
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}{accents}}}",
     ]
@@ -182,7 +189,7 @@ def write_recipe(
         f"model: {{kind: {block}, num_layers: 2, num_heads: 2, hidden_size: 128, "
         f"max_position_embeddings: {_LENGTH}, initializer_range: 0.06}}",
         "",
-        f"pretrain: # reads the text about {passes:,.1f} times",
+        f"pretrain: # reads the text, but for what is held out, about {passes:,.1f} times",
         f"  steps: {steps}",
         f"  global_batch_size: {batch}",
         "  optimizer: {kind: muon, learning_rate: 4.0e-3, schedule: {warmup_fraction: 0.1}}",

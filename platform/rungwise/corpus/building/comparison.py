@@ -78,8 +78,9 @@ class Comparison:
         config = self.task.config.duplicate_paragraphs
         if config is None:
             return PositionFiles(self.task.output, "repeats", 0, self.group_of)
-        # An upper bound: a paragraph has at least so many bytes.
-        moved_bytes = text_bytes / config.minimum_characters * paragraphs.ROW_BYTES
+        # An upper bound: a paragraph has at least so many bytes, a character of Chinese, which
+        # counts as five, three.
+        moved_bytes = text_bytes / (0.6 * config.minimum_characters) * paragraphs.ROW_BYTES
         num_partitions = choose_partitions(moved_bytes)
         files = PositionFiles(self.task.output, "repeats", num_partitions, self.group_of)
 

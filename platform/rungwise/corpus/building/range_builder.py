@@ -23,7 +23,7 @@ from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.cleaning.spans import locate_spans
 from rungwise.corpus.config import Rules
 from rungwise.corpus.deduplication import signatures
-from rungwise.corpus.document import SCHEMA, RawDocument
+from rungwise.corpus.document import SCHEMA, RawDocument, text_length
 from rungwise.corpus.summary import RangeReport, count_units
 
 TEXT_SCHEMA = pa.schema(
@@ -109,7 +109,7 @@ class RangeBuilder:
     def _fault(self, document: _CleanDocument) -> str:
         if not document.sentences:
             return TEST_TEXT if document.is_cut else "no text"
-        if len(document.text) < self._rules.minimum_characters:
+        if text_length(document.text) < self._rules.minimum_characters:
             return TEST_TEXT if document.is_cut else "too short"
         quality = self._rules.quality
         return "" if quality is None else find_fault(document.sentences, quality)

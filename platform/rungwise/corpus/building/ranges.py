@@ -101,7 +101,8 @@ def _is_splittable(file: SourceFile, source: FileSource | PydocsSource) -> bool:
         return False
     match source:
         case TextSource():
-            return source.documents != "file" and find_codec(source.encoding).splittable
+            whole = source.documents == "file" or source.boilerplate
+            return not whole and find_codec(source.encoding).splittable
         case WikiTextSource() | JsonLinesSource():
             return find_codec(source.encoding).splittable
         case ParquetSource():

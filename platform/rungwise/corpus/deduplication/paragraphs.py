@@ -16,7 +16,7 @@ import pyarrow.compute as pc  # type checkers miss functions made at run time
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.corpus.document import text_digest
+from rungwise.corpus.document import text_digest, text_length
 
 # Bytes shuffled per paragraph: a digest and a place.
 ROW_BYTES = 40
@@ -60,7 +60,7 @@ def paragraph_rows(
             ends = () if row in dropped else (*starts[1:], len(sentences))
             for paragraph, end in enumerate(ends):
                 text = "\n".join(sentences[starts[paragraph] : end])
-                if len(text) >= minimum_characters:
+                if text_length(text) >= minimum_characters:
                     digests.append(hashlib.blake2b(text.encode(), digest_size=16).digest())
                     positions.append((number, row, paragraph))
     keys = np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
@@ -125,7 +125,7 @@ def remove_paragraphs(
         remainder = columns["sentences"][row].as_py()
         text = " ".join(remainder)
         digests[row], sizes[row] = text_digest(remainder), len(text.encode())
-        if len(text) < minimum_characters:
+        if text_length(text) < minimum_characters:
             too_short.append(row)
     columns |= {"digest": pa.array(digests), "bytes": pa.array(sizes, pa.int64())}
     for name, column in columns.items():

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from rungwise.corpus.readers.file_reader import plain_breaks
+
 _NOTE = (
     r"(?: \s* ^[\[(_]? (?: Produced | E-?text\ (?:prepared|produced)"
     r" | This\ e(?:text|book)\ was\ (?:prepared|produced) ) \ by\b .* (?: \n.+ )* )?"
@@ -32,6 +34,23 @@ _END = re.compile(
 
 def gutenberg_text(text: str) -> str:
     """Return the book; a side without a known marker is kept whole."""
+    start, end = _find_book(text)
+    return text[start:end]
+
+
+def gutenberg_lines(content: bytes) -> tuple[int, int, int]:
+    """Return the first line of the book in a file and the one after its last, from 0, and the bytes
+    around it."""
+    # The markers are ASCII, and each byte is a character: no encoding is needed.
+    text = plain_breaks(content.decode("latin-1"))
+    start, end = _find_book(text)
+    before, until = text.count("\n", 0, start), text.count("\n", 0, end)
+    whole = end == len(text)
+    first, last = before + bool(start), until + whole
+    return first, last, len(text) - (end - start)
+
+
+def _find_book(text: str) -> tuple[int, int]:
     start = next((match.end() for pattern in _STARTS if (match := pattern.search(text))), 0)
     end = _END.search(text, start)
-    return text[start : end.start() if end else len(text)]
+    return start, end.start() if end else len(text)

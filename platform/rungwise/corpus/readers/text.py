@@ -11,11 +11,11 @@ import codecs
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, compress, count
+from itertools import accumulate, compress, count, islice
 
 from rungwise.corpus.config import LineLayout, TextSource
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.readers.boilerplate import gutenberg_text
+from rungwise.corpus.readers.boilerplate import gutenberg_lines, gutenberg_text
 from rungwise.corpus.readers.file_reader import BREAK_BYTES, FileReader
 
 _PARAGRAPH_BREAK = re.compile(r"\n(?:[ \t]*\n)+")
@@ -102,6 +102,18 @@ class _OpenDocument:
 
 
 def _file_document(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
+    content = _read_whole(reader)
+    if content is None:
+        yield reader.skip_too_long(None, reader.file.size_bytes)
+        return
+    content = content.removeprefix(codecs.BOM_UTF8)
+    document = _text_document(reader, source, reader.file.name, 0, content)
+    if document.damage or document.paragraphs:
+        yield document
+
+
+def _read_whole(reader: FileReader) -> bytes | None:
+    """Return the content of a file, or None if it is longer than a document may be."""
     pieces: list[bytes] = []
     num_bytes = 0
     for piece in reader.pieces():
@@ -113,19 +125,23 @@ def _file_document(reader: FileReader, source: TextSource) -> Iterator[RawDocume
                 continue
             pieces = [b"".join(pieces).rstrip()]
         if len(pieces[0]) > reader.maximum_bytes or (is_full and piece.strip()):
-            yield reader.skip_too_long(None, reader.file.size_bytes)
-            return
-    content = b"".join(pieces).removeprefix(codecs.BOM_UTF8)
-    document = _text_document(reader, source, reader.file.name, 0, content)
-    if document.damage or document.paragraphs:
-        yield document
+            return None
+    return b"".join(pieces)
 
 
 def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
     """Yield a document per `chunk_kilobytes` of the file, the same wherever it is split.
 
-    A chunk begins with the first line in it; in wrapped text, the first after a blank line.
+    A chunk begins with the first line in it; in wrapped text, the first after a blank line. With
+    `boilerplate`, the file is one range.
     """
+    first, last, around = 0, None, 0
+    if source.boilerplate:
+        content = _read_whole(reader)
+        if content is None:
+            yield reader.skip_too_long(None, reader.file.size_bytes)
+            return
+        first, last, around = gutenberg_lines(content)
     chunk_bytes = max(1, round(source.chunk_kilobytes * 1000))
     begin, end = (
         place and -(-place // chunk_bytes) * chunk_bytes for place in (reader.begin, reader.end)
@@ -134,20 +150,21 @@ def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
     is_wrapped = source.lines == "wrapped"
     next_chunk, chunk = (-1 if is_wrapped and reader.begin else 0), -1
     document: _OpenDocument | None = None
-    for offset, length, line in reader.lines():
+    for offset, length, line in islice(reader.lines(), first, last):
         is_blank = line is not None and _BLANK(line)
         if is_blank or not is_wrapped:
             next_chunk = offset // chunk_bytes
         if next_chunk > chunk and not is_blank:
             if document:
-                yield document.text(source)
+                yield replace(document.text(source), boilerplate=around)
+                around = 0
             if reader.is_past_end(next_chunk * chunk_bytes):
                 return
             chunk, document = next_chunk, _OpenDocument(reader, offset)
         if document:
             document.add([] if line is None else [line], length)
     if document:
-        yield document.text(source)
+        yield replace(document.text(source), boilerplate=around)
 
 
 def _block_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
@@ -189,7 +206,8 @@ def _text_document(
     except UnicodeDecodeError as error:
         return reader.skip_undecoded(offset, content, error)
     text = text.removesuffix("\n")
-    book = gutenberg_text(text) if source.boilerplate else text
+    is_book = source.boilerplate and source.documents == "file"
+    book = gutenberg_text(text) if is_book else text
     return RawDocument(
         id_,
         reader.label,
