@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -229,6 +230,7 @@ def test_examples_are_resampled_too() -> None:
     got = judged(runs, {"a": 1, "b": -1})
     assert {len(set(each.values())) for each in runs.values()} == {1}  # all seeds agree
     assert got.low is not None
+    assert got.value is not None
     assert got.low < 0 < got.value
     assert got.verdict == "undecided"
 
@@ -243,7 +245,7 @@ def test_uses_of_one_pretraining_share_its_luck() -> None:
         "bert": made_runs(rng, "bert", tuned, hardness, "weights"),
         "bert_frozen": made_runs(rng, "bert_frozen", frozen, hardness, "weights"),
     }
-    apart = {name: Runs(**vars(runs) | {"pretrained": name}) for name, runs in together.items()}
+    apart = {name: replace(runs, pretrained=name) for name, runs in together.items()}
     terms = {"bert": 1.0, "bert_frozen": -1.0}
     shared, own = judged(together, terms), judged(apart, terms)
     assert shared.value == own.value

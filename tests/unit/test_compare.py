@@ -194,7 +194,7 @@ def test_several_pretrainings_have_seeds_of_their_own_and_are_the_outer_level(
 ) -> None:
     labels = ("x", "y")
     known = summarise(TaskInfo("classification", labels, False, "accuracy"), (20, 10, 40))
-    variants = dict.fromkeys(("often", "once", "too"), ONE)
+    variants: Setting = dict.fromkeys(("often", "once", "too"), ONE)
     settings = {"num_seeds": 2, "bootstrap_resamples": 100}
     summary, task, _ = compared(
         tmp_path, known, lambda n: labels[n % 2], variants, settings, {"often": 2, "too": 1}

@@ -18,6 +18,7 @@ from rungwise.report.ladder import claims as board
 from rungwise.report.ladder import plots, rows
 from rungwise.report.ladder.page import LadderConfig, write_ladder
 from rungwise.report.ladder.picture import draw_ladder
+from rungwise.report.ladder.ranking import Ranked, Ranking
 from rungwise.report.ladder.rungs import Cell, Column, gather_rungs
 from rungwise.report.writing import ReportSummary
 from tests import ladders
@@ -48,6 +49,10 @@ PLOTS = (
 )
 
 
+RANKING = (
+    "perplexity: lstm 121.5 [115.2, 128.2], gpt 134.3 [127.3, 141.6], ngram3 164.0 [155.5, 173.0], "
+    "ngram2 200.3 [189.9, 211.3]; gpt 1.11 times [1.11, 1.11]"
+)
 TITLES = {name: (f"measure/{name}",) for name in MODELS}
 
 
@@ -72,10 +77,7 @@ def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]
     page, summary, _ = written
     assert page.ids >= ALL
     verdicts = "f 4 claims tested, 2 are confirmed, 1 contradicted, 1 undecided"
-    assert summary.headline == (
-        "perplexity: lstm 121.5, gpt 134.3, ngram3 164.0, ngram2 200.3; gpt 1.11 times "
-        f"[1.11, 1.11]; o{verdicts}"
-    )
+    assert summary.headline == (f"{RANKING}; o{verdicts}")
     for words in (
         f"O{verdicts}.",
         "lstm has the lowest perplexity, 121.5",
@@ -111,9 +113,11 @@ def test_a_ladder_that_was_asked_little_has_no_empty_sections(tmp_path: Path) ->
     ladders.claims(made, {"K5": "not tested"})
     page, summary = _written(made, tmp_path / "page")
     assert page.ids & ALL == {"picture", "history", "claims", "published", "origin"}
-    assert summary.headline == (
-        "perplexity: lstm 121.5, gpt 134.3, ngram3 164.0, ngram2 200.3; gpt 1.11 times [1.11, 1.11]"
-    )
+    assert summary.headline == RANKING
+    # The claims, of which none can be tested, are folded and after the ladder's own table.
+    html = (tmp_path / "page" / "ladder.html").read_text("utf-8")
+    assert html.index('id="history"') < html.index('id="claims"') < html.index("Plain claim 0")
+    assert "<summary>Not tested, since" in html[html.index('id="claims"') :]
     assert set(summary.show) == {
         *("ladder.html", "ladder.png", "ladder-narrow.png", "operations.png", "parameters.png"),
         "while_learning.png",
@@ -214,6 +218,43 @@ def test_an_interval_that_ends_short_of_the_mean_is_drawn(
     assert plots.draw_layers([row], rungs).startswith(b"\x89PNG")
     column = Column("polysemy", "", "accuracy", {rungs[0].name: Cell(short)}, frozenset())
     assert (draw_ladder(rungs, [column]) or b"").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "sentence"),
+    [
+        ("perplexity", [(40.0, None)], "r0 has a score of 40.0 [39.0, 41.0]."),
+        (
+            *("perplexity", [(40.0, None), (44.0, 0.1), (60.0, 0.4)]),
+            "r0 has the lowest score, 40.0 [39.0, 41.0]; r1 has 44.0, 1.11 times [1.01, 1.22], "
+            "r2 60.0.",
+        ),
+        (
+            *("accuracy", [(0.7, None), (0.69, 0.01)]),
+            f"r0 has the highest score, 70.0% [{MINUS}30.0, 170.0]; r1 has 69.0%, {MINUS}1.0 "
+            f"points [{MINUS}10.5, +8.5], which may be luck.",
+        ),
+        (
+            *("bits_per_byte", [(1.7, None), *[(1.9, 0.2)] * 4]),
+            "r0 has the lowest score, 1.700 [0.700, 2.700]; r1 has 1.900, +0.20 [+0.10, +0.30], "
+            "r2 1.900, r3 1.900 and 1 more.",
+        ),
+    ],
+)
+def test_the_ranking_says_who_won_and_by_how_much(
+    metric: str, values: list[tuple[float, float | None]], sentence: str
+) -> None:
+    half = 0.095 if metric != "bits_per_byte" else 0.1
+    ranked = [
+        Ranked(
+            f"r{place}",
+            Estimate(value, value - 1, value + 1, 9),
+            None if gap is None else Estimate(gap, gap - half, gap + half, 9),
+        )
+        for place, (value, gap) in enumerate(values)
+    ]
+    ranking = Ranking(Column("score", "", metric, {}, frozenset()), tuple(ranked))
+    assert ranking.sentence() == sentence
 
 
 def test_the_relative_column_is_the_published_one() -> None:

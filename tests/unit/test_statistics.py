@@ -214,11 +214,11 @@ def test_two_groups_of_trainings_are_compared_as_by_welch() -> None:
     rng = np.random.default_rng(9)
     first, second = rng.normal(1, 1, 4), rng.normal(0, 3, 6)
     ours = combine(first.mean() - second.mean(), [list(first), list(-second)], [])
-    theirs = stats.ttest_ind(first, second, equal_var=False)
+    theirs: Any = stats.ttest_ind(first, second, equal_var=False)
     bounds = theirs.confidence_interval()
     assert (ours.low, ours.high) == pytest.approx((bounds.low, bounds.high))
     assert 2 * min(ours.p_above(), ours.p_below()) == pytest.approx(theirs.pvalue)
-    above = stats.ttest_ind(first, second + 0.5, equal_var=False, alternative="greater")
+    above: Any = stats.ttest_ind(first, second + 0.5, equal_var=False, alternative="greater")
     assert ours.p_above(0.5) == pytest.approx(above.pvalue)
 
 

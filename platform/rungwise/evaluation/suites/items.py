@@ -109,13 +109,13 @@ def estimate_items(seeds: Sequence[Items], seed: int = 0) -> Estimate:
     if len(seeds) > 1:
         return contrast([(1.0, seeds)], seed).estimate(*metric.within)
     (items,) = seeds
-    if metric.value is not None:
-        return bootstrap(
-            items.numbers[None, None], lambda sums: metric.value(sums)[0], seed, _RESAMPLES
-        )
-    value, draws = _draw_correlations(items.numbers[None], seed)
+    value = metric.value
+    if value is not None:
+        numbers = items.numbers[None, None]
+        return bootstrap(numbers, lambda sums: value(sums)[0], seed, _RESAMPLES)
+    rho, draws = _draw_correlations(items.numbers[None], seed)
     low, high = np.quantile(draws[:, 0], [0.025, 0.975])
-    return Estimate(float(value[0]), float(low), float(high), len(items.names))
+    return Estimate(float(rho[0]), float(low), float(high), len(items.names))
 
 
 def contrast(
@@ -153,7 +153,7 @@ def contrast(
     else:
         values_U, draws = _draw_correlations(numbers, seed)
         variance = float(np.var(draws @ weights_U, ddof=1))
-    groups: dict[str, NDArray[np.float64]] = {}
+    groups: dict[str, NDArray[np.floating]] = {}
     by_term = np.split(values_U, np.cumsum([len(seeds) for _, seeds in terms])[:-1])
     for place, ((weight, _), own) in enumerate(zip(terms, by_term, strict=True)):
         model = models[place] if models else str(place)

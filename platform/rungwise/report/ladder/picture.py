@@ -42,21 +42,23 @@ def draw_ladder(
     shown = [rung for rung in rungs if any(_exact(column, rung) for column in columns)]
     if not shown:
         return None
-    height = _MARGIN + _INCHES * len(shown)
-    size = (_NARROW, height * len(columns)) if narrow else (style.WIDE[0], height)
-    figure = style.new_figure(size)
-    grid = (len(columns), 1) if narrow else (1, len(columns))
-    panels = figure.subplots(*grid, squeeze=False, sharey=not narrow).flat
-    for place, (axes, column) in enumerate(zip(panels, columns, strict=True)):
-        _draw_panel(axes, column, shown)
-        if narrow or place == 0:
-            axes.set_yticks(
-                range(len(shown)), [f"{rung.name}  {rung.pretrain.model.year}" for rung in shown]
-            )
-            for label in axes.get_yticklabels():
-                label.set_parse_math(False)
-        else:
-            axes.tick_params(axis="y", left=False, labelleft=False)
+    # Side by side the panels have the same rungs; below each other, their own.
+    by_panel = [
+        [rung for rung in shown if not narrow or _exact(column, rung)] for column in columns
+    ]
+    heights = [_MARGIN + _INCHES * len(panel) for panel in by_panel]
+    if narrow:
+        figure = style.new_figure((_NARROW, sum(heights)))
+        panels = figure.subplots(len(columns), 1, squeeze=False, height_ratios=heights).flat
+    else:
+        figure = style.new_figure((style.WIDE[0], heights[0]))
+        panels = figure.subplots(1, len(columns), squeeze=False).flat
+    for place, (axes, column, panel) in enumerate(zip(panels, columns, by_panel, strict=True)):
+        _draw_panel(axes, column, panel)
+        names = [f"{rung.name}  {rung.pretrain.model.year}" for rung in panel]
+        axes.set_yticks(range(len(panel)), names if narrow or place == 0 else [""] * len(panel))
+        for label in axes.get_yticklabels():
+            label.set_parse_math(False)
     return style.png(figure)
 
 
@@ -106,6 +108,7 @@ def _draw_panel(axes: Axes, column: Column, rungs: Sequence[Rung]) -> None:
             fontsize=9,
             color=style.INK,
             va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
         if so_far is None or (value > so_far if higher else value < so_far):
             so_far = value

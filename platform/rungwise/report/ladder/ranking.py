@@ -16,7 +16,7 @@ from rungwise.evaluation.suites.items import METRICS, contrast
 from rungwise.report.formats import interval, number, points, points_interval, score, signed
 from rungwise.report.ladder.rungs import TASKS, Column, Rung
 
-_NAMED = 3  # at most, in a sentence
+_NAMED = 2  # at most besides the best two, in a sentence
 
 
 @dataclass(frozen=True)
@@ -37,28 +37,29 @@ class Ranking:
     rungs: tuple[Ranked, ...]
 
     def sentence(self) -> str:
-        """`gpt has the lowest perplexity, 41.2 [40.0, 42.3]; then lstm, ...`."""
+        """`gpt has the lowest perplexity, 41.2 [40.0, 42.3]; lstm has 45.3, 1.10 times [1.05,
+        1.15], ngram3 60.1.`"""
         best, *others = self.rungs
-        metric = self.column.metric
+        metric, name = self.column.metric, self.column.name
+        if not others:
+            return f"{best.name} has a {name} of {self._value(best)}."
+        second, *rest = others
         extreme = "highest" if METRICS[metric].higher_is_better else "lowest"
-        shown = others[:_NAMED]
-        text = f"{best.name} has the {extreme} {self.column.name}, {self._value(best)}"
-        if not shown:
-            return f"{best.name}: {self.column.name} {self._value(best)}."
-        rest = "; ".join(f"{each.name} {self._value(each)}, {self._gap(each)}" for each in shown)
-        more = len(others) - len(shown)
-        return f"{text}. Behind it: {rest}{f'; and {more} more' if more else ''}."
+        parts = [f"{second.name} has {score(second.value.mean, metric)}, {self._gap(second)}"]
+        parts += [f"{each.name} {score(each.value.mean, metric)}" for each in rest[:_NAMED]]
+        more = f" and {len(rest) - _NAMED} more" if len(rest) > _NAMED else ""
+        return (
+            f"{best.name} has the {extreme} {name}, {self._value(best)}; {', '.join(parts)}{more}."
+        )
 
     def headline(self) -> str:
-        """`perplexity: gpt 41.2, lstm 45.3, ngram3 60.1; lstm 1.10 times [1.05, 1.15]`."""
-        names = ", ".join(
-            f"{each.name} {score(each.value.mean, self.column.metric)}"
-            for each in self.rungs[: _NAMED + 1]
-        )
+        """`perplexity: gpt 41.2 [40.0, 42.3], lstm 45.3 [44.1, 46.6]; lstm 1.1 times [1.0, 1.2]`"""
+        shown = self.rungs[: _NAMED + 2]
+        names = ", ".join(f"{each.name} {self._value(each)}" for each in shown)
+        if len(self.rungs) > len(shown):
+            names += f" and {len(self.rungs) - len(shown)} more"
         if len(self.rungs) == 1:
             return f"{self.column.name}: {names}"
-        if more := len(self.rungs) - _NAMED - 1 if len(self.rungs) > _NAMED else 0:
-            names += f" and {more} more"
         second = self.rungs[1]
         return f"{self.column.name}: {names}; {second.name} {self._gap(second)}"
 
