@@ -208,7 +208,7 @@ def test_what_is_text_but_no_prose_is_named_with_what_to_do(
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_licence_is_taken_out_of_few_books_that_are_cut(tmp_path: Path, count: int) -> None:
     for number in range(count):
-        book = wrapped(number, 700)
+        book = wrapped(number, 900)
         start, end = (
             f"*** {word} OF THE PROJECT GUTENBERG EBOOK X ***" for word in ("START", "END")
         )
@@ -228,7 +228,7 @@ def test_a_licence_is_taken_out_of_few_books_that_are_cut(tmp_path: Path, count:
         for one in read_range(cut, config)
         for paragraph in one.paragraphs
     ]
-    assert len(texts) == 700 * count
+    assert len(texts) == 900 * count
     assert not any("Gutenberg" in text.title() for text in texts)
 
 
