@@ -23,7 +23,7 @@ from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.tokenizer import make_encoder
 from rungwise.tokens.config import TokensConfig, identity, outside
 from rungwise.tokens.mask_units import MaskUnitsConfig, encode_units
-from rungwise.tokens.segmenters import Entries, jieba_words, word_list_words
+from rungwise.tokens.segmenters import Entries, jieba_words, read_entries, word_list_words
 
 PIECES = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -200,6 +200,12 @@ def test_phrases_of_a_list_are_the_longest_from_the_left_in_any_case(tmp_path: P
         "times+in",
     ]
     assert units("new, york", wordpiece(), phrases=str(path)) == ["new", ",", "york"]
+
+
+def test_a_list_is_cleaned_up_as_the_text_was(tmp_path: Path) -> None:
+    path = tmp_path / "phrases.txt"
+    path.write_text("cafe\u0301\u00a0noir\n", encoding="utf-8")
+    assert list(read_entries("phrases", str(path)).matches("caf\u00e9 noir")) == [(0, 9)]
 
 
 def test_entries_match_whole_words_only() -> None:

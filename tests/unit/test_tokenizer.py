@@ -216,18 +216,27 @@ def test_a_word_vocabulary_has_the_frequent_words_and_knows_not_the_rest() -> No
 def test_accents_are_dropped_only_where_they_are_rare(
     words: str, kept: list[str], tmp_path: Path
 ) -> None:
-    notes: list[str] = []
-    reporter = SilentReporter()
-    reporter.note = notes.append  # pyright: ignore[reportAttributeAccessIssue]
     inputs = {"corpus": corpus_of_sentences(tmp_path / "c", [words] * 20)}
-    large = config("wordpiece", vocab_size=999, strip_accents=not kept)
-    settings = config("wordpiece", vocab_size=train(large, [words] * 20).get_vocab_size())
-    train_tokenizer(settings, inputs, Folder.at(tmp_path / "t"), Context(report=reporter))
-    tokenizer = load_tokenizer(Folder.at(tmp_path / "t"))
-    spelled = [tokenizer.normalizer.normalize_str(word.upper()) for word in kept]
-    assert spelled == kept
-    assert [("accents and other marks are kept" in note) for note in notes] == [True] * bool(kept)
+
+    def learn(kind: str, expected: bool | None, asked: bool | None) -> tuple[Tokenizer, list[str]]:
+        """The tokenizer of a vocabulary that the text fills, and what the stage says."""
+        notes: list[str] = []
+        reporter = SilentReporter()
+        reporter.note = notes.append  # pyright: ignore[reportAttributeAccessIssue]
+        large = config(kind, vocab_size=999, lowercase=True, strip_accents=expected)
+        size = train(large, [words] * 20).get_vocab_size()
+        settings = large.model_copy(update={"vocab_size": size, "strip_accents": asked})
+        output = Folder.at(tmp_path / f"{kind}-{asked}")
+        train_tokenizer(settings, inputs, output, Context(report=reporter))
+        return load_tokenizer(output), [note.partition(",")[0] for note in notes]
+
+    tokenizer, notes = learn("wordpiece", not kept, None)
+    assert [tokenizer.normalizer.normalize_str(word.upper()) for word in kept] == kept
+    assert notes == ["accents and other marks are kept"] * bool(kept)
     assert tokenizer.normalizer.normalize_str("Caf\u00e9") == ("caf\u00e9" if kept else "cafe")
+    assert learn("wordpiece", True, True)[1] == ["accents and other marks are dropped"] * bool(kept)
+    assert learn("wordpiece", False, False)[1] == []
+    assert learn("byte_bpe", None, None)[1] == []
 
 
 @pytest.mark.parametrize("kind", [*KINDS])

@@ -20,7 +20,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.cleaning.accents import count_marked, strip_accents
+from rungwise.corpus.cleaning.accents import Marked, count_marked, strip_accents
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary, count_units
 from rungwise.tokenizer.config import (
@@ -87,6 +87,7 @@ def train_tokenizer(
     tokenizer = load_tokenizer(output)
     size = tokenizer.get_vocab_size()
     measured = _measure(tokenizer, corpus)
+    _note_lost_accents(tokenizer, corpus, context)
     return TokenizerSummary(
         kind=config.kind,
         vocab_size=size,
@@ -109,14 +110,7 @@ def _choose_accents(
     """Keep accents where the config leaves them open and many words of the text have them."""
     if not isinstance(config, WordPieceConfig) or config.strip_accents is not None:
         return config
-    counts: Counter[str] = Counter()
-    for sentence in sentences if config.lowercase else ():
-        words = sentence.split()
-        if sentence.isascii():
-            counts[""] += len(words)
-        else:
-            counts.update(words)
-    marked = count_marked(counts)
+    marked = _count_marked(sentences if config.lowercase else ())
     if not marked.matters:
         return config
     context.report.note(
@@ -125,6 +119,30 @@ def _choose_accents(
         "tokenizer.strip_accents decides"
     )
     return config.model_copy(update={"strip_accents": False})
+
+
+def _note_lost_accents(tokenizer: Tokenizer, corpus: Artifact, context: Context) -> None:
+    """Say so if a vocabulary drops the accents of a text that needs them."""
+    marked = _count_marked(_sample(corpus, "validation", _EVALUATED_CHARACTERS))
+    if marked.matters and tokenizer.normalizer is not None:
+        plain = tokenizer.normalizer.normalize_str(marked.example)
+        if plain == strip_accents(plain):
+            context.report.note(
+                f"accents and other marks are dropped, which changes {marked.share:.0%} of the "
+                f"words, {marked.example} to {plain}; tokenizer.strip_accents decides, or a "
+                "tokenizer.json itself"
+            )
+
+
+def _count_marked(sentences: Iterable[str]) -> Marked:
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        words = sentence.split()
+        if sentence.isascii():
+            counts[""] += len(words)
+        else:
+            counts.update(words)
+    return count_marked(counts)
 
 
 def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) -> None:

@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.source_files import SourceFile, find_files
+from rungwise.tokenizer import CLEAN_UP
 from rungwise.tokenizer.files import read_text
 
 Span = tuple[int, int]  # [start, end) in characters of one text
@@ -107,7 +108,8 @@ def _find_file(name: str, path: str) -> SourceFile:
 
 @functools.lru_cache(maxsize=4)  # a worker reads the same list for each of its shards
 def _read_file(name: str, file: SourceFile, digest: str) -> Entries:
-    entries = Entries(read_text(file, f"{_KEY}.{name}").splitlines())
+    lines = read_text(file, f"{_KEY}.{name}").splitlines()
+    entries = Entries(map(CLEAN_UP.normalize_str, lines))  # as the text was cleaned
     if not len(entries):
         raise DataError(f"{_KEY}.{name}: expected an entry a line in {file.uri}, found none")
     return entries

@@ -159,5 +159,5 @@ def entropy(counts: NDArray[np.int64]) -> float:
 
 
 TOKENS = StageType(
-    "tokens", 1, encode_corpus, TokensSummary, identity=identity, outside=outside, resumes=True
+    "tokens", 2, encode_corpus, TokensSummary, identity=identity, outside=outside, resumes=True
 )

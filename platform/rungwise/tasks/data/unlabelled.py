@@ -54,7 +54,7 @@ def read_lines(
                     continue
                 try:
                     values = json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise DataError(
                         f"{where}: expected one JSON object a line, found {error}"
                     ) from error
