@@ -460,3 +460,30 @@ def test_text_that_nothing_can_be_learnt_from_is_refused(
     (tmp_path / "text" / "table.csv").write_text("text,label\n" + "a line of it,b\n" * 500)
     assert main(["init", "text"]) == 2
     assert "about 21 characters of text below text; expected 500 or more" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "tokenizer"), [("books", "wordpiece"), ("chinese", "character")])
+def test_the_ladder_is_planned_on_a_text_of_ones_own(
+    text: str,
+    tokenizer: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / text
+    folder.mkdir()
+    if text == "books":
+        books(folder, 3)
+    else:
+        (folder / "a.txt").write_text("\n\n".join([CHINESE * 9] * 300), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--ladder", text]) == 0
+    assert f"rungwise run ladder {text}.yaml" in capsys.readouterr().out
+    recipe, packaged = load_recipe(f"{text}.yaml"), load_recipe("ladder")
+    assert recipe.tokenizer.kind == tokenizer
+    assert [*recipe.variants] == [*packaged.variants]
+    assert recipe.measure == packaged.measure
+    assert {*packaged.tasks} - {*recipe.tasks} == {"library"}
+    assert make_stages("ladder", recipe)
+    assert main(["init", "--ladder", text, "--model", "gpt"]) == 2
+    assert "leave out --labels and --model" in capsys.readouterr().err

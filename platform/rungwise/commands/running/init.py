@@ -26,6 +26,7 @@ _EPOCHS = 20
 _FEW, _HELD_OUT_OF_FEW = 40, 0.1
 _FEWEST_CHARACTERS = 500
 _TABLES = (".csv", ".tsv")
+_LADDER = "ladder"  # the recipe whose rungs `--ladder` writes
 _LONGEST_NAME = 40
 _BATCHES, _LENGTH = (32, 16, 8, 4), 64
 
@@ -40,6 +41,11 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--name", help="name of the recipe; default: from the first path")
     parser.add_argument("--model", choices=("bert", "gpt"), help="default: gpt for code, else bert")
+    parser.add_argument(
+        "--ladder",
+        action="store_true",
+        help="compare the history of pretraining on the text, from n-grams to ModernBERT",
+    )
 
 
 def init(options: argparse.Namespace) -> None:
@@ -50,6 +56,11 @@ def init(options: argparse.Namespace) -> None:
     from rungwise.corpus.description import describe_files
     from rungwise.tasks.formats.guess import guess_format
 
+    if options.ladder and (options.labels or options.model):
+        raise UserError(
+            "--ladder trains every model, on tasks that it makes of the text; leave out --labels "
+            "and --model"
+        )
     if table := next((path for path in options.paths if path.endswith(_TABLES)), None):
         raise UserError(
             f"{table} is a table; give text to pretrain on, and --labels {shlex.quote(table)} to "
@@ -78,7 +89,7 @@ def init(options: argparse.Namespace) -> None:
     if others:
         say(f"skipped, since they hold no plain text: {', '.join(others)}")
     model = options.model or ("gpt" if sources[0].is_code else "bert")
-    workflow = "finetune" if labels else "pretrain"
+    workflow = "ladder" if options.ladder else "finetune" if labels else "pretrain"
     text = write_recipe(name, sources, model, workflow)
     if labels:
         counts = labels.labels
@@ -178,6 +189,8 @@ def write_recipe(
         "",
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}{accents}}}",
     ]
+    if workflow == "ladder":
+        return "\n".join(lines) + "\n" + write_rungs(steps)
     instances, block = f"kind: causal, sequence_length: {_LENGTH}", "gpt, intermediate_size: 512"
     if model == "bert":  # the quickstart's, whose parts docs/results compares
         instances = f"kind: masked_blocks, sequence_length: {_LENGTH}, masking: {{rate: 0.3}}"
@@ -196,6 +209,16 @@ def write_recipe(
         f"  validation_every_steps: {steps // 5}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def write_rungs(steps: int) -> str:
+    """The YAML of the ladder's rungs, suites and tasks, with no more steps than these. The task of
+    labels goes, since a text of one's own may have none."""
+    from rungwise.pipeline.workflow import recipe_file
+
+    whole = recipe_file(_LADDER).read_text(encoding="utf-8")
+    rungs = re.sub(r"(steps: )(\d+)", lambda match: f"{match[1]}{min(int(match[2]), steps)}", whole)
+    return re.sub(r"  library: .*\n", "", rungs[rungs.index("instances:") :])
 
 
 def _source_block(source: FileGroup, several: bool) -> dict[str, Any]:
