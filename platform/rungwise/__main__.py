@@ -13,7 +13,7 @@ from importlib.metadata import version
 # The verbs in each folder of commands/, in the groups that the help shows.
 VERBS = {
     "running": (
-        *("init", "tasks", "plan", "dry_run", "run", "open", "ui", "doctor", "completion"),
+        *("init", "data", "tasks", "plan", "dry_run", "run", "open", "ui", "doctor", "completion"),
     ),
     "models": (
         *(

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.public.sets import how_to_get
 from rungwise.core.storage.source_files import SourceFile, digest_of_blocks, find_files
 from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.cleaning.decontamination import PATHS_KEY, DecontaminationConfig
@@ -83,6 +84,7 @@ def _match(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[
         if not matches:
             raise ConfigError(
                 f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
+                f"{how_to_get(pattern)}"
             )
         for file in matches:
             try:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.public.sets import how_to_get
 from rungwise.core.storage import archives
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import reached
@@ -31,6 +32,7 @@ def matching(patterns: Sequence[str], key: str) -> list[SourceFile]:
         if not matched:
             raise ConfigError(
                 f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
+                f"{how_to_get(pattern)}"
             )
         files |= {file.uri: file for file in matched if file.uri not in files}
     if not any(file.size_bytes for file in files.values()):

@@ -1,0 +1,4 @@
+"""Public data sets that recipes name: where they are, and how a file is made of them.
+
+sets.yaml ──> sets.py ──> fetch.py (downloads, checked) ──> rules.py ──> files where recipes look
+"""

@@ -1,0 +1,141 @@
+"""Download public data: resumed where it broke off, checked, and put in place whole.
+
+data/.downloads/NAME-HASH     what has arrived of a download; a run that stops goes on from there
+data/tasks/...                the file, written beside its place and moved there when complete
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import shutil
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.public.rules import RULES
+from rungwise.core.public.sets import Download, PublicFile, PublicSet
+from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.storage.store_errors import explained
+
+_PARTIAL = ".downloads"
+_ATTEMPTS = 5  # in a row that bring no byte
+_PAUSE_SECONDS = 0.5
+_ANSWER_SECONDS = 60
+_PIECE_BYTES = 1 << 18
+
+Say = Callable[[str], None]
+
+
+def missing_files(public: PublicSet, folder: Path) -> list[str]:
+    """Return the paths of the set's files that are not there yet. A file that is there is whole."""
+    return [name for name in public.files if not (folder / name).exists()]
+
+
+def fetch_set(public: PublicSet, folder: Path, mirror: str, say: Say) -> None:
+    """Put the missing files of a set below `folder`. `mirror`, unless empty, takes the place of
+    https:// in addresses. Raises UserError if the network or the disk fails, DataError if a
+    download is not what the list says."""
+    missing = missing_files(public, folder)
+    needed = {part.url: part for name in missing for part in public.files[name].parts}
+    arrived = {url: download(part, folder / _PARTIAL, mirror, say) for url, part in needed.items()}
+    for name in missing:
+        file = public.files[name]
+        with Folder(str(folder)).staged(name) as path, path.open("wb") as target:
+            _write(file, [arrived[part.url] for part in file.parts], name, target)
+        say(f"wrote {folder / name}")
+    for path in arrived.values():
+        path.unlink()
+    if (folder / _PARTIAL).is_dir() and not any((folder / _PARTIAL).iterdir()):
+        (folder / _PARTIAL).rmdir()
+
+
+def download(part: Download, folder: Path, mirror: str, say: Say) -> Path:
+    """Return the checked download, continuing what is there of it."""
+    key = hashlib.sha256(part.url.encode()).hexdigest()[:12]
+    path = folder / f"{part.url.rpartition('/')[2]}-{key}"
+    with explained(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        _receive(part, path, mirror, say)
+    size, digest = path.stat().st_size, file_digest(path)
+    if (size, digest) != (part.bytes, part.sha256):
+        path.unlink()
+        raise DataError(
+            f"{part.url}: expected {part.bytes:,} bytes with the SHA-256 {part.sha256}, received "
+            f"{size:,} with {digest}; nothing was kept. Try again; if it stays so, the publisher "
+            "or something on the way changed the file"
+        )
+    return path
+
+
+def _receive(part: Download, path: Path, mirror: str, say: Say) -> None:
+    """Append to `path` until it has the expected bytes; less if the server has no more."""
+    url = mirror.rstrip("/") + "/" + part.url.partition("://")[2] if mirror else part.url
+    failures, fault = 0, ""
+    while failures < _ATTEMPTS:
+        start = _size(path)
+        if start >= part.bytes:
+            return
+        say(f"downloading {url}" + (f" from byte {start:,} on" if start else ""))
+        try:
+            _append(url, path, start)
+            fault = "the connection ended early"
+        except urllib.error.HTTPError as error:
+            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                return
+            fault = f"the server answers {error.code} {error.reason}"
+            if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR:
+                break
+        except (
+            http.client.HTTPException,
+            urllib.error.URLError,
+            ConnectionError,
+            TimeoutError,
+        ) as e:
+            fault = str(getattr(e, "reason", e)) or type(e).__name__
+        failures = 0 if _size(path) > start else failures + 1
+        time.sleep(failures * _PAUSE_SECONDS)
+    if _size(path) < part.bytes:
+        raise UserError(
+            f"{url} cannot be fetched ({fault}); {_size(path):,} of {part.bytes:,} bytes are here, "
+            "and the same command goes on from there; --mirror names a server with a copy"
+        )
+
+
+def _append(url: str, path: Path, start: int) -> None:
+    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
+    with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
+        # A server that knows no ranges sends the whole file.
+        goes_on = start and answer.status == http.HTTPStatus.PARTIAL_CONTENT
+        with path.open("ab" if goes_on else "wb") as target:
+            shutil.copyfileobj(answer, target, _PIECE_BYTES)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _write(file: PublicFile, parts: list[Path], name: str, target: BinaryIO) -> None:
+    """Write a file from its downloads; compressed, with the same bytes each time, if only the name
+    of the file says so."""
+    packs = name.endswith(".gz") and (file.rule or not file.parts[0].url.endswith(".gz"))
+    stream = gzip.GzipFile("", "wb", 9, target, mtime=0) if packs else target
+    try:
+        if file.rule is None:
+            with parts[0].open("rb") as source:
+                shutil.copyfileobj(source, stream)
+        elif file.rule == "member":
+            with zipfile.ZipFile(parts[0]) as archive, archive.open(file.member) as source:
+                shutil.copyfileobj(source, stream)
+        else:
+            for text in RULES[file.rule](parts):
+                stream.write(text.encode())
+    finally:
+        if packs:
+            stream.close()

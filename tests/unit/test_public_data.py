@@ -1,0 +1,391 @@
+"""Public data sets: the list, downloads that break, and files made of what is published."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import html
+import io
+import json
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rungwise.__main__ import main
+from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.public import fetch, sets
+from rungwise.core.public.fetch import fetch_set, missing_files
+from rungwise.core.public.rules import RULES
+from rungwise.core.public.sets import Download, PublicFile, PublicSet, public_sets, sets_with
+from rungwise.core.storage.outside import matching
+from tests.conftest import REPOSITORY, mounted_disk
+from tests.file_server import FileServer, serving
+
+CONTENT = bytes(range(256)) * 4000
+NAME = "tasks/en/X/train.tsv"
+
+
+def one_file(content: bytes = CONTENT, name: str = NAME, **more: Any) -> PublicSet:
+    digest = hashlib.sha256(content).hexdigest()
+    part = Download(url="https://example.org/x/train.tsv", bytes=len(content), sha256=digest)
+    file = PublicFile(parts=(part,), **more)
+    return PublicSet(title="X", licence="CC0", consent=False, files={name: file})
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    monkeypatch.setattr(fetch, "_PAUSE_SECONDS", 0.0)
+    contents = {"/example.org/x/train.tsv": CONTENT}
+    with serving(FileServer(contents.get)) as running:
+        yield running
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_set_is_put_in_place_and_leaves_nothing_else(server: FileServer, tmp_path: Path) -> None:
+    fetch_set(one_file(), tmp_path, server.url, lambda line: None)
+    assert files_below(tmp_path) == [NAME]
+    assert (tmp_path / NAME).read_bytes() == CONTENT
+    assert not (tmp_path / ".downloads").exists()
+
+
+def test_a_name_in_gz_is_compressed_with_the_same_bytes_each_time(
+    server: FileServer, tmp_path: Path
+) -> None:
+    public = one_file(name=f"{NAME}.gz")
+    for folder in ("one", "two"):
+        fetch_set(public, tmp_path / folder, server.url, lambda line: None)
+    first, second = (tmp_path / folder / f"{NAME}.gz" for folder in ("one", "two"))
+    assert first.read_bytes() == second.read_bytes()
+    assert gzip.decompress(first.read_bytes()) == CONTENT
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_cut_connection_is_opened_again(server: FileServer, tmp_path: Path, ranges: bool) -> None:
+    server.ranges = ranges
+    server.cuts = [100_000, 300_000, 500]
+    fetch_set(one_file(), tmp_path, server.url, lambda line: None)
+    assert (tmp_path / NAME).read_bytes() == CONTENT
+    if ranges:
+        asked = [begin for _, begin in server.requests]
+        assert asked == ["", "bytes=100000-", "bytes=400000-", "bytes=400500-"]
+
+
+def test_a_run_that_gives_up_is_continued_by_the_next(server: FileServer, tmp_path: Path) -> None:
+    server.cuts = [100_000, 0, 0, 0, 0, 0]
+    with pytest.raises(UserError, match=r"cannot be fetched.* 100,000 of 1,024,000 bytes are here"):
+        fetch_set(one_file(), tmp_path, server.url, lambda line: None)
+    assert missing_files(one_file(), tmp_path) == [NAME]
+    fetch_set(one_file(), tmp_path, server.url, lambda line: None)
+    assert server.requests[-1][1] == "bytes=100000-"
+    assert (tmp_path / NAME).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    "content",
+    [CONTENT[:-1] + b"!", CONTENT[:-10], CONTENT + b"more"],
+    ids=["other", "less", "more"],
+)
+def test_what_is_not_the_published_file_is_refused(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "_PAUSE_SECONDS", 0.0)
+    refused = pytest.raises(DataError, match=r"expected 1,024,000 bytes.*nothing was kept")
+    with serving(FileServer(lambda path: content)) as server, refused:
+        fetch_set(one_file(), tmp_path, server.url, lambda line: None)
+    assert files_below(tmp_path) == []
+
+
+def test_a_file_that_has_moved_and_a_server_that_is_gone(tmp_path: Path) -> None:
+    moved = pytest.raises(UserError, match=r"answers 404.*--mirror")
+    with serving(FileServer(lambda path: None)) as server, moved:
+        fetch_set(one_file(), tmp_path, server.url, lambda line: None)
+    with pytest.raises(UserError, match=r"cannot be fetched \(.*refused"):
+        fetch_set(one_file(), tmp_path, server.url, lambda line: None)
+
+
+def test_a_full_disk_leaves_no_half_file(server: FileServer, tmp_path: Path) -> None:
+    with mounted_disk(tmp_path / "disk", "1500k") as place:
+        with pytest.raises(UserError, match="no room left on the disk"):
+            fetch_set(one_file(), place, server.url, lambda line: None)  # twice the file
+        assert missing_files(one_file(), place) == [NAME]
+        assert not any(path.is_file() for path in (place / "tasks").rglob("*"))
+
+
+def test_a_disk_that_fills_while_it_downloads(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(source: object, target: Any, size: int) -> None:
+        target.write(CONTENT[:1000])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfileobj", fill)
+        with pytest.raises(UserError, match="no room left on the disk"):
+            fetch_set(one_file(), tmp_path, server.url, lambda line: None)
+    fetch_set(one_file(), tmp_path, server.url, lambda line: None)
+    assert server.requests[-1][1] == "bytes=1000-"
+    assert (tmp_path / NAME).read_bytes() == CONTENT
+
+
+def test_files_of_sets_do_not_overlap_and_addresses_cannot_change() -> None:
+    names = [name for public in public_sets().values() for name in public.files]
+    assert len(names) == len(set(names))
+    for public in public_sets().values():
+        for url in public.downloads:
+            commit = (
+                url.split("/")[5] if url.startswith("https://raw.githubusercontent.com") else ""
+            )
+            assert len(commit) == 40 or url.endswith("aclImdb_v1.tar.gz"), url
+
+
+def _paths(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _paths(each)
+    elif isinstance(value, str) and value.startswith("data/"):
+        yield value
+
+
+RECIPES = sorted((REPOSITORY / "workflows/configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_file_that_a_recipe_names_is_of_a_set(recipe: Path) -> None:
+    for path in _paths(yaml.safe_load(recipe.read_text("utf-8"))):
+        assert sets_with(path), path
+
+
+def test_the_list_has_the_bytes_that_results_were_made_with(real_data: Path) -> None:
+    """Copies that were fetched from the same places by other means, as published or unpacked."""
+    compared = 0
+    for public in public_sets().values():
+        for name, file in public.files.items():
+            if file.rule or not (real_data / name).exists() or _shortened(name):
+                continue
+            data = _copy(real_data / name, file)
+            (part,) = file.parts
+            assert (len(data), hashlib.sha256(data).hexdigest()) == (part.bytes, part.sha256), name
+            compared += 1
+    assert compared > 150
+
+
+def _copy(path: Path, file: PublicFile) -> bytes:
+    """A copy as it was published, unpacked if we packed it."""
+    packed = path.suffix == ".gz" and not file.parts[0].url.endswith(".gz")
+    return gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
+
+
+def _shortened(name: str) -> bool:
+    """Whether the copy beside the repository has fewer examples than the published file."""
+    return "SQuAD" in name or "QNLI" in name
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("data/tasks/en/AG_NEWS/test.csv", ["ag-news"]),
+        ("./data/tasks/en/AG_NEWS/*.csv", ["ag-news"]),
+        ("data/corpora/en/gutenberg", ["gutenberg"]),
+        ("data/corpora/en/gutenberg/austen-*", ["gutenberg"]),
+        ("data/tasks/en/BLiMP/BLiMP.zip/data/x.jsonl", ["blimp"]),
+        ("data/tasks/en/AG_NEWS/train.csv", []),
+        ("data/tasks/en/AG", []),
+        ("/data/tasks/en/AG_NEWS/test.csv", []),
+    ],
+)
+def test_which_set_provides_a_path(pattern: str, names: list[str]) -> None:
+    assert sets_with(pattern) == names
+
+
+def test_a_missing_file_is_answered_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"get it with: rungwise data get ag-news$"):
+        matching(["data/tasks/en/AG_NEWS/test.csv"], "data.train")
+    recipe = REPOSITORY / "workflows/configs/quick-thoughts.yaml"
+    assert main(["plan", "pretrain", str(recipe)]) == 2
+    assert "get it with: rungwise data get brown" in capsys.readouterr().err
+
+
+def test_consent_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Two sets: one asks.
+    assert main(["data", "get", "ag-news", "blimp", "--mirror", "http://127.0.0.1:9"]) == 2
+    out, err = capsys.readouterr()
+    assert "ag-news: non-commercial use" in out
+    assert "blimp" not in out
+    assert "--yes" in err
+    assert not list(tmp_path.iterdir())
+    assert main(["data", "get", "ag-nwes"]) == 2
+    assert "did you mean ag-news?" in capsys.readouterr().err
+
+
+def published(real_data: Path) -> dict[str, bytes]:
+    """What a server has at each address: copies, or archives in the published layout of them."""
+
+    def text(name: str) -> str:
+        return gzip.decompress((real_data / name).read_bytes()).decode()
+
+    made: dict[str, bytes] = {}
+    for public in public_sets().values():
+        for name, file in public.files.items():
+            if file.rule is None:
+                made[file.parts[0].url] = _copy(real_data / name, file)
+    docs = text("corpora/en/brown/brown.txt.gz").split("\n\n")
+    tagged = (
+        "\n\n\t".join(" ".join(f"{word}/nn" for word in s.split()) for s in doc.split("\n"))
+        for doc in docs
+    )
+    letters = [f"brown/c{letter}{n:02d}" for letter in "abcdefghijklmnopqr" for n in range(1, 81)]
+    archives = {
+        "brown": [_zip(dict(zip(letters, tagged, strict=False)))],
+        "msra": [_zip({"dh_msra.txt": text("tasks/zh/MSRA-NER/train.txt.gz")})],
+        "abstracts": [
+            "".join(json.dumps({"abst": line}) + "\n" for line in lines).encode()
+            for lines in _cut(text("corpora/zh/csl_abstracts/abstracts.txt.gz").splitlines(), 6)
+        ],
+        "reuters": [
+            "".join(
+                "<BODY>"
+                + html.escape(story.strip("\n")).replace("\n", "\n    ")
+                + "\n    Reuter\n&#3;</BODY>"
+                for story in stories
+            ).encode("latin-1")
+            for stories in _cut(
+                text("corpora/en/reuters21578/reuters-000-018.txt.gz").split("\n\n"), 19
+            )
+        ],
+        "imdb_train": [_imdb(real_data)],
+    }
+    for public in public_sets().values():
+        for file in public.files.values():
+            if file.rule == "member":
+                others = {f.member: n for n, f in public.files.items()}
+                made[file.parts[0].url] = _zip(
+                    {
+                        member: text(other)
+                        if other.endswith(".gz")
+                        else (real_data / other).read_text()
+                        for member, other in others.items()
+                    }
+                )
+            elif file.rule in archives:
+                made |= {
+                    part.url: data
+                    for part, data in zip(file.parts, archives[file.rule], strict=False)
+                }
+    return made
+
+
+def _zip(members: dict[str, str]) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return data.getvalue()
+
+
+def _cut(items: list[str], parts: int) -> list[list[str]]:
+    size = -(-len(items) // parts)
+    return [items[at : at + size] for at in range(0, parts * size, size)]
+
+
+def _imdb(real_data: Path) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        for split in ("train", "test", "unsup"):
+            with gzip.open(real_data / f"tasks/en/IMDB/{split}.jsonl.gz", "rt") as lines:
+                for line in [*lines][::-500]:  # backwards, as an archive is in no order
+                    record = json.loads(line)
+                    member = tarfile.TarInfo(f"aclImdb/{record['id']}.txt")
+                    member.size = len(record["text"].encode())
+                    archive.addfile(member, io.BytesIO(record["text"].encode()))
+    return data.getvalue()
+
+
+@pytest.fixture(scope="module")
+def everything(real_data: Path) -> dict[str, bytes]:
+    return published(real_data)
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_a_rule_makes_the_file_that_results_were_made_with(
+    rule: str, everything: dict[str, bytes], real_data: Path, tmp_path: Path
+) -> None:
+    """The archives are made here around independent copies of the files."""
+    [(name, file)] = [
+        (name, file)
+        for public in public_sets().values()
+        for name, file in public.files.items()
+        if file.rule == rule
+    ]
+    assert file.rule is not None
+    parts = []
+    for number, part in enumerate(file.parts):
+        parts.append(tmp_path / str(number))
+        parts[-1].write_bytes(everything[part.url])
+    expected = gzip.decompress((real_data / name).read_bytes()).decode()
+    if rule.startswith("imdb"):
+        lines = expected.split("\n")[:-1]
+        expected = "".join(f"{line}\n" for line in lines[::-500][::-1])
+    assert "".join(RULES[file.rule](parts)) == expected
+
+
+@pytest.mark.slow
+def test_every_recipe_plans_after_data_get(
+    everything: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The archives that are made here have other hashes than the published ones."""
+    replaced = {}
+    for name, public in public_sets().items():
+        files = {}
+        for path, file in public.files.items():
+            parts = tuple(
+                part.model_copy(
+                    update={
+                        "bytes": len(everything[part.url]),
+                        "sha256": hashlib.sha256(everything[part.url]).hexdigest(),
+                    }
+                )
+                for part in file.parts
+            )
+            own = file.rule or _shortened(path)
+            files[path] = file.model_copy(update={"parts": parts}) if own else file
+        replaced[name] = public.model_copy(update={"files": files})
+    monkeypatch.setattr(sets, "public_sets", lambda: replaced)
+    empty, full = tmp_path / "empty", tmp_path / "full"
+    empty.mkdir()
+    full.mkdir()
+    named = {}
+    for recipe in RECIPES:
+        blocks = yaml.safe_load(recipe.read_text("utf-8"))
+        # Some read a bucket, too, that is yet to be named.
+        if [*_paths(blocks)] and "s3://BUCKET" not in recipe.read_text("utf-8"):
+            by_block = "finetune" if "tasks" in blocks else "pretrain"
+            by_block = by_block if "pretrain" in blocks else "instances"
+            named[recipe] = "ladder" if recipe.stem.startswith("ladder") else by_block
+    assert len(named) > 10
+    with serving(FileServer(lambda path: everything.get(f"https:/{path}"))) as server:
+        for recipe, workflow in named.items():
+            monkeypatch.chdir(empty)
+            assert main(["plan", workflow, str(recipe)]) == 2
+            assert "get it with: rungwise data get " in capsys.readouterr().err
+            monkeypatch.chdir(full)
+            assert main(["data", "get", str(recipe), "--yes", "--mirror", server.url]) == 0
+            assert main(["plan", workflow, str(recipe)]) == 0, capsys.readouterr().err
