@@ -222,6 +222,25 @@ def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None
     assert looks == {True, False}  # only the names differ, and they are drawn
 
 
+def test_a_variant_with_more_pretrainings_is_compared_by_those_of_both(
+    before: dict[str, Artifact],
+) -> None:
+    (task,) = _two(before, often=[0.9, 0.7], once=[0.6, 0.5]).tasks
+    again = [
+        row.model_copy(update={"pretraining": 1, "seed": row.seed + 2, "test": {"accuracy": 0.1}})
+        for row in task.evaluation.rows
+        if row.variant == "often"
+    ]
+    rows = (*task.evaluation.rows, *again)
+    evaluation = task.evaluation.model_copy(update={"rows": rows})
+    ours, theirs = evaluation.pair_scores("often", "once")
+    assert (ours, theirs) == ([0.9, 0.7], [0.6, 0.5])
+    more = dataclasses.replace(task, evaluation=evaluation)
+    looks = {name: style.series(place) for place, name in enumerate(("often", "once"))}
+    assert comparison_plots.draw_differences(more, looks).startswith(PNG)
+    assert comparison_plots.draw_scores(more, looks).startswith(PNG)
+
+
 def test_budgets_are_in_order_and_end_with_all_examples(before: dict[str, Artifact]) -> None:
     scores = {"a": [0.6, 0.7]}
     made = Experiment(before)

@@ -48,13 +48,14 @@ def draw_scores(task: TaskResult, looks: Mapping[str, style.Series]) -> bytes:
 
 
 def draw_differences(task: TaskResult, looks: Mapping[str, style.Series]) -> bytes:
-    """The first variant minus each other one, seed by seed, with both intervals."""
+    """The first variant minus each other one, seed by seed (pretraining by pretraining if both have
+    several), with both intervals."""
     pairs = task.against_first
     figure, axes = _new_rows(len(pairs), 1.9)
     axes.axvline(0, color=style.INK, linewidth=1.2, zorder=1)
     for place, pair in enumerate(pairs):
-        first, second = (task.evaluation.scores(name) for name in (pair.first, pair.second))
-        gaps = [100 * (a - b) for a, b in zip(first, second, strict=True)]
+        scores = task.evaluation.pair_scores(pair.first, pair.second)
+        gaps = [100 * (a - b) for a, b in zip(*scores, strict=True)]
         _draw_seeds(axes, place, gaps, looks[pair.second], "one seed")
         axes.plot(
             [100 * pair.bootstrap.low, 100 * pair.bootstrap.high],

@@ -80,6 +80,7 @@ def seeds(comparison: Comparison) -> list[Row]:
         {
             **_where(evaluation),
             "variant": seed.variant,
+            "pretraining": seed.pretraining,
             "seed": seed.seed,
             "epoch": seed.epoch,
             **{f"validation_{metric}": value for metric, value in seed.validation.items()},
