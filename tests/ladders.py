@@ -17,7 +17,8 @@ from tokenizers.models import WordLevel
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.claims import ClaimResult, ClaimsSummary, ComparisonResult
+from rungwise.evaluation.comparison.claim_comparisons import ComparisonResult
+from rungwise.evaluation.comparison.claims import ClaimResult, ClaimsSummary
 from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.comparison.task_contrast import TaskMean
 from rungwise.evaluation.statistics import Estimate

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rungwise.evaluation.comparison import claims
-from rungwise.evaluation.comparison.claims import (
-    Claim,
-    ClaimResult,
+from rungwise.evaluation.comparison import claim_comparisons
+from rungwise.evaluation.comparison.claim_comparisons import (
+    TASKS,
     Comparison,
     ComparisonResult,
     Verdict,
+)
+from rungwise.evaluation.comparison.claims import (
+    Claim,
+    ClaimResult,
     decide_claims,
     registered_claims,
 )
@@ -53,7 +56,7 @@ def perplexities(**nats: float) -> Measured:
 
 def compare(terms: dict[str, float], measured: Measured, **keys: str) -> ComparisonResult:
     comparison = Comparison(of="perplexity", metric="perplexity", scale="log", terms=terms)
-    return claims._compare(comparison.model_copy(update=keys), measured, {}, ())
+    return claim_comparisons.compare(comparison.model_copy(update=keys), measured, {}, ())
 
 
 @pytest.mark.parametrize(
@@ -98,7 +101,7 @@ def test_the_last_layer_is_the_highest_that_a_rung_has() -> None:
         metric="accuracy",
         terms={"bert/nearest layer last": 1, "word2vec/nearest layer last": -1},
     )
-    got = claims._compare(comparison, {"bert": layers, "word2vec": of_static}, {}, ())
+    got = claim_comparisons.compare(comparison, {"bert": layers, "word2vec": of_static}, {}, ())
     assert got.value == pytest.approx(0.5 - 0.1)
 
 
@@ -173,7 +176,7 @@ def made_runs(
 
 def judged(runs: Mapping[str, Runs], terms: Mapping[str, float]) -> ComparisonResult:
     comparison = Comparison(of="tasks", terms=dict(terms))
-    return claims._compare(comparison, {}, {None: {"task": runs}}, ())
+    return claim_comparisons.compare(comparison, {}, {None: {"task": runs}}, ())
 
 
 @pytest.mark.parametrize(
@@ -294,5 +297,5 @@ def test_the_registered_claims_are_whole() -> None:
     for claim in known.values():
         assert claim.plainly.endswith(".")
         for comparison in claim.comparisons:
-            assert comparison.of == claims.TASKS or comparison.metric in METRICS
+            assert comparison.of == TASKS or comparison.metric in METRICS
             assert sum(comparison.terms.values()) == 0  # or a constant would count

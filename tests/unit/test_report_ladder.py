@@ -9,7 +9,7 @@ import pytest
 
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.claims import ComparisonResult
+from rungwise.evaluation.comparison.claim_comparisons import ComparisonResult
 from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.statistics import Estimate
 from rungwise.pipeline.ladder import ladder_stages

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from rungwise.evaluation.comparison import claims
+from rungwise.evaluation.comparison.claim_comparisons import compare
 from rungwise.evaluation.comparison.claims import registered_claims
 from rungwise.evaluation.suites import speed
 from rungwise.evaluation.suites.items import Items
@@ -71,6 +71,6 @@ def test_the_claim_is_of_what_length_gains(monkeypatch: pytest.MonkeyPatch) -> N
         for rung, read in (("gpt", at_once), ("lstm", by_word))
     }
     (comparison,) = registered_claims().claims["K21"].comparisons
-    judged = claims._compare(comparison, measured, {}, ())
+    judged = compare(comparison, measured, {}, ())
     assert judged.value == pytest.approx(np.log(128 / 16))
     assert judged.verdict == "confirmed"

@@ -14,12 +14,10 @@ nothing can be compared.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, get_args
+from typing import Any
 
 import yaml
 from pydantic import Field
@@ -32,38 +30,25 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
+from rungwise.evaluation.comparison.claim_comparisons import (
+    VERDICTS,
+    Comparison,
+    ComparisonResult,
+    RungItems,
+    Verdict,
+    compare,
+)
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.task_contrast import (
     Runs,
     TaskMean,
-    Term,
     average_tasks,
-    contrast_tasks,
     read_runs,
 )
-from rungwise.evaluation.statistics import Contrast, holm
-from rungwise.evaluation.suites.items import METRICS, ItemKey, Items, contrast
+from rungwise.evaluation.statistics import holm
 from rungwise.evaluation.suites.measure import read_items
 
-TASKS = "tasks"  # `Comparison.of`: the judged metric, averaged over all tasks
-FEW = "few"  # the smallest label budget
-LAST = "last"  # the highest layer of a rung
-
-Verdict = Literal["confirmed", "contradicted", "undecided", "not tested"]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _LEVEL = 0.05
-RungItems = Mapping[ItemKey, Sequence[Items]]  # one for each seed of pretraining
-TaskRuns = Mapping[int | None, Mapping[str, Mapping[str, Runs]]]  # by budget, task and variant
-
-
-class Comparison(Config):
-    """A weighted sum of scores that is above `threshold` where the claim holds; see claims.yaml."""
-
-    of: str
-    metric: str | None = None
-    terms: dict[str, float] = Field(min_length=2)
-    scale: Literal["plain", "log"] = "plain"
-    threshold: float = 0.0
 
 
 class Claim(Config):
@@ -93,27 +78,6 @@ class ClaimsConfig(Config):
 
     measured: dict[str, tuple[str, ...]]
     counted: tuple[str, ...] = ()
-
-
-class ComparisonResult(Part):
-    """A comparison with its 95 % interval and the one-sided p of a value above and below its
-    threshold; `value` is None if rungs or parts are `missing`. `pretrainings` is the smallest
-    number of pretrainings of a rung in it, None if all are counted."""
-
-    of: str
-    metric: str | None
-    terms: dict[str, float]
-    scale: str
-    threshold: float
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p_above: float = 1.0
-    p_below: float = 1.0
-    count: int = 0
-    pretrainings: int | None = None
-    missing: tuple[str, ...] = ()
-    verdict: Verdict
 
 
 class ClaimResult(Part):
@@ -169,7 +133,7 @@ def judge_claims(
     results: dict[str, list[ComparisonResult]] = {}
     registered = registered_claims().claims
     for number, (name, claim) in enumerate(registered.items()):
-        results[name] = [_compare(each, rungs, runs, config.counted) for each in claim.comparisons]
+        results[name] = [compare(each, rungs, runs, config.counted) for each in claim.comparisons]
         context.report.progress(number + 1, len(registered))
     claims = decide_claims(registered, results)
     output.write_bytes("claims.csv", csv_bytes(claim_rows(claims)))
@@ -252,114 +216,3 @@ def claim_p(results: Sequence[ComparisonResult]) -> tuple[float, float] | None:
         return None
     above = max(each.p_above for each in made) if len(made) == len(results) else 1.0
     return above, min(1.0, len(made) * min(each.p_below for each in made))
-
-
-def interval_verdict(low: float, high: float, threshold: float) -> Verdict:
-    """The verdict of one interval by itself; undecided if it has the threshold or is NaN."""
-    if low > threshold:
-        return "confirmed"
-    return "contradicted" if high < threshold else "undecided"
-
-
-def _compare(
-    comparison: Comparison,
-    rungs: Mapping[str, RungItems],
-    runs: TaskRuns,
-    counted: Collection[str],
-) -> ComparisonResult:
-    if comparison.of == TASKS:
-        result = _compare_tasks(comparison.terms, runs)
-    else:
-        result = _compare_suite(comparison, rungs, counted)
-    fields: dict[str, Any] = comparison.model_dump()
-    if not isinstance(result, _Compared):
-        return ComparisonResult(**fields, missing=result, verdict="not tested")
-    value = result.contrast
-    low, high = (None if math.isnan(bound) else bound for bound in (value.low, value.high))
-    return ComparisonResult(
-        **fields,
-        value=value.mean,
-        low=low,
-        high=high,
-        p_above=value.p_above(comparison.threshold),
-        p_below=value.p_below(comparison.threshold),
-        count=value.count,
-        pretrainings=result.pretrainings,
-        verdict=interval_verdict(value.low, value.high, comparison.threshold),
-    )
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """A contrast, and the smallest number of pretrainings in it, None if all rungs are counted."""
-
-    contrast: Contrast
-    pretrainings: int | None
-
-
-_Missing = tuple[str, ...]  # the terms of a comparison that a ladder lacks
-
-
-def _compare_suite(
-    comparison: Comparison, rungs: Mapping[str, RungItems], counted: Collection[str]
-) -> _Compared | _Missing:
-    metric = comparison.metric or "accuracy"
-    sign = 1.0 if METRICS[metric].higher_is_better else -1.0
-    terms: list[tuple[float, Sequence[Items]]] = []
-    names, missing = [], []
-    for term, weight in comparison.terms.items():
-        rung, _, part = term.partition("/")
-        results = rungs.get(rung, {})
-        key = comparison.of, _resolve_part(part, comparison.of, metric, results), metric
-        if key in results:
-            terms.append((sign * weight, results[key]))
-            names.append(rung)
-        else:
-            missing.append(term)
-    if missing:
-        return tuple(missing)
-    value = contrast(terms, log=comparison.scale == "log", models=names)
-    pretrainings = [
-        len(seeds) for name, (_, seeds) in zip(names, terms, strict=True) if name not in counted
-    ]
-    return _Compared(value, min(pretrainings, default=None))
-
-
-def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str:
-    """The part that a term names, with a trailing `last` replaced by the highest number."""
-    words, _, place = part.rpartition(" ")
-    if place != LAST:
-        return part
-    numbers = [
-        int(number)
-        for item_suite, name, item_metric in results
-        for before, _, number in [name.rpartition(" ")]
-        if (item_suite, before, item_metric) == (suite, words, metric) and number.isdecimal()
-    ]
-    return f"{words} {max(numbers)}" if numbers else part
-
-
-def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared | _Missing:
-    """Over all tasks that have every term."""
-    few = min((budget for budget in runs if budget is not None), default=None)
-    tasks: list[list[Term]] = []
-    missing: dict[str, None] = {}
-    for task in runs.get(None, {}):
-        made: list[Term] = []
-        for term, weight in terms.items():
-            rung, _, name = term.partition("@")
-            budget = few if name == FEW else int(name) if name else None
-            variants = runs.get(budget, {}).get(task, {})
-            if rung in variants and not (name and budget is None):
-                made.append((weight, variants[rung]))
-            else:
-                missing[term] = None
-        if len(made) == len(terms):
-            tasks.append(made)
-    if not tasks:
-        return tuple(missing) or tuple(terms)
-    pretrainings = min(
-        (own.pretrainings for made in tasks for _, own in made if own.pretrained is not None),
-        default=None,
-    )
-    return _Compared(contrast_tasks(tasks), pretrainings)

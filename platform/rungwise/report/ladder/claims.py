@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rungwise.core.plural import counted
-from rungwise.evaluation.comparison.claims import (
+from rungwise.evaluation.comparison.claim_comparisons import (
     TASKS,
     VERDICTS,
-    ClaimResult,
     ComparisonResult,
     Verdict,
 )
+from rungwise.evaluation.comparison.claims import ClaimResult
 from rungwise.evaluation.suites.items import METRICS
 from rungwise.report.formats import metric_name, number, p_value, points, signed
 
