@@ -73,7 +73,7 @@ def compare(
     runs: TaskRuns,
     counted: Collection[str],
 ) -> ComparisonResult:
-    """Make a comparison, or name what it lacks. `counted` are the rungs without luck of training."""
+    """Make a comparison, or name what it lacks. `counted` rungs have no luck of training."""
     if comparison.of == TASKS:
         result = _compare_tasks(comparison.terms, runs)
     else:
