@@ -49,9 +49,9 @@ class SplitColumn(Config):
     validation: Values | None = None
     test: Values | None = None
 
-    def find_split(self, value: Any) -> str | None:
-        """Return the split that a value of the column names, None if it names none."""
-        return next((n for n in SPLITS if plain(value) in (getattr(self, n) or ())), None)
+    def splits_of(self, value: Any) -> list[str]:
+        """Return the splits that a value of the column names."""
+        return [split for split in SPLITS if plain(value) in (getattr(self, split) or ())]
 
 
 class RecordsFormat(FormatConfig):
@@ -109,8 +109,8 @@ class RecordsFormat(FormatConfig):
         """Yield the records of a split, with values by key; several columns give a list."""
         source = self._from_cells if self.layout == "delimited" else self._from_json
         for line, record in source(file, counts):
-            if self.split and (own := self.split.find_split(record["split.column"])) != split:
-                if own is None and split == SPLITS[0]:  # once, not for each split
+            if self.split and split not in (own := self.split.splits_of(record["split.column"])):
+                if not own and split == SPLITS[0]:  # once, not for each split
                     counts["records_left_out_with_another_value_of_the_split"] += 1
                 continue
             if all(plain(record[f"only.{key}"]) in values for key, values in self.only.items()):
