@@ -249,6 +249,37 @@ def test_a_record_that_was_edited_is_refused(root: Folder, key: str) -> None:
         artifacts.load(folder)
 
 
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("link", r"artifact\.json is a link, where a file was written"),
+        ("later", r"artifact\.json is of a later rungwise: expected format 2 or before, found 3"),
+        ("nested", r"artifact\.json is not a record \(it is nested too deeply\)"),
+        ("list", r"artifact\.json is not a record \("),
+    ],
+)
+def test_verify_names_a_record_that_cannot_be_trusted(
+    tmp_path: Path, root: Folder, capsys: pytest.CaptureFixture[str], damage: str, message: str
+) -> None:
+    """That of an input, at the path that the command prints."""
+    only(root, "c")
+    path = Path(only(root, "b").folder.uri) / artifacts.RECORD
+    text = path.read_text()
+    match damage:
+        case "link":
+            path.rename(tmp_path / "elsewhere.json")
+            path.symlink_to(tmp_path / "elsewhere.json")
+        case "later":
+            record = json.loads(text) | {"format": 3}
+            path.write_text(json.dumps(record))
+        case "nested":
+            path.write_text("[" * 100_000)
+        case "list":
+            path.write_text("[]")
+    assert main(["verify", f"{tmp_path}/c"]) == 2
+    assert re.search(message, capsys.readouterr().err.replace("\n", " "))
+
+
 def test_one_flipped_bit_of_a_record_is_refused_wherever_it_is(root: Folder) -> None:
     path = Path(only(root, "b").folder.uri) / artifacts.RECORD
     data = path.read_bytes()

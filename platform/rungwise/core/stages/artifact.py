@@ -21,6 +21,7 @@ from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.errors import DataError
 from rungwise.core.stages.checked import (
     RECORD,
+    RECORD_FORMAT,
     CheckedFolder,
     changed,
     hidden,
@@ -29,8 +30,6 @@ from rungwise.core.stages.checked import (
     seal,
 )
 from rungwise.core.storage.folder import Folder
-
-RECORD_FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder, file_digest
 
 RECORD = "artifact.json"
+RECORD_FORMAT = 2
 
 _digests: dict[str, dict[str, str]] = {}  # artifact URI -> file name -> sha256
 _sound: set[tuple[str, int, int]] = set()  # verified files: path, size, modification time
@@ -33,8 +34,20 @@ def seal(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_record(folder: Folder) -> dict[str, Any]:
-    """Read the record of an artifact, without its seal. Raises ValueError if it was edited."""
-    record = json.loads(folder.read_bytes(RECORD))
+    """Read the record of an artifact, without its seal. Raises DataError if it is a link or a later
+    version wrote it, and ValueError if it was edited."""
+    if not folder.remote and (path := Path(folder.path(RECORD))).is_symlink():
+        raise linked(path)
+    try:
+        record = json.loads(folder.read_bytes(RECORD))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    # Before its digest, which a later version may compute in another way.
+    if record["format"] > RECORD_FORMAT:
+        raise DataError(
+            f"{folder.path(RECORD)} is of a later rungwise: expected format {RECORD_FORMAT} or "
+            f"before, found {record['format']}; update rungwise"
+        )
     stated, actual = record.pop("sha256", None), fingerprint(record, length=64)
     if stated != actual:
         raise ValueError(f"it was edited: its sha256 is {actual}, it says {stated}")
