@@ -26,7 +26,6 @@ from rungwise.tokenizer import (
     FILE,
     ByteBpeConfig,
     CharacterConfig,
-    TokenizerConfig,
     TokenizerFileConfig,
     UnigramConfig,
     WordConfig,
@@ -36,12 +35,13 @@ from rungwise.tokenizer import (
     read_tokenizer,
     train,
 )
+from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokenizer.reading import remove_clean_up
 from tests.unit.test_corpus_clean import ANY_TEXT, MESSY_TEXT
 
 HINDI = "\u0939\u093f\u0928\u094d\u0926\u0940 \u092d\u093e\u0937\u093e"
 TEXTS = [f"the caf\u00e9 in \ud55c\uad6d and {HINDI} read a na\u00efve text, again and again"] * 9
-CONFIGS: list[TokenizerConfig] = [
+CONFIGS: list[TrainedConfig] = [
     WordPieceConfig(vocab_size=90, lowercase=False),
     ByteBpeConfig(vocab_size=300),
     UnigramConfig(vocab_size=60, lowercase=False),
@@ -50,7 +50,7 @@ CONFIGS: list[TokenizerConfig] = [
 ]
 
 
-def readers(folder: Path, config: TokenizerConfig) -> tuple[Tokenizer, Tokenizer]:
+def readers(folder: Path, config: TrainedConfig) -> tuple[Tokenizer, Tokenizer]:
     """A trained tokenizer as it is, and as text from outside the corpus is read."""
     raw = train(config, TEXTS)
     (folder / FILE).write_text(raw.to_str())
@@ -75,7 +75,7 @@ def test_any_text_is_cleaned_up_as_in_the_corpus(text: str) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
-def test_a_reader_gives_the_tokens_of_the_corpus(tmp_path: Path, config: TokenizerConfig) -> None:
+def test_a_reader_gives_the_tokens_of_the_corpus(tmp_path: Path, config: TrainedConfig) -> None:
     raw, reader = readers(tmp_path, config)
     expected = raw.encode(TEXTS[0], add_special_tokens=False).ids
     messy = unicodedata.normalize("NFD", TEXTS[0]).replace(" a ", " \u00a0\r\n a\u00ad\u200b  ")
@@ -88,7 +88,7 @@ def test_a_reader_gives_the_tokens_of_the_corpus(tmp_path: Path, config: Tokeniz
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
 def test_an_exported_tokenizer_is_read_without_its_clean_up(
-    tmp_path: Path, config: TokenizerConfig
+    tmp_path: Path, config: TrainedConfig
 ) -> None:
     """It is then the one that was trained, which the fast encoders know, and a corpus is clean."""
     raw, reader = readers(tmp_path, config)
@@ -102,7 +102,7 @@ def test_an_exported_tokenizer_is_read_without_its_clean_up(
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_a_place_is_one_in_the_raw_text(tmp_path: Path, config: TokenizerConfig, form: str) -> None:
+def test_a_place_is_one_in_the_raw_text(tmp_path: Path, config: TrainedConfig, form: str) -> None:
     text = unicodedata.normalize(form, f"  {TEXTS[0]}")  # pyright: ignore[reportArgumentType]
     _, reader = readers(tmp_path, config)
     [located] = locate(reader, [text])
@@ -133,7 +133,7 @@ def test_labelled_text_and_suites_read_either_form_alike(tmp_path: Path, kind: K
     first, second = (task_kind(info).encode(e, reader, frame) for e in (composed, decomposed))
     assert [item.rows for item in first] == [item.rows for item in second]
     tokenizer = Artifact("tokenizer", "f" * 12, Folder.at(tmp_path), {})
-    rung = Rung(*[tokenizer] * 4, SilentReporter())
+    rung = Rung(tokenizer, tokenizer, tokenizer, tokenizer, SilentReporter())
     assert [rung.encode(each[0].parts) for each in (composed, decomposed)] == [
         [each.ids for each in reader.encode_batch(composed[0].parts, add_special_tokens=False)]
     ] * 2

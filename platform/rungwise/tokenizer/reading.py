@@ -53,9 +53,9 @@ def add_clean_up(tokenizer: Tokenizer) -> Tokenizer:
 def remove_clean_up(tokenizer: Tokenizer) -> Tokenizer:
     """Take the clean-up off the tokenizer of an export, and return it: the corpus is clean, and the
     encoders know the normalizer that is left."""
-    steps = (
-        list(tokenizer.normalizer) if isinstance(tokenizer.normalizer, normalizers.Sequence) else []
-    )
+    normalizer = tokenizer.normalizer
+    is_sequence = isinstance(normalizer, normalizers.Sequence)
+    steps = list(normalizer) if is_sequence else []  # pyright: ignore[reportArgumentType]
     first, own = steps[: len(_STEPS)], steps[len(_STEPS) :]
     if [each.__getstate__() for each in first] == [each.__getstate__() for each in _STEPS]:
         # The library writes a sequence in a sequence as one.

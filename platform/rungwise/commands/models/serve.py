@@ -30,21 +30,23 @@ def add(commands: Commands) -> None:
 def serve(options: argparse.Namespace) -> None:
     """Serve from this machine until Ctrl-C or SIGTERM. Raises UserError if the port is taken, the
     extra is not installed, or RAY_ADDRESS names a cluster."""
+    from rungwise.core.console import plain_console
+
+    if address := os.environ.get("RAY_ADDRESS"):
+        raise UserError(f"serve runs on this machine, but RAY_ADDRESS is {address}; unset it")
+    say = plain_console().print
+    port = _free_port(options.host, options.port)
+    address = f"http://{_place(options.host, port)}"
+    say(f"loading {options.model}, to listen on {address}")  # before torch is, which takes seconds
+
     from rungwise.cluster.session import session
     from rungwise.core.configuration.compute import ComputeConfig
-    from rungwise.core.console import plain_console
     from rungwise.pipeline.loading import find_served
     from rungwise.serving import ray_serve
     from rungwise.serving.pretrained import load_predictor
 
     ray_serve.import_serve()
-    if address := os.environ.get("RAY_ADDRESS"):
-        raise UserError(f"serve runs on this machine, but RAY_ADDRESS is {address}; unset it")
-    say = plain_console().print
     folder = find_served(options.model, options.root)
-    port = _free_port(options.host, options.port)
-    address = f"http://{_place(options.host, port)}"
-    say(f"loading {options.model}, to listen on {address}")
     example = json.dumps(load_predictor(folder).example)  # report a bad model before Ray starts
     names = (options.host, socket.gethostname(), *options.allow_host)
     try:
