@@ -106,7 +106,7 @@ def test_killed_while_it_reads_it_reads_no_finished_range_again(
 ) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_bytes(lines)
-    read = kill_at(start(tmp_path, output, source, cpus=2), output, "*.keys.arrow")
+    read = kill_at(start(tmp_path, output, source, cpus=2), output, "*.read.json")
     assert len(read) < RANGES
     # What was read is gone from the source: a second reading would be seen.
     ranges = list_ranges(validate(CorpusConfig, config_of(source)))

@@ -817,3 +817,17 @@ def test_lines_are_the_same_in_any_pieces(text: str, piece: int, maximum: int) -
         ends = itertools.accumulate(map(len, some), initial=offset)
         result += zip(ends, some, strict=False) if some else [(offset, too_long)]
     assert result == expected
+
+
+def test_deep_nesting_is_named_and_a_table_that_unpacks_without_end_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = '{"text": "words", "x": ' + "[" * 1000 + "]" * 1000 + "}\n"
+    path = written(tmp_path / "a.jsonl", deep + "[" * 99_999 + "\n" + deep)
+    assert reasons_of(read(path, kind="jsonl")) == ["", "not JSON", ""]
+    first, _, _ = read(path, kind="jsonl", spans_field="x")
+    assert detail_of(first).endswith("found a list nested too deeply")
+    bomb = written(tmp_path / "a.parquet.gz", gzip.compress(bytes(20_000_000)))
+    (draft,) = read(bomb, kind="parquet")
+    assert detail_of(draft).startswith("it unpacks to more than 100 times its size")
+    assert damage_of(draft).bytes == bomb.stat().st_size

@@ -237,7 +237,7 @@ def _estimate_records(group: FileGroup, files: list[SourceFile]) -> list[str]:
         return []
     text_field = max(characters, key=lambda name: characters[name])
     texts = [record[text_field] for record in records if isinstance(record.get(text_field), str)]
-    record_bytes = statistics.mean(len(orjson.dumps(record, default=str)) for record in records)
+    record_bytes = statistics.mean(map(_record_bytes, records))
     fewest = len(records) if len(files) == 1 else 1
     group.documents = max(fewest, round(group.bytes / record_bytes))
     if group.kind == "parquet":
@@ -252,6 +252,13 @@ def _estimate_records(group: FileGroup, files: list[SourceFile]) -> list[str]:
     others = ", ".join(sorted(set(records[0]) - {text_field})) or "none"
     group.notes = [f"the text is the field {text_field}; others: {others}"]
     return texts
+
+
+def _record_bytes(record: dict[str, Any]) -> int:
+    try:
+        return len(orjson.dumps(record, default=str))
+    except orjson.JSONEncodeError:  # nested too deeply
+        return sum(len(value) for value in record.values() if isinstance(value, str))
 
 
 @contextlib.contextmanager

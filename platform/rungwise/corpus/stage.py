@@ -12,7 +12,6 @@ workers. A killed stage resumes with the remaining ranges (staging.py).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +27,7 @@ from rungwise.corpus.building.comparison import Comparison
 from rungwise.corpus.building.held_out import Bucket, add_buckets, choose_split, count_buckets
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import Range, list_ranges
-from rungwise.corpus.building.staging import STAGING
+from rungwise.corpus.building.staging import STAGING, read_note, write_note
 from rungwise.corpus.config import CorpusConfig, identity, source_key, source_names
 from rungwise.corpus.deduplication.documents import Position
 from rungwise.corpus.files import outside
@@ -49,14 +48,14 @@ def build_corpus(
 
     Raises DataError or ConfigError for faults that the user can mend, wherever on the cluster.
     """
-    if output.exists(_SUMMARY_FILE):
-        stored = json.loads(output.read_bytes(_SUMMARY_FILE))
+    stored = read_note(output, _SUMMARY_FILE)
+    if stored is not None:
         summary = CorpusSummary(**stored["summary"], sha256=stored["sha256"])
     else:
         quiet_ray_data()
         summary = _build(config, output, context)
         stored = {"summary": summary.model_dump(mode="json"), "sha256": summary.sha256}
-        output.write_bytes(_SUMMARY_FILE, json.dumps(stored).encode())
+        write_note(output, _SUMMARY_FILE, stored, summary.sha256)
     output.remove(STAGING)
     return summary
 
@@ -122,12 +121,12 @@ def _run(
 ) -> Iterator[tuple[int, RangeReport]]:
     """Run `work` on each pack as a task; yield the number and the report of each range."""
 
-    def reports(pack: list[Range]) -> Iterator[tuple[int, str]]:
+    def reports(pack: list[Range]) -> Iterator[tuple[int, dict[str, Any]]]:
         for range, report in zip(pack, work(pack), strict=True):
-            yield range.number, report.to_json()
+            yield range.number, report.to_plain()
 
     for number, report in run_tasks(packs, reports):
-        yield number, RangeReport.from_json(report)
+        yield number, RangeReport.from_plain(report)
 
 
 def group_ranges(packs: list[list[Range]]) -> np.ndarray:

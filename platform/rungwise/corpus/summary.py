@@ -129,12 +129,12 @@ class RangeReport:
             self.paragraphs_cut[reason] += paragraphs
             self.characters_cut[reason] += characters
 
-    def to_json(self) -> str:
-        return _REPORTS.dump_json(self).decode()
+    def to_plain(self) -> dict[str, Any]:
+        return _REPORTS.dump_python(self, mode="json")
 
     @staticmethod
-    def from_json(text: str | bytes) -> RangeReport:
-        return _REPORTS.validate_json(text)
+    def from_plain(data: dict[str, Any]) -> RangeReport:
+        return _REPORTS.validate_python(data)
 
 
 _REPORTS = TypeAdapter(RangeReport)

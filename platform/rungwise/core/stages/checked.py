@@ -33,6 +33,15 @@ def seal(record: dict[str, Any]) -> dict[str, Any]:
     return record | {"sha256": fingerprint(record, length=64)}
 
 
+def unseal(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without its seal. Raises ValueError if it was edited."""
+    record = dict(record)
+    stated, actual = record.pop("sha256", None), fingerprint(record, length=64)
+    if stated != actual:
+        raise ValueError(f"it was edited: its sha256 is {actual}, it says {stated}")
+    return record
+
+
 def read_record(folder: Folder) -> dict[str, Any]:
     """Read the record of an artifact, without its seal. Raises DataError if it is a link or a later
     version wrote it, and ValueError if it was edited."""
@@ -48,10 +57,7 @@ def read_record(folder: Folder) -> dict[str, Any]:
             f"{folder.path(RECORD)} is of a later rungwise: expected format {RECORD_FORMAT} or "
             f"before, found {record['format']}; update rungwise"
         )
-    stated, actual = record.pop("sha256", None), fingerprint(record, length=64)
-    if stated != actual:
-        raise ValueError(f"it was edited: its sha256 is {actual}, it says {stated}")
-    return record
+    return unseal(record)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,16 @@ import pyarrow as pa
 
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.held_out import Split
-from rungwise.corpus.building.range_builder import TEXT_SCHEMA, RangeBuilder
+from rungwise.corpus.building.range_builder import KEYS_SCHEMA, TEXT_SCHEMA, RangeBuilder
 from rungwise.corpus.building.ranges import Range, read_range
 from rungwise.corpus.building.shards import ShardWriter
-from rungwise.corpus.building.staging import STAGING, open_tables, write_tables
+from rungwise.corpus.building.staging import (
+    STAGING,
+    open_tables,
+    read_note,
+    write_note,
+    write_tables,
+)
 from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_test_texts
 from rungwise.corpus.config import CorpusConfig, source_names
 from rungwise.corpus.files import list_test_files
@@ -36,15 +42,15 @@ class RangeTask:
 
     def read(self, range: Range) -> RangeReport:
         """Stage the documents of a range unless already staged; return the report."""
-        name = _KEYS_FILE.format(range.number)
-        if self.output.exists(name):
-            with open_tables(self.output, name) as reader:
-                return RangeReport.from_json(reader.schema.metadata[b"report"])
+        marker = f"{STAGING}/{range.number:05d}.read.json"
+        if (report := read_note(self.output, marker)) is not None:
+            return RangeReport.from_plain(report)
         builder = RangeBuilder(self.config, self._source(range), self._tests)
         tables = builder.tables(read_range(range, self.config))
-        write_tables(self.output, _TEXT_FILE.format(range.number), TEXT_SCHEMA, tables)
-        keys = builder.keys.replace_schema_metadata({"report": builder.report.to_json()})
-        write_tables(self.output, name, keys.schema, [keys])
+        text, keys = (name.format(range.number) for name in (_TEXT_FILE, _KEYS_FILE))
+        files = {text: write_tables(self.output, text, TEXT_SCHEMA, tables)}
+        files[keys] = write_tables(self.output, keys, KEYS_SCHEMA, [builder.keys])
+        write_note(self.output, marker, builder.report.to_plain(), files)
         return builder.report
 
     def keys(self, number: int) -> pa.Table:
@@ -73,8 +79,8 @@ class RangeTask:
         `duplicates` and `repeats` are positions (staging.py), also of other ranges.
         """
         marker = f"{STAGING}/{range.number:05d}.json"
-        if self.output.exists(marker):
-            return RangeReport.from_json(self.output.read_bytes(marker))
+        if (written := read_note(self.output, marker)) is not None:
+            return RangeReport.from_plain(written)
         report = ShardWriter(self.config, split, self.output).write(
             range.number,
             self._source(range),
@@ -82,13 +88,13 @@ class RangeTask:
             duplicates[duplicates[:, 0] == range.number, 1:],
             repeats[repeats[:, 0] == range.number, 1:],
         )
-        self.output.write_bytes(marker, report.to_json().encode())
+        write_note(self.output, marker, report.to_plain(), report.sha256)
         return report
 
     def stage_tests(self) -> None:
         """Stage the hashes of the test texts, if any, for `read`."""
         config = self.config.decontaminate
-        if config is not None and not self.output.exists(_TESTS_FILE):
+        if config is not None:
             hashes = hash_test_texts(list_test_files(config), config.ngram).hashes
             self.output.write_bytes(_TESTS_FILE, hashes.tobytes())
 

@@ -1,17 +1,20 @@
 """Files that the passes over a corpus leave for each other in `{output}/staging`.
 
     {range}.text.arrow            all documents of a range, uncompressed, in source order
-    {range}.keys.arrow            their keys and the report of reading: marks it as done
-    {range}.json                  the report of writing: marks it as done
+    {range}.keys.arrow            their keys
+    {range}.read.json             the report of reading, and digests of both: marks it as done
+    {range}.json                  the report of writing, and digests of its files: likewise
     tests                         hashes of test texts
     duplicates-{partition}.arrow  rows of duplicate documents, a record batch per group of ranges
     repeats-{partition}.arrow     repeated paragraphs, likewise
 
-Every file appears whole or not at all, so a killed stage resumes where it stopped.
+Every file appears whole or not at all, so a killed stage resumes where it stopped. What is marked
+as done and has changed since is made again.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +22,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rungwise.core.storage.folder import Folder
+from rungwise.core.stages.checked import seal, unseal
+from rungwise.core.storage.folder import Folder, file_digest
 
 STAGING = "staging"
 NO_POSITIONS = np.empty((0, 3), np.int64)
@@ -67,16 +71,33 @@ class PositionFiles:
         return f"{STAGING}/{self.name}-{partition:05d}.arrow"
 
 
+def write_note(output: Folder, name: str, content: dict[str, Any], files: dict[str, str]) -> None:
+    """Write a note that marks `files`, name and sha256, as done."""
+    note = seal({"content": content, "files": files})
+    output.write_bytes(name, json.dumps(note).encode())
+
+
+def read_note(output: Folder, name: str) -> dict[str, Any] | None:
+    """Return the content of a note; None if there is none, or it or a file of its was changed."""
+    if not output.exists(name):
+        return None
+    try:
+        note = unseal(json.loads(output.read_bytes(name)))
+        same = all(output.sha256(file) == digest for file, digest in note["files"].items())
+    except (FileNotFoundError, ValueError, TypeError, RecursionError):
+        return None
+    return note["content"] if same else None
+
+
 def write_tables(
     output: Folder, name: str, schema: pa.Schema, tables: Iterable[pa.Table | pa.RecordBatch]
-) -> None:
-    with (
-        output.staged(name) as path,
-        pa.OSFile(str(path), "wb") as sink,
-        pa.ipc.new_file(sink, schema) as writer,
-    ):
-        for table in tables:
-            writer.write(table)
+) -> str:
+    """Write tables to one file, and return its sha256."""
+    with output.staged(name) as path:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for table in tables:
+                writer.write(table)
+        return file_digest(path)
 
 
 def open_tables(output: Folder, name: str) -> Any:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.store_errors import explained
 from rungwise.corpus.config import ArrowSource, JsonLinesSource, ParquetSource, find_codec
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers import streams
@@ -32,6 +33,8 @@ _ROWS_AT_ONCE = 1024
 _ROW_BYTES_AT_ONCE = 16 << 20
 _COLUMN_BYTES_AT_ONCE = 4 << 20
 _ARROW_FILE_MAGIC = b"ARROW1\0\0"
+# A table in .gz or the like is unpacked to disk; one that is packed itself hardly shrinks.
+_MOST_UNPACKED = 100
 
 RecordSource = JsonLinesSource | ParquetSource | ArrowSource
 
@@ -86,7 +89,7 @@ class RecordFields:
         if not _is_list_of_spans(spans):
             detail = (
                 f"the field {source.spans_field!r} must be a list of [start, end) in characters of "
-                f"the text, such as [[0, 5]], found {json.dumps(spans, default=str)[:60]}"
+                f"the text, such as [[0, 5]], found {_start_of(spans)}"
             )
             return self._skip(at, num_bytes, "no spans", detail, "spans_field")
         return RawDocument(
@@ -112,6 +115,13 @@ def _name(
     if isinstance(value, float):
         value = parse()[field]
     return default if value is None else str(value)
+
+
+def _start_of(value: Any) -> str:
+    try:
+        return json.dumps(value, default=str)[:60]
+    except RecursionError:
+        return f"a {type(value).__name__} nested too deeply"
 
 
 def _is_list_of_spans(value: Any) -> bool:
@@ -292,8 +302,17 @@ def seekable(file: SourceFile) -> Iterator[Any]:
             # Unbuffered: a buffer would also fetch what follows a column.
             yield stream.raw
         return
+    most_bytes = _MOST_UNPACKED * file.size_bytes
     with tempfile.TemporaryFile() as unpacked:
         for piece in streams.read_pieces(file):
-            unpacked.write(piece)
+            with explained(tempfile.gettempdir()):
+                unpacked.write(piece)
+            if unpacked.tell() > most_bytes:
+                raise streams.UnsoundError(
+                    streams.UNSOUND,
+                    f"it unpacks to more than {_MOST_UNPACKED} times its size; unpack it first",
+                    unpacked.tell(),
+                    file.size_bytes,
+                )
         unpacked.seek(0)
         yield unpacked

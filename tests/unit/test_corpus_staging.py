@@ -1,0 +1,105 @@
+"""Staged files of the corpus stage: what was marked as done is checked before it is trusted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rungwise.core.configuration.config import validate
+from rungwise.core.stages.context import Context
+from rungwise.core.storage.folder import Folder
+from rungwise.corpus import CorpusConfig, stage
+from rungwise.corpus.building.held_out import Split
+from rungwise.corpus.building.range_task import RangeTask
+from rungwise.corpus.building.ranges import Range, list_ranges
+from rungwise.corpus.building.staging import read_note, write_note
+from rungwise.corpus.summary import CorpusSummary, summarise_reports
+from tests.conftest import made_up_sentences
+
+NOTHING = np.empty((0, 3), np.int64)
+SPLIT = Split(1 << 63)
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> tuple[RangeTask, Range]:
+    (tmp_path / "a.txt").write_text("\n".join(made_up_sentences(0, 60)))
+    source = {"kind": "text", "paths": [str(tmp_path / "a.txt")], "documents": "line"}
+    config = validate(CorpusConfig, {"sources": [source], "minimum_characters": 1})
+    (range_,) = list_ranges(config)
+    return RangeTask(config, Folder.at(tmp_path / "out")), range_
+
+
+def contents(folder: Folder) -> dict[str, bytes]:
+    return {name: folder.read_bytes(name) for name in folder.names()}
+
+
+def build(task: RangeTask, range_: Range) -> list[Any]:
+    return [task.read(range_), task.write(range_, NOTHING, NOTHING, SPLIT)]
+
+
+@pytest.mark.parametrize("name", ["text.arrow", "keys.arrow", "read.json", "json", "parquet"])
+def test_what_changed_after_it_was_made_is_made_again(
+    staged: tuple[RangeTask, Range], name: str
+) -> None:
+    task, range_ = staged
+    reports = build(task, range_)
+    before = contents(task.output)
+    changed = [file for file in before if file.endswith(f"00000.{name}")]
+    assert changed
+    for file in changed:
+        for at in (len(before[file]) // 3, len(before[file]) // 2):
+            damaged = bytearray(before[file])
+            damaged[at] ^= 4
+            task.output.write_bytes(file, bytes(damaged))
+            assert build(task, range_) == reports
+            assert contents(task.output) == before
+        task.output.remove(file)
+        assert build(task, range_) == reports
+        assert contents(task.output) == before
+
+
+def test_what_is_unchanged_is_not_made_again(
+    staged: tuple[RangeTask, Range], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, range_ = staged
+    reports = build(task, range_)
+    Path(range_.files[0].uri).unlink()
+    assert build(task, range_) == reports
+
+
+@pytest.mark.parametrize("change", ["summary", "shard"])
+def test_an_edited_summary_of_a_killed_stage_is_not_taken(
+    staged: tuple[RangeTask, Range], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    task, range_ = staged
+    summary = summarise_reports(build(task, range_))
+    stored = {"summary": summary.model_dump(mode="json"), "sha256": summary.sha256}
+    built: list[CorpusSummary] = []
+
+    def build_again(*_: Any) -> CorpusSummary:
+        built.append(summary)
+        return summary
+
+    monkeypatch.setattr(stage, "_build", build_again)
+    write_note(task.output, ".summary.json", stored, summary.sha256)
+    assert stage.build_corpus(task.config, {}, task.output, Context()) == summary
+    assert not built
+    if change == "summary":
+        edited = json.loads(task.output.read_bytes(".summary.json"))
+        edited["content"]["summary"]["documents"]["train"] += 1
+        task.output.write_bytes(".summary.json", json.dumps(edited).encode())
+    else:
+        task.output.write_bytes(next(iter(summary.sha256)), b"other")
+    assert stage.build_corpus(task.config, {}, task.output, Context()) == summary
+    assert built
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"nonsense", b'{"files": {}}', b"[" * 5000])
+def test_a_note_that_is_none_counts_for_nothing(tmp_path: Path, text: bytes) -> None:
+    folder = Folder.at(tmp_path)
+    folder.write_bytes("note.json", text)
+    assert read_note(folder, "note.json") is None
