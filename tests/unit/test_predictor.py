@@ -88,7 +88,7 @@ def load_served(folder: Path) -> Any:
     """The model in a folder as MLflow serves a registered copy of it."""
     from rungwise.serving.served_model import Served
 
-    copy = folder / "served"
+    copy = folder.with_name(f"{folder.name}-served")
     copy.mkdir()
     for name in FILES:
         shutil.copy(folder / name, copy)
