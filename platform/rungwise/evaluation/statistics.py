@@ -16,12 +16,13 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import ndtr, stdtr, stdtrit
 
 Agreement = Literal["agrees", "disagrees", "unresolved"]
 Range = tuple[float, float]  # the lowest and highest possible value of a metric
 Sums = NDArray[np.floating]
 _ANY: Range = (-math.inf, math.inf)
+_FARTHEST, _HALVINGS = 37.0, 60  # standard errors, of which floats still have a p; of the search
 _CHUNK = 1 << 22  # weights (resamples times examples) held at once
 
 
@@ -49,28 +50,39 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Contrast:
-    """A weighted sum of scores, its standard error and the error's degrees of freedom.
+class Error:
+    """A standard error and its degrees of freedom."""
 
-    `count` is the number of examples. `low` and `high` are the bounds of the 95 % interval.
+    size: float
+    freedom: float
+
+    def bound(self, p: float) -> float:
+        """How far from the truth a value lies in a share `p` of cases, to one side."""
+        return -float(stdtrit(self.freedom, p)) * self.size if self.size else 0.0
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A weighted sum of scores with the errors of trainings and of examples.
+
+    `count` is the number of examples. `low` and `high` are the bounds of the 95 % interval, whose
+    half width is that over trainings and that over examples, as the sides of a right angle.
+    Satterthwaite's degrees of freedom for the sum of both would be too many where few trainings
+    happen to agree, above all for the small p that a correction for many claims asks for.
     """
 
     mean: float
-    error: float
-    freedom: float
+    trainings: Error
+    examples: Error
     count: int
 
     @property
     def low(self) -> float:
-        return self.mean - self._half_width
+        return self.mean - self._bound(0.025)
 
     @property
     def high(self) -> float:
-        return self.mean + self._half_width
-
-    @property
-    def _half_width(self) -> float:
-        return float(stdtrit(self.freedom, 0.975)) * self.error if self.error else 0.0
+        return self.mean + self._bound(0.025)
 
     def estimate(self, lowest: float = -math.inf, highest: float = math.inf) -> Estimate:
         """The interval, clipped to what is possible."""
@@ -78,41 +90,57 @@ class Contrast:
 
     def p_above(self, threshold: float = 0.0) -> float:
         """The one-sided p of a value above `threshold`; 1 without a value (NaN)."""
-        return _p_above(self.mean - threshold, self.error, self.freedom)
+        return self._p_beyond(self.mean - threshold)
 
     def p_below(self, threshold: float = 0.0) -> float:
-        return _p_above(threshold - self.mean, self.error, self.freedom)
+        return self._p_beyond(threshold - self.mean)
 
+    def _bound(self, p: float) -> float:
+        return math.hypot(self.trainings.bound(p), self.examples.bound(p))
 
-def _p_above(distance: float, error: float, freedom: float) -> float:
-    if not math.isfinite(error) or math.isnan(distance):
-        return 1.0
-    if error == 0:
-        return 0.0 if distance > 0 else 1.0
-    return float(stdtr(freedom, -distance / error))
+    def _p_beyond(self, distance: float) -> float:
+        if math.isnan(distance):
+            return 1.0
+        if not (self.trainings.size or self.examples.size):
+            return 0.0 if distance > 0 else 1.0
+        if distance < 0:
+            return 1.0 - self._p_beyond(-distance)
+        # By the normal quantile of p, in which the search is even.
+        low, high = 0.0, _FARTHEST
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            if self._bound(float(ndtr(-middle))) < distance:
+                low = middle
+            else:
+                high = middle
+        return float(ndtr(-low))
 
 
 def combine(
     mean: float, groups: Sequence[Sequence[float]], examples: Sequence[tuple[float, int]]
 ) -> Contrast:
-    """A contrast with the errors of its independent sources added up.
+    """A contrast with the errors of its independent sources.
 
     `groups` are independent groups of trainings, each with the values of its trainings; `mean` is
     the sum of the groups' means. `examples` has the variance and the number of examples of each
-    test set. A group of one value adds nothing: its luck is unknown. Degrees of freedom by
-    Satterthwaite 1946 ("An approximate distribution of estimates of variance components",
-    Biometrics Bulletin 2).
+    test set. A group of one value adds nothing: its luck is unknown.
     """
-    parts = [
-        (float(np.var(values, ddof=1)) / len(values), len(values) - 1)
+    trainings = [
+        (float(np.var(values, ddof=1)) / len(values), len(values))
         for values in groups
         if len(values) > 1
     ]
-    parts += [(variance, count - 1) for variance, count in examples]
+    count = sum(count for _, count in examples)
+    return Contrast(mean, _add_errors(trainings), _add_errors(examples), count)
+
+
+def _add_errors(parts: Sequence[tuple[float, int]]) -> Error:
+    """The error of a sum of means, given the variance of each and over how many values it is.
+    Degrees of freedom by Satterthwaite 1946 ("An approximate distribution of estimates of variance
+    components", Biometrics Bulletin 2)."""
     total = math.fsum(variance for variance, _ in parts)
-    squares = math.fsum(variance**2 / freedom for variance, freedom in parts if variance)
-    freedom = total**2 / squares if squares else math.inf
-    return Contrast(mean, math.sqrt(total), freedom, sum(count for _, count in examples))
+    squares = math.fsum(variance**2 / (count - 1) for variance, count in parts if variance)
+    return Error(math.sqrt(total), total**2 / squares if squares else math.inf)
 
 
 def false_verdicts(seeds: int, ratio: float) -> float:
