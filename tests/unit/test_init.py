@@ -28,7 +28,7 @@ from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, make_stages
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.data.files import load
-from rungwise.tokenizer import TokenizerFileConfig, train
+from rungwise.tokenizer import TokenizerFileConfig, WordPieceConfig, train
 
 WORDS = [
     *("the", "sea", "of", "and", "ship", "to", "wind", "in", "sailor"),
@@ -347,6 +347,38 @@ def test_the_recipe_can_be_planned(
     assert built.get_vocab_size() <= getattr(recipe.tokenizer, "vocab_size", 0)
     assert main(["init", str(folder)]) != 0
     assert "my-texts.yaml already exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "keeps"),
+    [
+        ("el a\u00f1o que viene y el ano de la casa", True),
+        (
+            "\u0939\u093f\u0928\u094d\u0926\u0940 \u0926\u093f\u0928 \u0926\u0940\u0928 \u0939\u0948 \u092e\u0947\u0902",
+            True,
+        ),
+        ("the sea and the ship of the wind", False),
+    ],
+)
+def test_accents_stay_where_a_language_has_them(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    keeps: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = random.Random(0)
+    lines = (" ".join(rng.choices(words.split(), k=10)) + "." for _ in range(200))
+    (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    assert main(["init", "a.txt"]) == 0
+    assert ("which stay (tokenizer.strip_accents)" in capsys.readouterr().out) == keeps
+    recipe = load_recipe("a.yaml")
+    assert isinstance(recipe.tokenizer, WordPieceConfig)
+    assert recipe.tokenizer.strip_accents is (False if keeps else None)
+    built = train_on(recipe)
+    ids = built.encode(words, add_special_tokens=False).ids
+    assert "".join(built.decode(ids).split()) == "".join(words.split())
 
 
 def test_a_folder_without_text_is_an_error(
