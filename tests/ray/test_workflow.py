@@ -287,7 +287,7 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
 def test_the_registered_model_answers_in_a_process_that_knows_nothing(finished: Path) -> None:
     code = (
         "import mlflow, sys; mlflow.set_tracking_uri(sys.argv[1]);"
-        "model = mlflow.pyfunc.load_model('models:/small-libraries@champion');"
+        "model = mlflow.pyfunc.load_model('models:/small-libraries/1');"
         "out = model.predict(['The parser returns a value at once.', '']);"
         "print(out.to_json(orient='records'))"
     )
@@ -303,7 +303,7 @@ def test_the_registered_model_answers_in_a_process_that_knows_nothing(finished: 
     assert len(rows) == 2
     assert all(row["label"].startswith("library") and 0 < row["probability"] <= 1 for row in rows)
     client = MlflowClient(f"sqlite:///{finished}/root/mlflow.db")
-    version = client.get_model_version_by_alias("small-libraries", "champion")
+    version = client.get_model_version("small-libraries", "1")
     found = records(finished / "root")
     for name in (*STAGES, "task", "evaluate"):
         assert version.tags[f"rungwise.{name}"] == found[name]["fingerprint"]
@@ -400,7 +400,7 @@ def test_predict_answers_lines_and_refuses_what_does_not_fit(
     assert alone["label"] == answers[0]["label"]
     assert alone["probability"] == pytest.approx(answers[0]["probability"], abs=1e-6)
 
-    registered = ["predict", "models:/small-libraries@champion", "--root", str(finished / "root")]
+    registered = ["predict", "models:/small-libraries/1", "--root", str(finished / "root")]
     # MLflow keeps its URI in the process and in the environment; other tests must not find it.
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
     try:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from rungwise.pipeline.display import Display, sparkline
-from rungwise.pretraining.run_summary import note_unlearnt
-from rungwise.training.config import GradientConfig
-from tests.training_runs import Notes
+from rungwise.pretraining.summary import GradientRun, PretrainSummary
+from tests.training_runs import config
 
 NAMES = ["corpus", "pretrain", "pretrain/ltr_no_nsp_bilstm@1"]
 REASON = "tokenizer.vocab_size 4096 -> 8192; instances.sequence_length 64 -> 128; and still more"
@@ -102,6 +101,12 @@ def test_a_curve_has_a_character_a_stretch(points: list, width: int) -> None:
 
 @pytest.mark.parametrize(("loss", "told"), [(7.2, True), (6.96, True), (6.94, False)])
 def test_a_run_that_has_learnt_nothing_says_so(loss: float, told: bool) -> None:
-    report = Notes()
-    note_unlearnt(loss, 7.0, GradientConfig(steps=20), report)
-    assert [("pretrain.steps (now 20)" in note) for note in report.notes] == [True] * told
+    summary = PretrainSummary.model_construct(
+        model=config().model,
+        objective="mlm_nsp",
+        final={"mlm_loss": loss},
+        unigram_entropy=7.0,
+        gradient=GradientRun.model_construct(steps=20),
+    )
+    assert ("pretrain.steps (now 20)" in summary.caution) == told
+    assert bool(summary.caution) == told

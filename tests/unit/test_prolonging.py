@@ -22,6 +22,7 @@ from rungwise.pipeline import runner
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.prolonging import find_earlier
 from rungwise.pretraining.stage import PRETRAIN
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.config import GradientFit
 from tests.training_runs import Notes, config, run, weights
 
@@ -48,6 +49,20 @@ def stages(settings: GradientFit) -> list[Stage]:
 
 def finish(root: Folder, settings: GradientFit) -> Artifact:
     """End both stages as the runner does, with what their folders hold."""
+    pretrained = PretrainSummary(
+        fitting="gradient",
+        model=settings.model,
+        objective="mlm_nsp",
+        parameters=1,
+        vocab_size=60,
+        tokens=1,
+        epochs=1.0,
+        unigram_entropy=4.0,
+        final={"mlm_loss": 3.0},
+        seconds=1.0,
+        headline="done",
+    )
+    summaries = {"instances": Summary(headline="done"), "pretrain": pretrained}
     done = [
         artifacts.finish(
             row.folder,
@@ -61,7 +76,7 @@ def finish(root: Folder, settings: GradientFit) -> Artifact:
                     for name, each in row.stage.inputs.items()
                 },
                 "config": row.stage.config.model_dump(mode="json"),
-                "summary": {"headline": "done"},
+                "summary": summaries[row.stage.name].model_dump(mode="json"),
                 "finished": "2026-01-01",
             },
             {},

@@ -22,8 +22,14 @@ from rungwise.core.stages.context import Context, TrackingRun
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import predictions
-from rungwise.evaluation.comparison.summary import EvaluateSummary, SeedRow, VariantResult
-from rungwise.evaluation.statistics import estimate
+from rungwise.evaluation.comparison.summary import (
+    EvaluateSummary,
+    PairedDifference,
+    PretrainingCost,
+    SeedRow,
+    VariantResult,
+)
+from rungwise.evaluation.statistics import Difference, estimate
 from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
@@ -105,8 +111,11 @@ class Models:
         self._recorder.made[artifact.stage] = done
         return done
 
-    def evaluated(self, turned: bool, validation: float) -> Artifact:
-        """An evaluation that kept a model, which says the opposite of the first one if `turned`."""
+    def evaluated(
+        self, turned: bool, validation: float, trivial: float = -1.0, random: float | None = None
+    ) -> Artifact:
+        """An evaluation that kept a model, which says the opposite of the first one if `turned`,
+        with the score of a trivial baseline, and with random weights that are lower by `random`."""
         made = self.root.parent / "right"
         weights = load_file(made / "model.safetensors")
         if turned:
@@ -129,6 +138,25 @@ class Models:
             pretraining=None,
             cut={},
         )
+        variants = {"pretrained": variant}
+        differences: tuple[PairedDifference, ...] = ()
+        if random is not None:
+            cost = PretrainingCost(
+                objective="mlm", steps=1, tokens=1, flops=None, parameters=1, fingerprint="f" * 12
+            )
+            variants = {
+                "random": variant,
+                "pretrained": variant.model_copy(update={"pretraining": cost}),
+            }
+            differences = (
+                PairedDifference(
+                    first="random",
+                    second="pretrained",
+                    seeds=estimate([-random - 0.01, -random + 0.01]),
+                    bootstrap=Difference(-random, -1.0, 1.0, 0.5),
+                    error_reduction=None,
+                ),
+            )
         summary = EvaluateSummary(
             task="toy",
             budget=None,
@@ -137,14 +165,15 @@ class Models:
             seeds=(5,),
             examples=COUNTS,
             rows=(row,),
-            variants={"pretrained": variant},
-            differences=(),
-            baselines={"majority": {"accuracy": 0.55}},
+            variants=variants,
+            differences=differences,
+            baselines={"majority": {"accuracy": trivial}},
             beats_baselines=None,
             chosen=row,
             headline="evaluate",
         )
-        artifact = self._recorder.add("evaluate", {"validation": validation}, summary)
+        keys = {"validation": validation, "trivial": trivial, "random": random}
+        artifact = self._recorder.add("evaluate", keys, summary)
         for name in FILES:
             artifact.folder.copy_file(made / name, name)
         with artifact.folder.staged("model.safetensors") as path:
@@ -244,11 +273,25 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     assert (status, champion) == (2, "1")
     assert "no version had the alias champion before" in told
     assert promote(f"models:/{NAME}/2", "--to", "trial")[0] == 0, "nobody holds it"
+    baselines = {
+        "4": (1.0, None, "the trivial baseline majority (1.000)"),
+        "5": (0.5, 0.0, "random weights (random)"),
+        "6": (0.5, 0.5, ""),
+    }
+    for number, (trivial, random, fault) in baselines.items():
+        made = models.registered(models.evaluated(False, 0.95, trivial, random))
+        pages[number] = models.page
+        assert (made.version, made.alias) == (number, None if fault else "champion")
+        assert f"is not shown to be above {fault}" in made.headline or not fault
+        status, told, champion = promote(f"models:/{NAME}/{number}")
+        assert (status, champion) == ((2, "1") if fault else (0, "6"))
+        assert f"is not shown to be above {fault}" in told or not fault
+    assert promote(f"models:/{NAME}", "--back")[::2] == (0, "1")
 
     card, about = (str(client.get_model_version(NAME, n).description) for n in ("1", "3"))
     page = str(client.get_registered_model(NAME).description)
     assert "| **this model** (pretrained, seed 5) | 1.0000 | 1.0000 to 1.0000 |" in card
-    assert "| majority (trivial baseline) | 0.5500 | |" in card
+    assert "| majority (trivial baseline) | -1.0000 | |" in card
     assert card.count("| blimp accuracy | 0.5234 | 0.5075 to 0.539 | 4,020 |") == 1
     assert "Intended use: " in card
     assert r"text: books/\*.txt" in card
@@ -258,7 +301,7 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
     assert (served / "artifacts" / "card.md").read_text("utf-8") in about
     assert f"]({pages['3']}?" in about
     assert f"]({pages['1']}?" in card
-    assert f"]({pages['3']}?" in page
+    assert f"]({pages['6']}?" in page
     short = fit_description("before\n", "row\n" * 2000, "after")
     assert len(short) <= 5000, "PostgreSQL takes no more"
     assert short.startswith("before\nrow\n")

@@ -104,7 +104,10 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     checkpoints = checkpoints_in(tmp_path / "b" / "checkpoints")
     assert checkpoints.steps() == [10, 15]
     assert newest_step(checkpoints) == 10
-    assert run(config(), instances, tmp_path / "b") == undisturbed
+    notes = Notes()
+    assert run(config(), instances, tmp_path / "b", report=notes) == undisturbed
+    [note] = notes.notes
+    assert note == f"{part.parent} is damaged: goes on from step 10"
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(

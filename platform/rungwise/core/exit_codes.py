@@ -45,8 +45,8 @@ def guarded(command: Callable[[], int | None]) -> int:
         errors.print(message, style="bold red", markup=False, highlight=False)
         if isinstance(error, UserError):
             return USER_ERROR
-        if error.__cause__ is not None:
-            cause = without_password(str(error.__cause__).rstrip())
+        cause = without_password(str(error.__cause__ or "").rstrip())
+        if cause and cause not in message:
             errors.print(cause, style="dim", markup=False, highlight=False)
         errors.print("Finished stages are kept; run the same command again to go on.")
         return FAILED

@@ -155,7 +155,10 @@ class Job:
         with explained(self._folder.uri):
             artifact = self._record(summary, time.monotonic() - self._clock)
         self._build.tracker.close(self._key, "FINISHED")
-        self._build.display.show(self.row.stage.display_name, "done", summary.headline)
+        name = self.row.stage.display_name
+        self._build.display.show(name, "done", summary.headline)
+        if summary.caution:
+            self._build.display.note(name, summary.caution)
         return artifact
 
     def end(self, status: str) -> None:

@@ -43,6 +43,14 @@ from rungwise.pipeline.job import Build, Job, source_tags
 _POLL_SECONDS = 0.2
 _RETRY_SECONDS = 2.0  # between attempts to take a lease that another driver holds
 _CLASSES = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt)(?:\(\w+\))?: )+")
+# Ray's errors of processes that were killed, in words: its own name logs that are deleted with it.
+_KILLED = {
+    "WorkerCrashedError": "its process was killed, also when it was started again",
+    "OutOfMemoryError": "its process was ended because memory ran out; lower "
+    "compute.micro_batch_size or compute.num_workers",
+    "NodeDiedError": "its machine was lost, also when it was started again",
+}
+_ENDED = "ended"  # in place of the number of a board that does not start again
 _FINISH_SECONDS = 20.0  # the longest wait for the tracking server at the end of a run
 
 
@@ -81,8 +89,9 @@ def run(
         rows = plan(stages, root, label)
         with Display([stage.display_name for stage in stages], console) as display:
             finished = {row.stage.display_name: row.artifact for row in rows if row.artifact}
-            for name, artifact in finished.items():
-                display.show(name, "cached", artifact.headline)
+            for row in rows:
+                if row.artifact:
+                    _show_cached(row, row.artifact, display)
             is_done = len(finished) == len(rows)
             if is_done and not driver.dead:
                 return Outcome(finished, (), time.monotonic() - began)
@@ -166,6 +175,7 @@ class _Graph:
         self._running: dict[str, Job] = {}
         self._leases: dict[str, Lease] = {}  # of running stages, and of those others build
         self._retry_at: dict[str, float] = {}
+        self._board_number = ""  # of the process of the board that was heard last
         self._root = root
         self._build = build
 
@@ -247,7 +257,7 @@ class _Graph:
             if artifact := artifacts.load(folder):
                 self._leases.pop(name).release()
                 self.finished[name] = artifact
-                display.show(name, "cached", artifact.headline)
+                _show_cached(row, artifact, display)
                 return
             artifacts_read = {key: self.finished[source] for key, source in inputs.items()}
             job = self._running[name] = Job(row, folder, artifacts_read, self._build)
@@ -277,8 +287,20 @@ class _Graph:
 
     def _show_reports(self, board: Any, last: bool = False) -> None:
         import ray
+        from ray.exceptions import RayActorError
 
-        for event in ray.get(board.drain.remote()):
+        number, events = self._board_number, []
+        if number != _ENDED:
+            try:
+                number, events = ray.get(board.drain.remote())
+            except RayActorError:
+                number = _ENDED
+        if number != self._board_number and self._board_number:
+            lost = "no more reports come" if number == _ENDED else "the last reports are lost"
+            for name in self._running:
+                self._build.display.note(name, f"{lost}: the process that carries them was killed")
+        self._board_number = number
+        for event in events:
             if job := self._running.get(event["stage"]):
                 job.handle(event)
         build = self._build
@@ -316,6 +338,13 @@ class _Graph:
             )
 
 
+def _show_cached(row: Planned, artifact: Artifact, display: Display) -> None:
+    name = row.stage.display_name
+    display.show(name, "cached", artifact.headline)
+    if caution := row.stage.type.summary.of(artifact).caution:
+        display.note(name, caution)
+
+
 def _last_line(error: BaseException) -> str:
     """The last line of an error, since Ray puts the traceback before the message. The class stays
     only if the message is not a sentence, as in a KeyError."""
@@ -323,6 +352,8 @@ def _last_line(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     line = lines[-1].strip()
+    if type(error).__name__ in _KILLED:
+        return _KILLED[type(error).__name__]
     message = _CLASSES.sub("", line)
     if " " in message:
         return message

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, Reporter
+from rungwise.core.stages.context import Context
 from rungwise.pretraining.initial import build_model, compare_tensors
 from rungwise.pretraining.summary import (
     Attempt,
@@ -19,12 +19,10 @@ from rungwise.pretraining.summary import (
     ReadLength,
     SourceRead,
 )
-from rungwise.training.config import GradientConfig, GradientFit
+from rungwise.training.config import GradientFit
 from rungwise.training.curriculum import Turn, count_epochs, count_steps
 from rungwise.training.progress import Progress
 from rungwise.training.throughput import COUNTING_RULE, Costs, totals
-
-_NOTHING_LEARNT_NATS = 0.05
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def summarise(
     outcome: Outcome,
     context: Context,
 ) -> PretrainSummary:
-    """Summarise a run, and report a loss that shows that nothing is learnt."""
+    """Summarise a run."""
     settings, objective, progress = config.pretrain, config.objective, outcome.progress
     compute, instances = context.compute, turns[-1].summary
     model = build_model(config, instances.vocab_size, meta=True)
@@ -52,8 +50,6 @@ def summarise(
     first, last = progress.validation[0], progress.validation[-1]
     part, pair = objective.tokens, objective.pair
     accuracy = f"  {pair.key} accuracy {last[pair.accuracy_key]:.1%}" if pair else ""
-    if objective.predicts_text:
-        note_unlearnt(last[part.loss_key], instances.unigram_entropy, settings, context.report)
     unigram = f" (unigram {instances.unigram_entropy:.2f})" if objective.predicts_text else ""
     before = f" from {first[part.loss_key]:.3f}" if initial else ""
     return PretrainSummary(
@@ -95,20 +91,6 @@ def summarise(
         headline=f"{parameters / 1e6:.1f} M parameters  validation {part.key} "
         f"{last[part.loss_key]:.3f}{before}{unigram}{accuracy}",
     )
-
-
-def note_unlearnt(
-    loss: float, unigram_entropy: float, settings: GradientConfig, report: Reporter
-) -> None:
-    """Report a validation loss, in nats, that is no better than guessing by token frequencies."""
-    if loss > unigram_entropy - _NOTHING_LEARNT_NATS:
-        report.note(
-            f"nothing is learnt yet: the validation loss {loss:.2f} is that of guessing by how "
-            f"often each token occurs ({unigram_entropy:.2f}); try more pretrain.steps (now "
-            f"{settings.steps:,}), a higher pretrain.optimizer.learning_rate (now "
-            f"{settings.optimizer.learning_rate:g}), or the recipe that `rungwise init` writes for "
-            "this text"
-        )
 
 
 def count_sources(

@@ -8,6 +8,7 @@ from typing import Literal
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.models.config import ModelConfig
 
+_NOTHING_LEARNT_NATS = 0.05
 Row = dict[str, int | float]  # of a curve: step, tokens, and metrics by name
 
 
@@ -100,6 +101,27 @@ class PretrainSummary(Summary):
     seconds: float
     began_with: BeganWith | None = None
     gradient: GradientRun | None = None
+
+    @property
+    def caution(self) -> str:
+        """A validation loss, in nats, that is no better than guessing by token frequencies."""
+        objective = self.model.objective(self.objective)
+        if not objective.predicts_text:
+            return ""
+        loss = self.final[objective.tokens.loss_key]
+        if loss <= self.unigram_entropy - _NOTHING_LEARNT_NATS:
+            return ""
+        remedy = ""
+        if self.gradient is not None:
+            remedy = (
+                f"; try more pretrain.steps (now {self.gradient.steps:,}), a higher "
+                "pretrain.optimizer.learning_rate, or the recipe that `rungwise init` writes for "
+                "this text"
+            )
+        return (
+            f"nothing is learnt yet: the validation loss {loss:.2f} is that of guessing by how "
+            f"often each token occurs ({self.unigram_entropy:.2f}){remedy}"
+        )
 
     @property
     def flops(self) -> float | None:

@@ -1,7 +1,8 @@
 """Promotion of a registered version to an alias: the checks before it, and the way back.
 
 A version gets the alias if the artifacts behind it are unchanged, the served files are those that
-were evaluated or pretrained and give the same answers, and it is not worse than the holder on the
+were evaluated or pretrained and give the same answers, it is better than guessing and random
+weights as far as they were compared, and it is not worse than the holder on the
 same test examples or held-out documents: the 95 % interval of the difference must reach 0 or
 above. A tag of the version names the previous holder.
 """
@@ -20,6 +21,7 @@ from rungwise.core.stages.artifact import load as load_artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import predictions
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, paired_bootstrap
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.items import Items, contrast
@@ -27,6 +29,7 @@ from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.finetune import DESCRIPTION
 from rungwise.pretraining.initial import find_tokens
 from rungwise.pretraining.pretrained import find_tokenizer
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.serving.card import NAME as CARD
 from rungwise.serving.predictor import FILES, Predictor
 from rungwise.serving.pretrained import load_predictor, require_record
@@ -44,6 +47,9 @@ def find_faults(model: Artifact, served: Folder) -> list[str]:
     evaluation or pretraining that it comes from."""
     faults = [fault for artifact in chain(model) for fault in _check(artifact.verify)]
     faults += find_changed_copies(model, served)
+    summary = EvaluateSummary if model.stage == "evaluate" else PretrainSummary
+    if not faults and (caution := summary.of(model).caution):
+        return [caution]
     return faults or _find_changed_answers(model, served)
 
 

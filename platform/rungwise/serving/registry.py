@@ -3,7 +3,8 @@
 A registered model is data (safetensors, the tokenizer, a JSON file) and this package's code (an
 MLflow "model from code"); nothing is unpickled. Its tags have the fingerprint of every artifact it
 comes from. The new version gets the alias unless the holder scores better on the same task's
-validation split, or with the same objective on the same text.
+validation split, or with the same objective on the same text, or its summary gives a caution: no
+better than guessing, or than random weights.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class RegisterConfig(RegistryConfig):
 
 
 class RegisterSummary(Summary):
-    """A version in the registry. `alias` is None if another version keeps it."""
+    """A version in the registry. `alias` is None if another version keeps it, or if it is no better
+    than a baseline."""
 
     name: str
     version: str
@@ -109,6 +111,7 @@ class _Entry:
     score: float
     score_name: str
     comparable_by: tuple[str, ...]
+    caution: str
     tags: dict[str, str]
 
 
@@ -138,15 +141,19 @@ def register_model(
     for key, value in tags.items():
         client.set_model_version_tag(config.name, number, key, value)
     root = inputs["pretrain"].folder.uri.rsplit("/", 2)[0]
-    _describe_version(client, config, entry, number, _link_run(client, context.tracking), root)
     better = _find_better_holder(client, config, entry.comparable_by, tags)
-    if better is None:
+    if entry.caution:
+        alias = f"no alias: {entry.caution}"
+    elif better is not None:
+        alias = f"{config.alias} stays with {better.version}"
+    else:
         promotion.set_alias(client, config.name, config.alias, number)
-    alias = f"{config.alias} stays with {better.version}" if better else f"alias {config.alias}"
+        alias = f"alias {config.alias}"
+    _describe_version(client, config, entry, number, _link_run(client, context.tracking), root)
     summary = RegisterSummary(
         name=config.name,
         version=number,
-        alias=None if better else config.alias,
+        alias=None if better or entry.caution else config.alias,
         model_uri=f"models:/{config.name}/{number}",
         tags=tags,
         headline=f"models:/{config.name}/{number}  {alias}",
@@ -198,13 +205,15 @@ def _describe_version(
     client: Any, config: RegisterConfig, entry: _Entry, number: str, page: str, root: str
 ) -> None:
     """Describe the model and the version in MLflow, with `page`, a link to the run."""
+    has_alias = promotion.find_holder(client, config.name, config.alias) is not None
+    use = f"@{config.alias}" if has_alias else f"/{number}"
     client.update_registered_model(
         config.name,
         f"{entry.description} `@{config.alias}` is the version to use: a new one gets it unless "
-        f"the holder's {entry.score_name} is better, any other through `rungwise promote`.\n\n"
+        f"the holder's {entry.score_name} is better or it is no better than a baseline, any other "
+        "through `rungwise promote`.\n\n"
         f"The newest is [version {number}](#/models/{config.name}/versions/{number}); the page of "
-        f"its run: {page}\n\n"
-        + list_uses(f"models:/{config.name}@{config.alias}", root, entry.info),
+        f"its run: {page}\n\n" + list_uses(f"models:/{config.name}{use}", root, entry.info),
     )
     uses = "\n" + list_uses(f"models:/{config.name}/{number}", root, entry.info)
     text = fit_description(f"The page of its run: {page}\n\n", entry.card, uses)
@@ -235,6 +244,7 @@ def _make_task_entry(
         score=model.validation[metric],
         score_name=f"{metric} on the validation split",
         comparable_by=("rungwise.task",),
+        caution=summary.caution,
         tags={
             "rungwise.metric": metric,
             "rungwise.test_score_of_this_version": f"{model.test[metric]:.6f}",
@@ -264,6 +274,7 @@ def _make_pretrain_entry(
         score=-summary.final["loss"],
         score_name="validation loss with the same objective on the same text",
         comparable_by=("rungwise.tokens", "rungwise.objective"),
+        caution=summary.caution,
         tags={"rungwise.objective": summary.objective},
     )
 
@@ -283,7 +294,7 @@ def _list_files(weights: Folder, tokenizer: Folder, description: Folder) -> dict
     }
 
 
-REGISTER = StageType("register", 7, register_model, RegisterSummary, place="driver")
+REGISTER = StageType("register", 8, register_model, RegisterSummary, place="driver")
 
 
 def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:

@@ -13,7 +13,6 @@ next save. A failed save is reported, and the next one tries again; the third in
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Mapping
@@ -38,8 +37,6 @@ from rungwise.training.progress import Progress, Saved
 from rungwise.training.state import Piece, RunState
 from rungwise.training.tensor_files import MODEL, save_tensors
 
-logger = logging.getLogger(__name__)
-
 _FAILURES_IN_A_ROW = 3
 _LAST_SECONDS = 10.0  # for the writing thread, when a run ends with an error
 
@@ -56,6 +53,7 @@ class Checkpoints:
         self._writer: PartWriter | None = None
         self._failures = 0
         self.settled: list[Saved] = []  # in order; the reporting caller clears it
+        self.skipped: list[str] = []  # the folders of damaged checkpoints that `resume` passed over
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
@@ -74,6 +72,7 @@ class Checkpoints:
         if (earlier := self._rules.earlier) is not None:
             before = Checkpoints(CheckpointRules(earlier.folder, "", 1), self._group)
             shared = before.newest_sound(earlier.steps)
+            self.skipped += before.skipped
             if shared is not None and (latest is None or shared.step > latest.step):
                 progress = before.load(shared, state)
                 progress.prolonged.append({**earlier.names, "step": shared.step})
@@ -118,8 +117,7 @@ class Checkpoints:
             if not group.count(damaged):
                 return checkpoint
             self._files.damaged.add(checkpoint)
-            place = self._files.at(checkpoint).uri
-            logger.warning("%s is damaged, using the one before it", place)
+            self.skipped.append(self._files.at(checkpoint).uri)
 
     def load(self, checkpoint: Checkpoint, state: RunState) -> Progress:
         """Load a checkpoint into `state`."""

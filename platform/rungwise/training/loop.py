@@ -83,6 +83,8 @@ def train(
     progress = checkpoints.resume(state)
     if not progress.attempts or progress.step < settings.steps:
         progress.attempts.append({"step": progress.step, "workers": group.world_size})
+    for place in checkpoints.skipped:
+        report.note(f"{place} is damaged: goes on from step {progress.step}")
     report_again(progress, report)
     report.progress(progress.step, settings.steps)
     rate_dtype = torch.bfloat16 if bfloat16 else torch.float32

@@ -1,31 +1,37 @@
 """The board: a small Ray actor that carries reports from stages on the cluster to the driver.
 
 Reporters post events without waiting. The driver drains the board a few times a second, displays
-the events (display.py) and tracks them (tracker.py).
+the events (display.py) and tracks them (tracker.py). If its process is killed, Ray starts it again
+with the same address; what it held then is lost, which the driver notices by its number.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import uuid
 from typing import Any
 
 import ray
+import ray.exceptions
 
 
 # Ray's annotations of `remote` omit the options of actors.
-@ray.remote(num_cpus=0, max_concurrency=1)  # pyright: ignore[reportCallIssue]
+@ray.remote(num_cpus=0, max_concurrency=1, max_restarts=-1, max_task_retries=-1)  # pyright: ignore[reportCallIssue]
 class Board:
     """Holds events until the driver drains them."""
 
     def __init__(self) -> None:
+        self._number = uuid.uuid4().hex
         self._events: list[dict[str, Any]] = []
 
     def post(self, event: dict[str, Any]) -> None:
         self._events.append(event)
 
-    def drain(self) -> list[dict[str, Any]]:
+    def drain(self) -> tuple[str, list[dict[str, Any]]]:
+        """The events, and a number that differs after each start of the process."""
         events, self._events = self._events, []
-        return events
+        return self._number, events
 
 
 class BoardReporter:
@@ -50,7 +56,8 @@ class BoardReporter:
 
     def flush(self) -> None:
         # Calls from one process to one actor arrive in order, so all earlier posts have arrived.
-        ray.get(self._board.post.remote({"kind": "flush", "stage": self._stage}))
+        with contextlib.suppress(ray.exceptions.RayActorError):  # a stage does not fail for it
+            ray.get(self._board.post.remote({"kind": "flush", "stage": self._stage}))
 
     def _post(self, **event: Any) -> None:
         event["stage"] = self._stage

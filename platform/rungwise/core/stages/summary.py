@@ -33,6 +33,12 @@ class Summary(Part):
     sha256: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
     show: tuple[str, ...] = Field(default=(), exclude=True, repr=False)
 
+    @property
+    def caution(self) -> str:
+        """What speaks against using the result; shown as a note whenever the stage is, and a reason
+        to give a model no alias. Empty if nothing does."""
+        return ""
+
     @classmethod
     def of(cls, artifact: Artifact) -> Self:
         """Parse the summary of a finished stage. Raises DataError if the record's summary does not

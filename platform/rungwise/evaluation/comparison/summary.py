@@ -122,5 +122,28 @@ class EvaluateSummary(Summary):
             if self.metric in scores
         }
 
+    @property
+    def caution(self) -> str:
+        """The baselines that the kept model is not shown to be above: the best trivial one, and the
+        same model from random weights."""
+        name = self.chosen.variant
+        own = self.variants[name].estimates[self.metric]
+        low = own.mean if own.count == 1 else own.low
+        faults = []
+        if (best := self.best_trivial()) and not low > best[1]:
+            faults.append(f"the trivial baseline {best[0]} ({best[1]:.3f})")
+        is_pretrained = self.variants[name].pretraining is not None
+        for each in self.differences if is_pretrained else ():
+            sign = 1 if each.first == name else -1
+            other = each.second if sign == 1 else each.first
+            if name not in (each.first, each.second) or self.variants[other].pretraining:
+                continue
+            over = each.bootstrap if each.seeds.count == 1 else each.seeds
+            if not min(sign * over.low, sign * over.high) > 0:
+                faults.append(f"random weights ({other})")
+        if not faults:
+            return ""
+        return f"{name} ({own.mean:.3f}) is not shown to be above {' or '.join(faults)}"
+
     def best_trivial(self) -> tuple[str, float] | None:
         return max(self.trivial().items(), key=lambda item: item[1], default=None)
