@@ -255,7 +255,7 @@ def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces(
     for word in ("rowser", words[0]):
         assert main(["neighbours", word]) == 0
         told = capsys.readouterr().err
-        pieces = " ".join(tokenizer.id_to_token(token) for token in ids)
+        pieces = " ".join(str(tokenizer.id_to_token(token)) for token in ids)
         assert ("'rowser' is unknown" in told and pieces in told) == (word == "rowser")
     with pytest.raises(DataError, match="found 'workez'; spelled alike: worker"):
         Neighbourhood(Vectors(), tokenizer).nearest("workez", 3)

@@ -135,7 +135,7 @@ def read_pairs(paths: Paths, key: str) -> list[Pair]:
                 "and linguistics_term or phenomenon if it has them, found the fields "
                 f"{join_names(row)}, and {odd[0]!r} for one of them; change {key}"
             )
-        pairs.append(Pair(*values))
+        pairs.append(Pair(*map(str, values)))
     return sorted(pairs, key=lambda pair: pair.paradigm)
 
 

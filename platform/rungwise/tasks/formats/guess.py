@@ -19,7 +19,7 @@ from typing import Any
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.plural import counted
-from rungwise.core.storage.archives import Member
+from rungwise.core.storage.archives import Member, find
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.outside import matching
 from rungwise.core.storage.source_files import SourceFile
@@ -99,8 +99,6 @@ def guess_format(path: str) -> Guess:
     """
     files = matching([path], "FILE")
     groups = group_by_split(files)
-    if len(groups.keys() - {""}) < 2 and "train" not in groups:
-        groups = {"": files}  # one of all splits, whatever its name
     first = next(groups[split] for split in (*SPLITS, "") if split in groups)
     # The largest, since a README may be first.
     for file in sorted(first, key=lambda each: -each.size_bytes)[:_FILES_TRIED]:
@@ -213,6 +211,8 @@ class _Splits:
             data |= self._others(first)
         else:
             data |= self._inside(files, data["train"])
+            if data.keys().isdisjoint(SPLITS[1:]):
+                self._name_neighbours()
         guess = Guess(data, examples, counts, self.notes)
         if len(guess.labels) == 1 and _format(self.form).task_kind in _WITH_LABELS:
             self.notes.append(
@@ -262,7 +262,20 @@ class _Splits:
         for files in splits.values():
             if files and (read := _try(self.form, files, None)):
                 self._drop(read[1])
-        return {split: self._paths(files) for split, files in splits.items() if files}
+        return {split: self._paths(splits[split]) for split in SPLITS if splits.get(split)}
+
+    def _name_neighbours(self) -> None:
+        """Note files of other splits in the folder of the only file that was given."""
+        folder, _, name = self.path.rpartition("/")
+        (files,) = self.groups.values()
+        if [file.name.rpartition("/")[2] for file in files] != [name]:
+            return
+        beside = [file for file in find(folder or ".") if "/" not in file.name]
+        splits = group_by_split(beside)
+        own = name_split(name)
+        others = [f.name for split in SPLITS if split != own for f in splits.get(split, ())]
+        if others:
+            self.notes.append(f"beside it: {join_names(others)}; give the folder to use its splits")
 
     def _inside(self, files: Sequence[SourceFile], path: str | list[str]) -> dict[str, Any]:
         """Return the keys for splits that are in one file: by a column, or as parts of JSON."""

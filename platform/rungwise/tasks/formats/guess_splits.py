@@ -39,7 +39,8 @@ def group_by_split(
         parts = file.name.split("/")[: -2 if classes_in_folders else None]
         splits = filter(None, map(name_split, reversed(parts)))
         groups.setdefault(next(splits, ""), []).append(file)
-    return groups
+    # A single split that is not train is all that there is, whatever its name.
+    return groups if len(groups.keys() - {""}) > 1 or "train" in groups else {"": [*files]}
 
 
 def names_splits(values: Iterable[Any]) -> bool:
@@ -91,7 +92,7 @@ def _count_values(
     return counts
 
 
-def _records(form: RecordsFormat, file: SourceFile) -> Iterator[Mapping[Column, Any]]:
+def _records(form: RecordsFormat, file: SourceFile) -> Iterator[dict[Any, Any]]:
     if form.layout == "delimited":
         names: Sequence[Column] = []
         for _, cells in read_rows(file, form.encoding, form.delimiter, quoting=form.quoting):
