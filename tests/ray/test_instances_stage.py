@@ -117,7 +117,7 @@ def test_two_workers_make_the_bytes_of_one_process_and_say_what_is_in_them(
     output = Folder.at(tmp_path)
     summary = stage.build_instances(CONFIG, inputs, output, Context())
     assert summary.sha256 == one_process
-    assert sorted(output.names()) == sorted([*one_process, stage.MANIFEST])
+    assert set(output.names()) == {*one_process, stage.MANIFEST, stage.SUMMARY_FILE}
     assert summary.statistics["selected_share"] == pytest.approx(0.15, abs=0.003)
     assert summary.statistics["most_predictions"] <= 20
     record = record_of("instances", summary) | {"config": CONFIG.model_dump(mode="json")}
@@ -166,7 +166,7 @@ def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(
     remote = {"tokens": folder.uri}
     output = Folder.at(f"{bucket}/out")
     assert finished(start(tmp_path, remote, output.uri, cpus=2)) == one_process
-    assert set(output.names()) == {*one_process, stage.MANIFEST}
+    assert set(output.names()) == {*one_process, stage.MANIFEST, stage.SUMMARY_FILE}
     for name, expected in one_process.items():
         assert output.sha256(name) == expected
     summary = InstancesSummary.model_validate_json(output.read_bytes(stage.MANIFEST))

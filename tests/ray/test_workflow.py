@@ -29,6 +29,7 @@ from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.exit_codes import USER_ERROR
 from rungwise.core.stages.artifact import Artifact, find_folder, list_artifacts, load
 from rungwise.core.stages.context import Context
+from rungwise.core.stages.notes import write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG
 from rungwise.evaluation.comparison import compare, predictions
@@ -365,12 +366,15 @@ def test_an_evaluation_goes_on_with_the_seeds_that_are_missing(
         for each in predictions.read_predictions(kept)
         if (each["variant"], each["seed"]) == ("pretrained", first.seed)
     )
-    row = {**first.model_dump(), "files": done, "model": json.loads(kept.read_bytes("model.json"))}
+    scratch = output / ".seeds"
+    scratch.write_bytes(f"{done}.safetensors", kept.read_bytes("model.safetensors"))
+    scratch.write_bytes(f"{done}.predictions", said.encode())
+    digests = {name: scratch.sha256(name) for name in scratch.names()}
+    model = json.loads(kept.read_bytes("model.json"))
+    row = {**first.model_dump(mode="json"), "files": done, "model": model, "cut": {}}
     row["test"] = {**row["test"], "accuracy": 0.123}
     row["validation"] = {**row["validation"], "accuracy": 2.0}  # so that it is chosen
-    (output / ".seeds").write_bytes(f"{done}.safetensors", kept.read_bytes("model.safetensors"))
-    (output / ".seeds").write_bytes(f"{done}.predictions", said.encode())
-    (output / ".seeds").write_bytes(f"{done}.json", json.dumps(row).encode())
+    write_note(scratch, f"{done}.json", row, digests)
     summary = compare.compare_variants(config, inputs, output, Context())
     assert [row.test["accuracy"] for row in summary.rows].count(0.123) == 1
     assert summary.chosen.seed == first.seed

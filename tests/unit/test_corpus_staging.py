@@ -11,12 +11,12 @@ import pytest
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
+from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig, stage
 from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import Range, list_ranges
-from rungwise.corpus.building.staging import read_note, write_note
 from rungwise.corpus.summary import CorpusSummary, summarise_reports
 from tests.conftest import made_up_sentences
 

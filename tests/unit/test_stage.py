@@ -20,6 +20,7 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages import provenance
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.checked import read_record, seal
+from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.stages.stage import Stage, StageType, plan
 from rungwise.core.stages.summary import Summary
 from rungwise.core.stages.title import Title
@@ -287,6 +288,24 @@ def test_one_flipped_bit_of_a_record_is_refused_wherever_it_is(root: Folder) -> 
         path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
         with pytest.raises(DataError):
             artifacts.load(Folder.at(path.parent))
+
+
+def test_one_flipped_bit_of_a_note_or_its_file_makes_it_count_as_missing(tmp_path: Path) -> None:
+    folder = Folder.at(tmp_path)
+    folder.write_bytes("done", b"all of it")
+    write_note(folder, ".note", {"sum": 3}, {"done": folder.sha256("done")})
+    for path in (tmp_path / ".note", tmp_path / "done"):
+        data = path.read_bytes()
+        for place in range(len(data)):
+            changed = bytes([data[place] ^ 1 << place % 8])
+            path.write_bytes(data[:place] + changed + data[place + 1 :])
+            assert read_note(folder, ".note") is None
+            path.write_bytes(data[:place])
+            assert read_note(folder, ".note") is None
+        path.write_bytes(data)
+        assert read_note(folder, ".note") == {"sum": 3}
+    (tmp_path / "done").unlink()
+    assert read_note(folder, ".note") is None
 
 
 def test_a_folder_that_was_renamed_is_refused(root: Folder) -> None:

@@ -6,12 +6,12 @@ written after it, as a marker.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from rungwise.cluster.tasks import pack_items, run_tasks
 from rungwise.core.stages.context import Reporter
+from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 
 MARKERS = "markers"
@@ -43,18 +43,16 @@ def build_files(
     report: Reporter,
     on_row: Callable[[FileRow, int], None] = lambda row, done: None,
 ) -> list[FileRow]:
-    """Build all files and return their rows in the order of `orders`: JSON, from `build`. Calls
-    `on_row` in this process with each row as it arrives and the number of rows so far. Raises the
-    UserError that a `build` raised."""
+    """Build all files and return their rows in the order of `orders`: JSON from `build`, with the
+    file's `sha256`. Calls `on_row` in this process with each row as it arrives and the number of
+    rows so far. Raises the UserError that a `build` raised."""
 
     def build_pack(pack: list[OrderT]) -> Iterator[tuple[str, FileRow]]:
         for order in pack:
             marker = f"{MARKERS}/{order.file}.json"
-            if output.exists(marker):
-                row = json.loads(output.read_bytes(marker))
-            else:
+            if (row := read_note(output, marker)) is None:
                 row = build(order)
-                output.write_bytes(marker, json.dumps(row).encode())
+                write_note(output, marker, row, {order.file: row["sha256"]})
             yield order.file, row
 
     text_bytes = {order.file: order.text_bytes for order in orders}

@@ -21,13 +21,14 @@ from rungwise.cluster.session import quiet_ray_data
 from rungwise.cluster.tasks import pack_items, run_tasks
 from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
+from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.comparison import Comparison
 from rungwise.corpus.building.held_out import Bucket, add_buckets, choose_split, count_buckets
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import Range, list_ranges
-from rungwise.corpus.building.staging import STAGING, read_note, write_note
+from rungwise.corpus.building.staging import STAGING
 from rungwise.corpus.config import CorpusConfig, identity, source_key, source_names
 from rungwise.corpus.deduplication.documents import Position
 from rungwise.corpus.files import outside

@@ -18,6 +18,7 @@ from rungwise.core.plural import counted
 from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
+from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
@@ -27,6 +28,7 @@ from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokens.summary import TokensRow, TokensSummary
 
 MANIFEST = "manifest.json"
+SUMMARY_FILE = ".summary.json"
 _SPLITS = ("train", "validation")
 _LENDERS = 31  # random stream
 _MOST_LENDERS = 8
@@ -37,11 +39,13 @@ def build_instances(
 ) -> InstancesSummary:
     """Build every shard of both splits. Raises DataError if a shard breaks the contract, if a split
     has only one document for NSP, or if the tokenizer lacks a special token that the kind needs."""
-    if output.exists(MANIFEST):  # killed between the last shard and the record
-        summary = InstancesSummary.model_validate_json(output.read_bytes(MANIFEST))
+    if note := read_note(output, SUMMARY_FILE):  # killed between the last shard and the record
+        summary = InstancesSummary.model_validate(note)
     else:
         summary = _build_all(config, inputs["tokens"], output, context)
         output.write_bytes(MANIFEST, summary.model_dump_json().encode())
+        files = {row.file: row.sha256 for row in summary.files}
+        write_note(output, SUMMARY_FILE, summary.model_dump(mode="json"), files)
         output.remove(MARKERS)
     return summary.model_copy(update={"sha256": {row.file: row.sha256 for row in summary.files}})
 

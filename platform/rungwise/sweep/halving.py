@@ -17,12 +17,12 @@ Decisions are saved before any trial continues, and a restarted sweep keeps to t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ray.tune.search import Searcher
 
+from rungwise.core.stages.notes import read_note, write_note
 from rungwise.sweep.config import EPOCHS, HalvingScheduler, most_epochs
 from rungwise.sweep.draws import Values
 from rungwise.sweep.record import TrialRecord, read_records, trial_name, write_record
@@ -56,8 +56,8 @@ class Legs(Searcher):
         self._ends = [*scheduler.milestones(last_epoch), last_epoch]
         self._job, self._values, self._stop = job, values, stop
         self._survivors: dict[str, list[str]] = {}  # by milestone: the trials that continue
-        if job.output.exists(DECISIONS):
-            self._survivors = json.loads(job.output.read_bytes(DECISIONS))
+        if note := read_note(job.output, DECISIONS):
+            self._survivors = note
         self._round = 0
         self._failed: set[str] = set()  # in this attempt; earlier failures are retried
         self._running: set[str] = set()
@@ -130,7 +130,7 @@ class Legs(Searcher):
         trials = [each for each in read_records(output) if self._survived(each.name)]
         if str(milestone) not in self._survivors:
             self._survivors[str(milestone)] = select_survivors(trials, milestone, self._factor)
-            output.write_bytes(DECISIONS, json.dumps(self._survivors, indent=1).encode())
+            write_note(output, DECISIONS, self._survivors)
         for trial in trials:
             if trial.state == "waiting" and trial.name not in self._survivors[str(milestone)]:
                 trial.state = "stopped_early"

@@ -8,14 +8,18 @@ killed, the records alone tell which trials have ended; Tune's snapshots are inf
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from rungwise.core.configuration.canonical import flatten
+from rungwise.core.stages.checked import seal, unseal
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "trials"
 STATES = ".states"  # training states to resume from, in the artifact until the sweep ends
@@ -143,21 +147,27 @@ def trial_name(number: int) -> str:
 
 
 def write_record(record: TrialRecord, output: Folder) -> None:
-    text = json.dumps(asdict(record), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(seal(asdict(record)), indent=1, ensure_ascii=False, allow_nan=False)
     output.write_bytes(f"{FOLDER}/{record.name}.json", text.encode("utf-8"))
 
 
 def read_record(name: str, output: Folder) -> TrialRecord | None:
-    """The record of one trial; None if it has not begun."""
+    """The record of one trial; None if it has not begun, or what is there was damaged or edited."""
     file = f"{FOLDER}/{name}.json"
-    return TrialRecord(**json.loads(output.read_bytes(file))) if output.exists(file) else None
+    if not output.exists(file):
+        return None
+    try:
+        return TrialRecord(**unseal(json.loads(output.read_bytes(file))))
+    except (ValueError, TypeError, AttributeError) as error:
+        logger.warning("%s is damaged (%s): the trial runs again", output.path(file), error)
+        return None
 
 
 def read_records(output: Folder) -> list[TrialRecord]:
     """The records of all trials that have begun, by number."""
     files = [file for file in (output / FOLDER).names() if not file.startswith(".")]
-    records = [TrialRecord(**json.loads(output.read_bytes(f"{FOLDER}/{file}"))) for file in files]
-    return sorted(records, key=lambda record: record.number)
+    records = [read_record(file.removesuffix(".json"), output) for file in files]
+    return sorted((each for each in records if each), key=lambda record: record.number)
 
 
 def table(trials: Iterable[Trial]) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ def run_sweep(
     return summary
 
 
-SWEEP = StageType("sweep", 7, run_sweep, SweepSummary, resumes=True)
+SWEEP = StageType("sweep", 8, run_sweep, SweepSummary, resumes=True)
 
 
 def summarise(job: Job, upstream: list[dict[str, Any]]) -> SweepSummary:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Reporter
+from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.sweep.config import HalvingScheduler, SweepStageConfig
@@ -75,9 +76,15 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
     from ray import tune
     from ray.exceptions import RayActorError
 
-    trial = new_record(job.config, **config["trial"])
+    trial, start = new_record(job.config, **config["trial"]), None
     if isinstance(job.config.sweep.scheduler, HalvingScheduler):
-        trial = read_record(trial.name, job.output) or trial
+        earlier = read_record(trial.name, job.output)
+        if earlier is not None and earlier.saved_epoch is not None:
+            file = earlier.state_file(earlier.saved_epoch)
+            if read_note(job.output, f"{file}.json"):
+                start = job.output.read_bytes(file)
+        if earlier is not None and (start is not None or earlier.saved_epoch is None):
+            trial = earlier
     # Epochs after the saved state run again.
     trial.history = [row for row in trial.history if row["epoch"] <= (trial.saved_epoch or 0)]
     trial.state, trial.error = "running", None
@@ -111,7 +118,10 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
         trial.state = "finished" if epoch == settings.epochs else "running"
         if epoch == until and trial.state == "running":
             assert state is not None, "successive halving needs the state of training"
-            job.output.write_bytes(trial.state_file(epoch), state())
+            file = trial.state_file(epoch)
+            job.output.write_bytes(file, state())
+            digest = {file: job.output.sha256(file)}
+            write_note(job.output, f"{file}.json", {"epoch": epoch}, digest)
             former, trial.saved_epoch, trial.state = trial.saved_epoch, epoch, "waiting"
             write_record(trial, job.output)
             if former is not None:
@@ -124,8 +134,6 @@ def run_trial(config: dict[str, Any], *, job: Job) -> None:
         if trial.state == "waiting":
             raise _AtMilestone
 
-    saved = trial.saved_epoch
-    start = None if saved is None else job.output.read_bytes(trial.state_file(saved))
     try:
         job.train(settings, select_inputs(job.inputs, trial.upstream), trial.seed, on_epoch, start)
         if not trial.history:

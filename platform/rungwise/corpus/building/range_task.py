@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_builder import KEYS_SCHEMA, TEXT_SCHEMA, RangeBuilder
@@ -20,8 +21,6 @@ from rungwise.corpus.building.shards import ShardWriter
 from rungwise.corpus.building.staging import (
     STAGING,
     open_tables,
-    read_note,
-    write_note,
     write_tables,
 )
 from rungwise.corpus.cleaning.decontamination import NgramHashes, hash_test_texts

@@ -14,7 +14,6 @@ as done and has changed since is made again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rungwise.core.stages.checked import seal, unseal
 from rungwise.core.storage.folder import Folder, file_digest
 
 STAGING = "staging"
@@ -69,24 +67,6 @@ class PositionFiles:
 
     def _file(self, partition: int) -> str:
         return f"{STAGING}/{self.name}-{partition:05d}.arrow"
-
-
-def write_note(output: Folder, name: str, content: dict[str, Any], files: dict[str, str]) -> None:
-    """Write a note that marks `files`, name and sha256, as done."""
-    note = seal({"content": content, "files": files})
-    output.write_bytes(name, json.dumps(note).encode())
-
-
-def read_note(output: Folder, name: str) -> dict[str, Any] | None:
-    """Return the content of a note; None if there is none, or it or a file of its was changed."""
-    if not output.exists(name):
-        return None
-    try:
-        note = unseal(json.loads(output.read_bytes(name)))
-        same = all(output.sha256(file) == digest for file, digest in note["files"].items())
-    except (FileNotFoundError, ValueError, TypeError, RecursionError):
-        return None
-    return note["content"] if same else None
 
 
 def write_tables(

@@ -16,6 +16,7 @@ from typing import Any
 from rungwise.core.errors import UserError, find_user_error
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, Reporter
+from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.inputs import Variant
 from rungwise.evaluation.comparison.summary import SeedRow
@@ -71,9 +72,8 @@ def score_seeds(
     results: list[SeedResult] = []
     pending: dict[Any, str] = {}
     for job in jobs:
-        if job.scratch.exists(f"{job.files}.json"):
-            data = job.scratch.read_bytes(f"{job.files}.json")
-            results.append(SeedResult.model_validate_json(data))
+        if note := read_note(job.scratch, f"{job.files}.json"):
+            results.append(SeedResult.model_validate(note))
         else:
             pending[score.remote(job)] = job.files
     counting = {(job.variant.name, job.seed): job.variant for job in jobs if job.counts_cut}
@@ -129,7 +129,8 @@ def score_seed(job: SeedJob) -> SeedResult:
     for rate, values in noise.items():
         metrics |= {f"test_{noise_split(rate)}/{k}": v for k, v in values.items()}
     report.metrics(metrics | {"kept_epoch": best_epoch}, best_epoch, run=name)
-    save_tensors(scratch, f"{job.files}.safetensors", model.state_dict())
+    weights_file, predictions_file = f"{job.files}.safetensors", f"{job.files}.predictions"
+    save_tensors(scratch, weights_file, model.state_dict())
     predictions = [
         each if shares is None else {**each, "probabilities": shares}
         for each, shares in zip(
@@ -137,7 +138,7 @@ def score_seed(job: SeedJob) -> SeedResult:
         )
     ]
     lines = "".join(json.dumps(each) + "\n" for each in predictions)
-    scratch.write_bytes(f"{job.files}.predictions", lines.encode("utf-8"))
+    scratch.write_bytes(predictions_file, lines.encode("utf-8"))
     result = SeedResult(
         variant=job.variant.name,
         seed=job.seed,
@@ -151,7 +152,8 @@ def score_seed(job: SeedJob) -> SeedResult:
         cut=cut,
         seconds=round(time.monotonic() - start, 1),
     )
-    scratch.write_bytes(f"{job.files}.json", result.model_dump_json().encode("utf-8"))
+    digests = {file: scratch.sha256(file) for file in (weights_file, predictions_file)}
+    write_note(scratch, f"{job.files}.json", json.loads(result.model_dump_json()), digests)
     report.nested(name, {}, "FINISHED")
     report.flush()
     return result
