@@ -268,6 +268,18 @@ def test_the_relative_column_is_the_published_one() -> None:
     assert not printed
 
 
+def test_published_scores_stand_beside_ours_where_a_set_is_public(tmp_path: Path) -> None:
+    made = ladders.perplexity_only(tmp_path / "root")
+    for artifact in made.made.values():
+        if artifact.stage == "measure":
+            suite = artifact.record["config"]["suites"]["perplexity"]
+            suite["path"] = "somewhere/ptb.test.txt"
+    ladders.claims(made, {"K5": "not tested"})
+    page, _ = _written(made, tmp_path / "page")
+    assert "5-gram Kneser-Neypublished 141.2" in page.words
+    assert "Published: Mikolov 2012" in page.words
+
+
 def test_published_pairs_and_orders_are_as_printed() -> None:
     """People get 88.6 over all paradigms (Warstadt et al. 2020, table 3); T1 is of SPEC.md."""
     paradigms = (2, 9, 7, 5, 8, 2, 7, 2, 8, 7, 4, 6)

@@ -28,6 +28,13 @@ class Published(Config):
         return self.rows[row][self.columns.index(column)]
 
 
+class PublishedSet(Config):
+    """Scores on a public set: {metric: {model: value}}."""
+
+    source: str
+    scores: dict[str, dict[str, float]]
+
+
 class PublishedResults(Config):
     """The file of published results, whose comments say where each is from."""
 
@@ -37,6 +44,8 @@ class PublishedResults(Config):
     glove_neighbours: tuple[str, ...]
     blimp_models: tuple[str, ...]
     blimp_human: dict[str, float]
+    blimp_source: str
+    sets: dict[str, PublishedSet]
 
 
 _FILE = resources.files("rungwise.evaluation.comparison") / "published.yaml"

@@ -113,14 +113,12 @@ def gather_content(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Cont
     (judged,) = select_stage(inputs, "claims").values()
     verdicts = ClaimsSummary.of(judged)
     table = next(iter(select_stage(inputs, "table").values()), None)
-    columns = [
-        replace(column, published=rows.published_totals(rungs, column.suite))
-        if column.suite in suite_names(rungs, PAIRS)
-        else column
-        for column in gather_columns(
-            rungs, verdicts.averages, len(comparison.tasks) if comparison else 0
-        )
-    ]
+    columns = []
+    for column in gather_columns(
+        rungs, verdicts.averages, len(comparison.tasks) if comparison else 0
+    ):
+        values, source = rows.published_scores(rungs, column)
+        columns.append(replace(column, published=values, source=source))
     return Content(
         inputs=inputs,
         rungs=rungs,

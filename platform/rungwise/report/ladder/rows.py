@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import PurePath
 from statistics import fmean
 from typing import Any
 
@@ -22,6 +23,7 @@ from rungwise.report.ladder.rungs import (
     POLYSEMY,
     PROBE,
     SENSES,
+    Column,
     Rung,
     suite_names,
 )
@@ -52,6 +54,20 @@ def published_pairs(rungs: Sequence[Rung], suite: str) -> dict[str, dict[str, fl
         for model, phenomena in _published_paradigms(rungs, suite).items()
     }
     return table | {"human": published.RESULTS.blimp_human} if table else {}
+
+
+def published_scores(rungs: Sequence[Rung], column: Column) -> tuple[dict[str, float], str]:
+    """Published scores on the questions of a column, {model: value}, and their source; ({}, "") if
+    there are none."""
+    if column.suite in suite_names(rungs, PAIRS):
+        totals = published_totals(rungs, column.suite) if not column.under else {}
+        return totals, published.RESULTS.blimp_source if totals else ""
+    for rung in rungs:
+        for path in rung.paths(column.suite):
+            known = published.RESULTS.sets.get(PurePath(path).name)
+            if known is not None and column.metric in known.scores:
+                return known.scores[column.metric], known.source
+    return {}, ""
 
 
 def published_totals(rungs: Sequence[Rung], suite: str) -> dict[str, float]:

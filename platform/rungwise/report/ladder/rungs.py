@@ -58,6 +58,11 @@ class Rung:
         """The values of a suite over all its items."""
         return [row for row in self.measure.scores if row.suite == suite and row.group is None]
 
+    def paths(self, suite: str) -> list[str]:
+        """The files that a suite reads; [] if it makes its questions of the held-out text."""
+        path = self.measured[0].record["config"]["suites"].get(suite, {}).get("path") or []
+        return [path] if isinstance(path, str) else list(path)
+
     def items(self, key: ItemKey) -> list[Items]:
         """The items of a metric, of each seed of pretraining."""
         return [read_items(each)[key] for each in self.measured]
@@ -141,7 +146,7 @@ class Cell:
 class Column:
     """A score that rungs are compared by, of a part of a `suite` ("": of tasks). `best` are the
     rungs with the best exact value; empty if the values do not compare. `published` are values of
-    other models on the same questions."""
+    other models on the same questions, of this `source`."""
 
     name: str
     under: str  # second line of the column head: the part of the suite
@@ -150,6 +155,7 @@ class Column:
     best: frozenset[str]
     suite: str = ""
     published: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
 
     @property
     def has_pseudo(self) -> bool:
