@@ -194,6 +194,27 @@ def test_an_archive_with_a_flipped_bit_is_refused(tmp_path: Path, packing: str) 
             matching([f"{packed}/train.tsv"], "data.train")
 
 
+@pytest.mark.parametrize("packing", ["zip", "tar.gz"])
+def test_an_archive_is_refused_by_the_size_it_states_before_it_is_unpacked(
+    tmp_path: Path, packing: str
+) -> None:
+    packed, content = tmp_path / f"a.{packing}", bytes(20_000_000)
+    if packing == "zip":
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("train.tsv", content)
+            archive.writestr("dev.tsv", "text\tlabel\n")
+    else:
+        with tarfile.open(packed, "w:gz") as archive:
+            for name, data in (("dev.tsv", b"text\tlabel\n"), ("train.tsv", content)):
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+    with pytest.raises(DataError, match=r"unpack to 20,000,0.*; if that is right, unpack it"):
+        matching([str(packed)], "data.train")
+    (small,) = matching([f"{packed}/dev.tsv"], "data.train")
+    assert small.size_bytes == 11
+
+
 def test_a_file_of_an_archive_is_the_file_itself(tmp_path: Path) -> None:
     packed = tmp_path / "SST-2.zip"
     with zipfile.ZipFile(packed, "w") as archive:

@@ -34,6 +34,7 @@ from rungwise.corpus.readers.boilerplate import gutenberg_text
 from rungwise.corpus.readers.encodings import archive_kind, detect_encoding, wide_encoding
 from rungwise.corpus.readers.file_reader import plain_breaks
 from rungwise.corpus.readers.records import seekable
+from rungwise.corpus.summary import count_units
 
 _SAMPLED_FILES, _SAMPLE_BYTES, _SAMPLE_RECORDS = 40, 200_000, 2000
 _LARGEST_SAMPLE_BYTES = 8_000_000  # of all files together
@@ -160,7 +161,8 @@ def _describe_group(kind: str, files: list[SourceFile], paths: list[str]) -> Fil
         words.update(text.lower().split())
     group.letters = len(set().union(*words))
     group.frequent_words = sum(count >= _FREQUENT for count in words.values())
-    group.has_accents = (marked := count_marked(words)).matters
+    has_words = count_units(group.words, group.characters)[1] == "words"
+    group.has_accents = (marked := count_marked(words)).matters and has_words
     if group.has_accents:
         group.notes.append(
             f"{marked.share:.0%} of the words have accents or other marks ({marked.example}), which"

@@ -17,6 +17,8 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile, find_files
 
 _PATH = re.compile(r"(.+?\.(?:zip|tar|tgz|tar\.gz|tar\.bz2|tar\.xz))(?:/(.*))?", re.IGNORECASE)
+# Members are held in memory: text shrinks to a tenth, and a hundredth is no text.
+_MOST_UNPACKED, _MORE_BYTES = 100, 10_000_000
 _DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
     OSError,  # of gzip and bz2, without a number
@@ -66,14 +68,19 @@ def on_disk(pattern: str) -> list[SourceFile]:
 def _members(file: SourceFile, stream: BinaryIO, inside: str) -> Iterator[Member]:
     if file.name.lower().endswith(".zip"):
         with zipfile.ZipFile(stream) as archive:
-            for entry in archive.infolist():
-                if not entry.is_dir() and _matches(entry.filename, inside):
-                    yield _member(file, entry.filename, archive.read(entry))
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            entries = [entry for entry in entries if _matches(entry.filename, inside)]
+            _refuse_bomb(file, sum(entry.file_size for entry in entries))
+            for entry in entries:
+                yield _member(file, entry.filename, archive.read(entry))
         return
     with tarfile.open(fileobj=stream) as archive:
+        unpacked_bytes = 0
         for entry in archive:
             name = entry.name.removeprefix("./")
             if entry.isfile() and _matches(name, inside):
+                unpacked_bytes += entry.size
+                _refuse_bomb(file, unpacked_bytes)
                 opened = archive.extractfile(entry)
                 assert opened is not None, "a file has content"
                 yield _member(file, name, opened.read())
@@ -81,6 +88,15 @@ def _members(file: SourceFile, stream: BinaryIO, inside: str) -> Iterator[Member
         assert archive.fileobj is not None, "it was opened with one"
         while archive.fileobj.read(1 << 20):
             pass
+
+
+def _refuse_bomb(file: SourceFile, unpacked_bytes: int) -> None:
+    """Refuse an archive by the sizes that it states, which bound what is read of it."""
+    if unpacked_bytes > _MOST_UNPACKED * file.size_bytes + _MORE_BYTES:
+        raise DataError(
+            f"{file.uri}: {file.size_bytes:,} bytes unpack to {unpacked_bytes:,} or more, beyond "
+            f"{_MOST_UNPACKED} times their size; if that is right, unpack it and name the folder"
+        )
 
 
 def _member(file: SourceFile, name: str, content: bytes) -> Member:
