@@ -139,7 +139,8 @@ def test_a_long_text_takes_no_longer_for_its_form(part: str) -> None:
 
 
 def test_none_of_a_hundred_planted_secrets_is_written_down(tmp_path: Path) -> None:
-    """In a recipe's sources and server, in what a stage is, in parameters, tags and notes."""
+    """In a recipe's sources and server, in what a stage is, in parameters, tags and notes; and no
+    secret of any kind in a command or a patch."""
     secrets = [f"s3cr3t-{number:03}" for number in range(100)]
     uris = [
         f"s3://u:{secret}@bucket/{secret[-3:]}" if number % 2 else f"s3://b/x?token={secret}"
@@ -160,7 +161,10 @@ def test_none_of_a_hundred_planted_secrets_is_written_down(tmp_path: Path) -> No
         "inputs": {},
         "config": config.model_dump(mode="json"),
         "recipe": recipe.to_record(uris[53]),
-        "made_by": {"command": f"rungwise run pretrain x tracking.uri={uris[55]}"},
+        "made_by": {
+            "command": f"rungwise run pretrain x tracking.uri={uris[55]} && {SECRETS[0]}",
+            "uncommitted": "\n".join(f"+{line}" for text in SECRETS for line in text.splitlines()),
+        },
         "summary": {"headline": f"read {uris[57]}"},
     }
     folder = Folder.at(tmp_path) / f"x-{stage.fingerprint}"
@@ -174,7 +178,8 @@ def test_none_of_a_hundred_planted_secrets_is_written_down(tmp_path: Path) -> No
     written = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
     assert len(written) == 3
     written.append(resolved(recipe))
-    assert not [secret for secret in secrets if any(secret in text for text in written)]
+    for secret in (*secrets, VALUE):
+        assert not any(secret in text for text in written)
 
 
 def test_a_bucket_that_cannot_be_used_is_named_without_what_stands_before_it(
