@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -26,8 +27,16 @@ from rungwise.__main__ import main
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.errors import DataError
 from rungwise.core.exit_codes import USER_ERROR
-from rungwise.core.stages.artifact import Artifact, find_folder, list_artifacts, load
+from rungwise.core.stages.artifact import (
+    RECORD,
+    Artifact,
+    below,
+    find_folder,
+    list_artifacts,
+    load,
+)
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import write_note
 from rungwise.core.storage.folder import Folder
@@ -125,6 +134,56 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_recipe(folder / "recipe.yaml", recipe)
     run("finetune", folder / "recipe.yaml")
     return folder
+
+
+def refuses(path: Path, folder: Folder) -> list[str]:
+    """Which of loading the artifact, reading the file and verifying the artifact refuse."""
+    try:
+        artifact = load(folder)
+        assert artifact is not None
+    except DataError:
+        return ["load"]
+    refused = []
+    name = str(path.relative_to(folder.uri))
+    for what, check in (
+        ("read", lambda: artifact.folder.read_bytes(name)),
+        ("verify", artifact.verify),
+    ):
+        try:
+            check()
+        except DataError as error:
+            refused += [what] if str(path) in str(error) else []
+    return refused
+
+
+def test_200_flipped_bits_of_a_run_are_all_refused(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A record whenever it is loaded; any other file when it is read, and by `verify`."""
+    root = Path(shutil.copytree(finished / "root", tmp_path / "root"))
+    chain = below(Folder.at(root))
+    folders = {
+        Path(each.folder.path(name)): each.folder.uri
+        for each in chain
+        for name in [*each.record["files"], RECORD]
+        if each.folder.size(name)
+    }
+    assert len(chain) == len(TITLES)
+    draw = random.Random(36)
+    for flip in range(200):
+        path = draw.choice(list(folders))
+        data = path.read_bytes()
+        place = draw.randrange(len(data))
+        changed = bytes([data[place] ^ 1 << draw.randrange(8)])
+        path.write_bytes(data[:place] + changed + data[place + 1 :])
+        expected = ["load"] if path.name == RECORD else ["read", "verify"]
+        assert refuses(path, Folder.at(folders[path])) == expected, (path, place)
+        if flip % 20 == 0:  # as a user asks
+            assert main(["verify", folders[path]]) == USER_ERROR
+            assert path.name in capsys.readouterr().err
+        path.write_bytes(data)
+    for each in chain:
+        each.verify()
 
 
 def test_every_stage_leaves_a_record_that_holds_what_it_came_from(finished: Path) -> None:
