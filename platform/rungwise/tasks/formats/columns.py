@@ -193,32 +193,30 @@ def _word(
     uri: str, line: int, text: str, cells: Sequence[str], width: int, layout: _Layout
 ) -> _Word | None:
     """Return the word of a line, None for what CoNLL-U has between words."""
-
-    def damaged(message: str, reason: str) -> _Word:
-        return _Word(line, cells[0], "", Damage(f"{uri}:{line}: expected {message}", reason))
-
     if len(cells) < layout.least or (len(cells) != width and not layout.extra):
-        return damaged(
+        reason = "a_line_with_other_columns"
+        expected = (
             f"{max(width, layout.least)} columns, a word and its tag among them, found "
             f"{len(cells)}: {quote(text)}; words and tags must be as many, so mend the line, or "
-            "change data.format.separator, word or tag",
-            "a_line_with_other_columns",
+            "change data.format.separator, word or tag"
         )
-    if layout.numbered and not _CONLLU_ID.fullmatch(cells[0]):
+    elif layout.numbered and not _CONLLU_ID.fullmatch(cells[0]):
         if _CONLLU_NO_WORD.fullmatch(cells[0]):
             return None
-        return damaged(
+        reason = "a_line_without_a_number"
+        expected = (
             f"a word's number in the first column of CoNLL-U, found {quote(cells[0])}; mend the "
-            "line, or use data.format.kind: conll",
-            "a_line_without_a_number",
+            "line, or use data.format.kind: conll"
         )
-    word, tag = cells[layout.word], cells[layout.tag]
-    if layout.glued_digit and len(word) > 1 and word[-1].isdigit():
-        word = word[:-1]
-    if word and tag:
-        return _Word(line, word, tag)
-    return damaged(
-        f"a word and its tag, found {quote(text)}; mend the line, or change data.format.word or "
-        "tag",
-        "a_word_without_a_tag",
-    )
+    else:
+        word, tag = cells[layout.word], cells[layout.tag]
+        if layout.glued_digit and len(word) > 1 and word[-1].isdigit():
+            word = word[:-1]
+        if word and tag:
+            return _Word(line, word, tag)
+        reason = "a_word_without_a_tag"
+        expected = (
+            f"a word and its tag, found {quote(text)}; mend the line, or change data.format.word "
+            "or tag"
+        )
+    return _Word(line, cells[0], "", Damage(f"{uri}:{line}: expected {expected}", reason))
