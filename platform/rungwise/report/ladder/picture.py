@@ -125,5 +125,5 @@ def _draw_panel(axes: Axes, column: Column, rungs: Sequence[Rung]) -> None:
     axes.set_ylim(-0.6, len(rungs) - 0.4)
     title = "predicting unseen text" if column.metric == _BITS else column.name
     unit = metric_axis(column.metric, "")
-    better = "lower is better, to the right" if not higher else "higher is better"
-    style.dress(axes, title, f"{unit}: {better}", grid="x")
+    better = "higher is better" if higher else "lower is better"
+    style.dress(axes, title, f"{unit}; {better}", grid="x")
