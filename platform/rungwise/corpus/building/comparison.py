@@ -66,9 +66,9 @@ class Comparison:
         empty = set(range(num_partitions))
         decided = group_parts(keys, "partition", num_partitions, moved_bytes, decide)
         for row in decided.iter_rows():
-            *counts, same_name = json.loads(row["decision"])
+            count, words, held_out, smallest, same_name = json.loads(row["decision"])
             pair = same_name and (Position(*same_name[0]), Position(*same_name[1]))
-            decisions.append(Decision(NO_POSITIONS, *counts, pair))
+            decisions.append(Decision(NO_POSITIONS, count, words, held_out, smallest, pair))
             empty.remove(row["partition"])
         files.write_empty(empty)
         return decisions, files

@@ -82,7 +82,7 @@ def build_task_text(
     return summary
 
 
-TASK_TEXT = StageType("task_text", 5, build_task_text, CorpusSummary)
+TASK_TEXT = StageType("task_text", 6, build_task_text, CorpusSummary)
 
 
 def alike(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Example]:
