@@ -111,6 +111,35 @@ CASES: dict[str, tuple[str, dict[str, str], tuple[int | None, ...], list[str]]] 
         (None, None, None),
         [],
     ),
+    "span tags in a spelling that is not known": (
+        "tags.tsv",
+        {
+            "tags.tsv": "".join(
+                f"Ann\tB_PER\nLee\tI_PER\n{prose(n)[4:7]}{n}\tO\n\n" for n in range(90)
+            )
+        },
+        (None, None, None),
+        ["the tags seem to mark spans, in no scheme that is known; the block takes them as"],
+    ),
+    "marks of a browser, where the last texts have an emoji": (
+        "marks.jsonl",
+        {
+            "marks.jsonl": lines(
+                *(
+                    {
+                        "text": f"{smile}Ann left {prose(n)}",
+                        "spans": [
+                            {"start": start, "end": start + 3, "text": "Ann", "label": "PER"}
+                        ],
+                    }
+                    for n in range(1000)
+                    for smile, start in [("😀 ", 3) if n > 990 else ("", 0)]
+                )
+            )
+        },
+        (None, None, None),
+        [],
+    ),
     "C3: two files for each split": (
         "c3",
         {
@@ -217,7 +246,15 @@ CASES: dict[str, tuple[str, dict[str, str], tuple[int | None, ...], list[str]]] 
         [],
     ),
 }
-TOTALS = {"tags": 60, "AdvGLUE": 40, "a table": 3000, "TREC": 350, "GLUE": 350, "aclImdb": 100}
+TOTALS = {
+    "marks": 1000,
+    "tags": 60,
+    "AdvGLUE": 40,
+    "a table": 3000,
+    "TREC": 350,
+    "GLUE": 350,
+    "aclImdb": 100,
+}
 
 
 @pytest.mark.parametrize("case", CASES)

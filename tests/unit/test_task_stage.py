@@ -139,7 +139,7 @@ def test_f1_is_that_of_the_label_that_is_named_and_this_is_said(tmp_path: Path) 
         notes = Notes()
         summary, task = made(tmp_path, notes, train=train, metric="f1", **keys)
         assert summary.info.positive == positive
-        assert f"f1 is that of '{positive}'; data.positive names the other label" in notes.lines
+        assert f"f1 is that of the label '{positive}'; data.positive sets it" in notes.lines
         test = read_examples(task, "test")
         gold = [example.target for example in test]
         predicted = [["normal", "hateful"][n % 2] for n in range(len(gold))]

@@ -75,7 +75,7 @@ def load(config: FilesTaskConfig) -> Task:
                 "train too; their score says what was remembered"
             )
     if info.positive and info.metric == "f1":
-        notes.append(f"f1 is that of {quote(info.positive)}; data.positive names the other label")
+        notes.append(f"f1 is that of the label {quote(info.positive)}; data.positive sets it")
     irregular = {split: dict(reasons) for split, reasons in counts.items() if reasons}
     notes += [
         f"{split}: {reason.replace('_', ' ')}: {number:,}"

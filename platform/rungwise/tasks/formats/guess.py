@@ -9,6 +9,7 @@ columns. A person is expected to check it against the examples.
 
 from __future__ import annotations
 
+import math
 import os.path
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -103,7 +104,7 @@ def guess_format(path: str) -> Guess:
     # The largest, since a README may be first.
     for file in sorted(first, key=lambda each: -each.size_bytes)[:_FILES_TRIED]:
         for likely in _forms(file, first):
-            form = _with_units(likely, [file] if likely["kind"] != "folders" else first)
+            form = _choose_reading(likely, [file] if likely["kind"] != "folders" else first)
             if form is None:
                 continue
             if form["kind"] == "folders":
@@ -166,19 +167,25 @@ def _try(
     return (examples, counts) if examples else None
 
 
-def _with_units(form: dict[str, Any], files: Sequence[SourceFile]) -> dict[str, Any] | None:
-    """Return the block with the units of offsets that damage the fewest examples, None if it does
-    not read the files."""
-    forms = [form]
+def _choose_reading(
+    form: dict[str, Any], files: Sequence[SourceFile], most: int | None = 2 * ROWS
+) -> dict[str, Any] | None:
+    """Return the block, or the one with other units of offsets, or with tags as they are, that
+    damages the fewest examples; None if none reads the files."""
+    others: list[dict[str, Any]] = []
     if form["kind"] in ("marks", "squad"):
-        forms += [form | {"offsets": units} for units in UNITS[1:]]
-    damaged: list[int] = []
-    readable = []
-    for each in forms:
-        if read := _try(each, files):
-            damaged.append(FormatConfig.count_damaged(read[1]))
-            readable.append(each)
-    return readable[damaged.index(min(damaged))] if readable else None
+        others = [{"offsets": units} for units in UNITS[1:]]
+    elif form["kind"] in ("conll", "tokens"):
+        others = [{"scheme": "as_is"}]
+    best: dict[str, Any] | None = None
+    fewest = math.inf
+    for keys in ({}, *others):
+        read = _try(form | keys, files, most)
+        if read is not None and (damaged := FormatConfig.count_damaged(read[1])) < fewest:
+            best, fewest = form | keys, damaged
+        if not fewest:
+            break
+    return best
 
 
 class _Splits:
@@ -196,9 +203,18 @@ class _Splits:
         files = self.groups[first]
         if len(self.groups) > 1 and first != "train":
             self.notes.append(f"no file is named as one to train on; the block takes {first}")
+        if self.form.get("scheme") == "as_is":
+            self.notes.append(
+                "the tags seem to mark spans, in no scheme that is known; the block takes them as "
+                "labels of words"
+            )
         if self.form["kind"] != "folders":
             files = self._readable(files)
         read = _try(self.form, files, None)
+        if read is not None and FormatConfig.count_damaged(read[1]):
+            # The beginning may not show what the offsets count.
+            self.form = _choose_reading(self.form, files, None) or self.form
+            read = _try(self.form, files, None)
         if read is None:
             return None
         examples, counts = read
