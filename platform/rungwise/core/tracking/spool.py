@@ -17,7 +17,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -121,7 +121,7 @@ def count_waiting(folder: Path) -> int:
     return count
 
 
-def _parse(text: str, path: Path) -> tuple[Event | None, Sequence[Event], int]:
+def _parse(text: str, path: Path) -> tuple[Event | None, list[Event], int]:
     """The header, the events and the number of the last one sent, without a torn last line."""
     header: Event | None = None
     events: list[Event] = []

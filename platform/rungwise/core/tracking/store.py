@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shlex
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 
 _SQLITE = b"SQLite format 3\0"  # how every database file begins
+_LEFT_SECONDS = 600.0  # after which nobody makes that store any more
 _QUOTED = {"%", "?"}  # what SQLAlchemy reads in the path of a database as an escape or a query
 
 
@@ -85,6 +87,9 @@ def make_store(uri: str) -> None:
     if database is None or database.exists():
         return
     database.parent.mkdir(parents=True, exist_ok=True)
+    for left in database.parent.glob(f".{database.name}.*.tmp*"):  # by a kill
+        if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+            left.unlink(missing_ok=True)
     aside = database.with_name(f".{database.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         _connect(_sqlite_uri(aside))
