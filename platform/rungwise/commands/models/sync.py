@@ -30,7 +30,7 @@ def sync(options: argparse.Namespace) -> None:
         synced = tracker.sync(uri, spool, options.instead_of)
     except ConnectionError as error:
         hint = ""
-        if "401" in str(error) or "403" in str(error):
+        if "http" in str(error):
             hint = (
                 ". If the server needs a password, give it in tracking.uri=https://USER:PASSWORD"
                 "@HOST, or in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"

@@ -1,0 +1,44 @@
+"""A stage that kills a process of its run; workers import it from here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Literal
+
+import ray
+
+from rungwise.core.configuration.config import Config
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.summary import Summary
+from rungwise.core.storage.folder import Folder
+
+
+class KilledConfig(Config):
+    what: Literal["board", "board for good", "stage"]
+
+
+def kill_and_report(
+    config: KilledConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> Summary:
+    board: Any = context.report._board  # pyright: ignore[reportAttributeAccessIssue]
+    context.report.note("before")
+    context.report.flush()
+    time.sleep(2)
+    if config.what == "board":
+        os.kill(ray.get(board.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+    elif config.what == "board for good":
+        ray.kill(board)
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for number in range(3):
+        time.sleep(1)
+        context.report.note(f"after {number}")
+    output.write_bytes("a.txt", b"a")
+    return Summary(headline="made")
+
+
+KILLED = StageType("killed", 1, kill_and_report, Summary)
