@@ -91,11 +91,11 @@ SECRETS = [
 
 @pytest.mark.parametrize("secret", SECRETS, ids=range(len(SECRETS)))
 def test_a_secret_is_cut_wherever_it_stands(secret: str) -> None:
-    text = f"before {secret} after"
-    shown = without_password(text)
-    assert VALUE not in shown
-    assert shown.startswith("before ")
-    assert without_password(shown) == shown
+    for before in ("", "before ", "-", "+", '"', "('", "x=", "\n"):  # also the lines of a patch
+        shown = without_password(f"{before}{secret} after")
+        assert VALUE not in shown
+        assert shown.startswith(before)
+        assert without_password(shown) == shown
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,7 @@ def test_a_secret_is_cut_wherever_it_stands(secret: str) -> None:
         "+    password=options.password, secret = secrets.token_hex(8), key=operator.itemgetter(1)",
         "max_tokens=100000, tokens: 5,000,000; corpus.minimum_tokens=10; special_tokens=[1,2]",
         "expected one of word, token; the key is missing: did you mean 'vocab_size'?",
+        "my-sk-learn-pipeline-v2, task-sk-1, pypi-package-of-mine-2, a-token-of-words, hf_hub",
         "RAY_AUTH_TOKEN_PATH=~/.ray/auth_token MONKEY=bananas PASSWORD=$SECRET",
         "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
     ],

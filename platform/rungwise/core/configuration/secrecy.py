@@ -45,7 +45,7 @@ _QUERY = re.compile(
 )
 # Variables of a shell whose names are in capitals, as GH_TOKEN.
 _VARIABLE = re.compile(
-    r"(?<![\w.-])((?:[A-Z0-9_]*PASSWORD|(?:[A-Z0-9_]*_)?(?:TOKEN|SECRET|PASSWD|PASS|KEY|CREDENTIALS?))"
+    r"(?<![\w.])((?:[A-Z0-9_]*PASSWORD|(?:[A-Z0-9_]*_)?(?:TOKEN|SECRET|PASSWD|PASS|KEY|CREDENTIALS?))"
     rf"(?:_(?!PATH|FILE|DIR|NAME|MODE)[A-Z0-9]+)?[\"']?\s*[=:]\s*[\"']?){_CODE}{_VALUE}{{6,}}"
 )
 _SCHEME = re.compile(
@@ -54,7 +54,7 @@ _SCHEME = re.compile(
 _LOGIN = re.compile(r"((?<![\w-])(?:-u|--user)[= ]\s*[^\s:]+:|\blogin\s+\S+\s+password\s+)\S+")
 # No digest of an image: name:tag@sha256:...
 _USER_AT_HOST = re.compile(
-    r"(?<![\w.+/:@-])[\w.+-]{1,64}:[^\s/:@\"'(){}\[\]<>,]{3,128}@(?!sha\d+:)(?=[A-Za-z0-9])"
+    r"(?<![\w./:@])\w[\w.+-]{0,63}:[^\s/:@\"'(){}\[\]<>,]{3,128}@(?!sha\d+:)(?=[A-Za-z0-9])"
 )
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----))*"
@@ -62,13 +62,13 @@ _PRIVATE_KEY = re.compile(
 )
 # The tokens of services that people of this field use, by the prefix that their issuer gives them.
 _ISSUED = re.compile(
-    r"(?<![A-Za-z0-9_-])(?:"
+    r"(?<![A-Za-z0-9_])(?:"
     r"hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{16,}|gh[opsur]_[A-Za-z0-9]{16,}|"
     r"github_pat_\w{16,}|gl(?:pat|dt|rt|cbt|ptt|soat)-[\w-]{16,}|"
-    r"sk-(?=[a-z-]*[A-Z0-9])[\w-]{16,}|[rs]k_(?:live|test)_\w{16,}|gsk_\w{16,}|nvapi-[\w-]{16,}|"
+    r"sk-(?:[a-z0-9]+-)*[A-Za-z0-9_]{16,}[\w-]*|[rs]k_(?:live|test)_\w{16,}|gsk_\w{16,}|nvapi-[\w-]{16,}|"
     r"r8_[A-Za-z0-9]{16,}|xai-\w{16,}|pplx-\w{16,}|tgp_v1_[\w-]{16,}|xox[abeoprs]-[\w-]{10,}|"
     r"xapp-[\w-]{16,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|GOCSPX-[\w-]{16,}|"
-    r"pypi-(?=[a-z-]*[A-Z0-9])[\w-]{16,}|npm_[A-Za-z0-9]{16,}|dckr_(?:pat|oat)_[\w-]{16,}|"
+    r"pypi-Ag[\w-]{16,}|npm_[A-Za-z0-9]{16,}|dckr_(?:pat|oat)_[\w-]{16,}|"
     r"do[opr]_v1_[0-9a-f]{16,}|dapi[0-9a-f]{32}|hv[bsr]\.[\w-]{16,}|gl(?:c|sa)_[\w+/=-]{16,}|"
     r"SG\.[\w-]{16,}\.[\w-]{16,}|shp(?:at|ca|pa|ss)_[0-9a-f]{16,}|lin_api_\w{16,}|"
     r"eyJ[\w-]{8,}\.eyJ[\w-]{4,}\.[\w-]*|\d{8,10}:AA[\w-]{30,}|AGE-SECRET-KEY-1[A-Z0-9]{16,}|"
