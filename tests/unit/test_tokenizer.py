@@ -39,6 +39,7 @@ from rungwise.tokenizer import (
     train_tokenizer,
 )
 from rungwise.tokenizer.config import TrainedConfig
+from rungwise.tokenizer.stage import _rate
 from tests.corpora import corpus_of_sentences
 
 TEXT = [
@@ -323,3 +324,14 @@ def test_a_vocabulary_that_the_text_cannot_give_is_refused(
     assert Folder.at(tmp_path / "t").names() == []
     if kind == "unigram":
         assert "min_frequency" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_word", "characters_per_token", "expected"),
+    [(1.5, 4.0, "1.50 tokens a word"), (63.0, 0.9, "1.11 tokens a character")],
+)
+def test_tokens_are_told_by_what_the_language_counts(
+    tokens_per_word: float, characters_per_token: float, expected: str
+) -> None:
+    measured = {"tokens_per_word": tokens_per_word, "characters_per_token": characters_per_token}
+    assert _rate(measured) == expected
