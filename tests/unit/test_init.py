@@ -251,6 +251,12 @@ def test_what_will_fall_out_is_said_with_the_way_it_is_cut(tmp_path: Path) -> No
     assert short.startswith("about 50 of them will be dropped: shorter than")
     assert short.endswith("50, such as 'Speech 0'")
     assert copies == "about 7 of them will be dropped: the same text again"
+    rows = [{"text": text} for text in ["A title", *blocks, *blocks[:3]]]
+    (tmp_path / "a.txt").unlink()
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, short, copies = only(tmp_path).notes
+    assert short.startswith("about 1 of them will be dropped: shorter than")
+    assert copies == "about 3 of them will be dropped: the same text again"
 
 
 def test_utf16_is_read_by_the_recipe_as_it_was_looked_at(tmp_path: Path) -> None:

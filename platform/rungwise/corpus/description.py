@@ -253,6 +253,7 @@ def _estimate_records(group: FileGroup, files: list[SourceFile]) -> list[str]:
     group.source = {"text_field": text_field} if text_field != "text" else {}
     others = ", ".join(sorted(set(records[0]) - {text_field})) or "none"
     group.notes = [f"the text is the field {text_field}; others: {others}"]
+    _note_drops(group, texts)
     return texts
 
 
@@ -334,16 +335,23 @@ def _choose_documents(group: FileGroup, layout: str, texts: Sequence[str], scale
         else:
             group.source["boilerplate"] = "gutenberg"
             group.notes.append("headers and licences of Project Gutenberg are taken out")
+    if separator or not few:
+        _note_drops(group, samples)
+
+
+def _note_drops(group: FileGroup, samples: Sequence[str]) -> None:
+    """Note how many documents will be dropped and why, from a sample of them or of their
+    beginnings."""
     least = Rules().minimum_characters
     short = [text for text in samples if text_length(" ".join(text.split())) < least]
-    if short and not (few and not separator):
+    if short:
         example = min(short, key=len).strip()
         group.notes.append(
             f"about {round(len(short) * group.documents / len(samples)):,} of them will be "
             f"dropped: shorter than corpus.minimum_characters, {least}, such as {example!r}"
         )
     copies = len(samples) - len(set(samples))
-    if separator and copies:
+    if copies:
         group.notes.append(
             f"about {round(copies * group.documents / len(samples)):,} of them will be dropped: "
             "the same text again"
