@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -65,3 +67,25 @@ def test_any_other_failure_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConnectionError):
         session(ComputeConfig()).__enter__()
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("whose", ["our handler", "that of Ray"])
+def test_sigterm_while_ray_starts_ends_a_run_as_ctrl_c_does(
+    whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def init(**arguments: object) -> None:
+        if whose == "that of Ray":
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        session(ComputeConfig()).__enter__()
+    assert calls == ["shutdown"]
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import signal
 import socket
@@ -17,8 +18,10 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from rich.console import Console
 
 from rungwise.__main__ import main
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.secrecy import without_password
 from rungwise.core.exit_codes import FAILED, OK, USER_ERROR
 from rungwise.core.storage.folder import Folder
@@ -27,6 +30,7 @@ from rungwise.core.tracking import tracker as tracking
 from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG, RUN_ID
 from rungwise.core.tracking.store import default_uri, find_database, make_store, open_store
 from rungwise.core.tracking.tracker import Synced, Tracker, sync
+from rungwise.pipeline import runner
 
 
 @pytest.fixture
@@ -400,6 +404,40 @@ def test_runs_of_a_driver_that_was_killed_are_ended_and_no_others(uri: str, tmp_
     late.close("run", "FAILED")
     assert late.finish(60) == 0
     assert runs(uri)["run"].info.status == "RUNNING"
+
+
+def test_a_run_with_nothing_to_build_ends_the_runs_of_a_driver_that_was_killed(
+    uri: str, tmp_path: Path
+) -> None:
+    code = """
+import os, sys, time
+from pathlib import Path
+from rungwise.core.stages.lease import register_driver
+from rungwise.core.storage.folder import Folder
+from rungwise.core.tracking.tracker import Tracker
+root = Path(sys.argv[1])
+with register_driver(Folder.at(root), []) as driver:
+    tracker = Tracker(sys.argv[2], "test", root / "killed", driver.id)
+    tracker.open("run", "run")
+    while tracker.waiting:
+        time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path), uri]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert runs(uri)["run"].info.status == "RUNNING"
+    [_] = tmp_path.glob(".*.lease")
+    outcome = runner.run(
+        [],
+        Folder.at(tmp_path),
+        "toy",
+        ComputeConfig(),
+        lambda driver: Tracker(uri, "test", tmp_path / "spool", driver),
+        Console(file=io.StringIO()),
+    )
+    assert outcome.untracked_events == 0
+    assert runs(uri)["run"].info.status == "KILLED"
+    assert not list(tmp_path.glob(".*.lease"))
 
 
 def test_a_kill_while_the_store_is_made_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
