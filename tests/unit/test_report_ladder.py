@@ -10,6 +10,7 @@ import pytest
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claim_comparisons import ComparisonResult
+from rungwise.evaluation.comparison.claims import ClaimsConfig, judge_claims
 from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.statistics import Estimate
 from rungwise.pipeline.ladder import ladder_stages
@@ -19,7 +20,7 @@ from rungwise.report.ladder import plots, rows
 from rungwise.report.ladder.page import LadderConfig, write_ladder
 from rungwise.report.ladder.picture import draw_ladder
 from rungwise.report.ladder.ranking import Ranked, Ranking
-from rungwise.report.ladder.rungs import Cell, Column, gather_rungs
+from rungwise.report.ladder.rungs import Cell, Column, gather_rungs, history_rows
 from rungwise.report.writing import ReportSummary
 from tests import ladders
 from tests.ladders import EVIL, MODELS, NATS
@@ -255,6 +256,44 @@ def test_the_ranking_says_who_won_and_by_how_much(
     ]
     ranking = Ranking(Column("score", "", metric, {}, frozenset()), tuple(ranked))
     assert ranking.sentence() == sentence
+
+
+def test_several_pretrainings_are_one_rung_and_their_luck_is_in_claims_and_scores(
+    tmp_path: Path,
+) -> None:
+    """Of gpt's two pretrainings the second is like the 3-gram, 20 nats worse."""
+    made = ladders.perplexity_only(tmp_path / "root")
+    measured = TITLES | {"bert": ("measure",)}
+    once = {rung.name: rung for rung in gather_rungs(made.made, measured)}
+    several = measured | {"gpt": ("measure/gpt", "measure/ngram3")}
+    twice = {rung.name: rung for rung in gather_rungs(made.made, several)}
+    scores = {
+        name: rung.measure.value("perplexity", "bits_per_byte") for name, rung in twice.items()
+    }
+    alone = once["gpt"].measure.value("perplexity", "bits_per_byte")
+    worse, both = scores["ngram3"], scores["gpt"]
+    assert alone is not None
+    assert worse is not None
+    assert both is not None
+    assert both.value == pytest.approx((alone.value + worse.value) / 2)
+    assert both.low < alone.low < worse.high < both.high  # two trainings say little
+    page = [row for row in history_rows(list(twice.values()), []) if row["rung"] == "gpt"]
+    assert page[0]["pretrainings"] == 2
+
+    verdicts = []
+    for titles in (measured, several):
+        config = ClaimsConfig(measured=titles, counted=("ngram2", "ngram3"))
+        inputs = {title: made.made[title] for each in titles.values() for title in each}
+        output = Folder.at(tmp_path / f"claims-{len(verdicts)}")
+        judged = {
+            claim.id: claim for claim in judge_claims(config, inputs, output, Context()).claims
+        }
+        assert {row["claim"] for row in csv_rows(output.local("claims.csv"))} == judged.keys()
+        verdicts.append(judged["K2"].verdict)
+        *_, last = judged["K2"].comparisons  # gpt minus lstm; nnlm and rnn are not in the ladder
+        assert last.pretrainings == 1  # of the LSTM
+        assert last.value == pytest.approx(-0.1 if titles == measured else -0.2)
+    assert verdicts == ["contradicted", "undecided"]
 
 
 def test_the_relative_column_is_the_published_one() -> None:
