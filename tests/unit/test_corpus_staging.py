@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rungwise.core.configuration.config import validate
+from rungwise.core.errors import UserError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
@@ -18,7 +19,7 @@ from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import Range, list_ranges
 from rungwise.corpus.summary import CorpusSummary, summarise_reports
-from tests.conftest import made_up_sentences
+from tests.conftest import made_up_sentences, mounted_disk
 
 NOTHING = np.empty((0, 3), np.int64)
 SPLIT = Split(1 << 63)
@@ -103,3 +104,19 @@ def test_a_note_that_is_none_counts_for_nothing(tmp_path: Path, text: bytes) -> 
     folder = Folder.at(tmp_path)
     folder.write_bytes("note.json", text)
     assert read_note(folder, "note.json") is None
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
+def test_a_disk_that_fills_up_while_a_corpus_is_built_is_named(
+    staged: tuple[RangeTask, Range], tmp_path: Path, part: float
+) -> None:
+    """Whichever file has no room; what is there is no half of one."""
+    task, range_ = staged
+    build(task, range_)
+    pages = sum(-(-size // 4096) for size in task.output.sizes().values())
+    with mounted_disk(tmp_path / "disk", f"{4 * int(part * pages)}k") as place:
+        output = Folder.at(place / "out")
+        with pytest.raises(UserError, match=rf"no room left on the disk of {output.uri}; free"):
+            build(RangeTask(task.config, output), range_)
+        sizes = task.output.sizes()
+        assert all(sizes[name] == size for name, size in output.sizes().items())
