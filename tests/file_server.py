@@ -58,7 +58,8 @@ def serving(server: FileServer) -> Iterator[FileServer]:
             server.requests.append((self.path, headers.get("Range", "")))
             status, more, data = server.reply(self.path, headers)
             self.send_response(status)
-            for name, value in {"Content-Length": str(len(data)), **more}.items():
+            always = {"Content-Length": str(len(data)), "Connection": "close"}
+            for name, value in {**always, **more}.items():
                 self.send_header(name, value)
             self.end_headers()
             if not body:

@@ -16,7 +16,12 @@ from typing import Any
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.public.sets import how_to_get
-from rungwise.core.storage.source_files import SourceFile, digest_of_blocks, find_files
+from rungwise.core.storage.source_files import (
+    SourceFile,
+    data_files,
+    digest_of_blocks,
+    find_files,
+)
 from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.cleaning.decontamination import PATHS_KEY, DecontaminationConfig
 from rungwise.corpus.config import CorpusConfig, FileSource, PydocsSource, source_key
@@ -80,7 +85,7 @@ def _match(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[
     files: dict[str, SourceFile] = {}
     for pattern in paths:
         with reached(pattern, key):
-            matches = [file for file in find_files(pattern) if not only_arrow or _is_arrow(file)]
+            matches = data_files(find_files(pattern)) if only_arrow else find_files(pattern)
         if not matches:
             raise ConfigError(
                 f"{key}: no file matches {pattern!r}; expected a file, folder or glob"
@@ -95,12 +100,6 @@ def _match(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[
                 ) from None
             files.setdefault(file.uri, file)
     return files
-
-
-def _is_arrow(file: SourceFile) -> bool:
-    # Hugging Face stores JSON files and caches beside the data files.
-    name = file.name.rpartition("/")[2]
-    return name.endswith(".arrow") and not name.startswith("cache-")
 
 
 def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:

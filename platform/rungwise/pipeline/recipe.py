@@ -10,6 +10,7 @@ that what the file leaves out follows the changed keys. stages.py turns a recipe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +30,7 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import find_value, resolve, with_overrides
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.storage.hub import SCHEME, is_hub, pin, pin_all
 from rungwise.core.tracking.store import TrackingConfig
 from rungwise.corpus.config import CorpusConfig
 from rungwise.evaluation.comparison.config import EvaluateConfig
@@ -40,7 +42,7 @@ from rungwise.pipeline.continued import ContinuedConfig
 from rungwise.pretraining.config import PretrainConfig, refuse_other_kind, with_objective
 from rungwise.pretraining.initial import NOT_OF_WEIGHTS
 from rungwise.report.page import ReportConfig
-from rungwise.serving.hugging_face import load_config
+from rungwise.serving.hugging_face import load_config, weights_folder
 from rungwise.serving.registry import RegistryConfig
 from rungwise.sweep import SweepConfig
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig
@@ -48,6 +50,8 @@ from rungwise.tokenizer import TokenizerConfig
 
 # Letters of any script; used in the names of folders, runs and metrics.
 Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]
+# A model of the hub without hf://, as transformers takes it.
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
 class TaskEntry(Config):
@@ -114,7 +118,7 @@ class Recipe(Config):
     def _keep_raw(cls, data: Any, handler: ModelWrapValidatorHandler[Recipe]) -> Recipe:
         if not isinstance(data, dict):
             return handler(data)
-        data = _with_initial(data)
+        data = _with_initial(pin_all(data))
         if data.get("tasks"):
             data = {"finetune": {}, "evaluate": {}} | data
         recipe = handler(data)
@@ -222,17 +226,26 @@ class Recipe(Config):
 def _with_initial(data: dict[str, Any]) -> dict[str, Any]:
     """Fill in model and tokenizer from `pretrain.initial` where the data leave them out."""
     pretrain = data.get("pretrain")
-    initial = pretrain.get("initial") if isinstance(pretrain, dict) else None
-    if not isinstance(initial, str):
+    if not isinstance(pretrain, dict) or not isinstance(initial := pretrain.get("initial"), str):
         return data
+    here = is_hub(initial) or Path(initial).is_dir()
+    if not here and _HUB_NAME.fullmatch(initial):
+        try:
+            initial, here = pin(f"{SCHEME}{initial}"), True
+        except UserError as error:
+            raise ConfigError(
+                f"pretrain.initial: there is no folder {initial!r} on this machine, and no such "
+                f"model on the hub ({error})"
+            ) from error
+        data = data | {"pretrain": pretrain | {"initial": initial}}
     model, tokenizer = data.get("model") or {}, data.get("tokenizer") or {}
     if "kind" not in model:
-        if not Path(initial).is_dir():
+        if not here:
             raise ConfigError(
                 "pretrain.initial: expected a folder on this machine that save_pretrained of "
-                f"transformers has written, found {initial!r}; rungwise downloads no models"
+                f"transformers has written, or a model of the hub, ORG/NAME; found {initial!r}"
             )
-        of_weights = load_config(Path(initial)).model_dump(mode="json")
+        of_weights = load_config(weights_folder(initial, config_only=True)).model_dump(mode="json")
         for key, value in model.items():
             if key in of_weights and key not in NOT_OF_WEIGHTS and value != of_weights[key]:
                 raise ConfigError(

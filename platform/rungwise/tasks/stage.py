@@ -58,4 +58,4 @@ def build_task(
     )
 
 
-TASK = StageType("task", 7, build_task, TaskSummary, identity=identity, outside=outside)
+TASK = StageType("task", 8, build_task, TaskSummary, identity=identity, outside=outside)

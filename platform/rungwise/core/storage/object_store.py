@@ -18,6 +18,7 @@ from typing import Any
 import fsspec
 
 from rungwise.core.errors import DataError, UserError
+from rungwise.core.storage import hub
 
 # Bytes per request: large enough to hide the latency.
 _RANGE_BYTES = 8 << 20
@@ -32,6 +33,16 @@ _SHORT_ANSWERS = 3
 def is_remote(uri: str) -> bool:
     """True for `s3://...` and other URLs, False for local paths."""
     return "://" in uri and not uri.startswith("file://")
+
+
+def is_mappable(uri: str) -> bool:
+    """Whether the file is on this machine's disk, or is copied there to be read."""
+    return hub.is_hub(uri) or not is_remote(uri)
+
+
+def file_on_disk(uri: str) -> str:
+    """The path of a file that `is_mappable`; fetches a file of the hub that is not there."""
+    return str(hub.local_copy(uri)) if hub.is_hub(uri) else uri.removeprefix("file://")
 
 
 class _Ranges(io.RawIOBase):
@@ -79,8 +90,8 @@ class _Ranges(io.RawIOBase):
 
 def open_stream(uri: str, tag: str = "") -> io.BufferedReader:
     """Open a seekable stream of a file or an object. Raises DataError if its ETag is not `tag`."""
-    if not is_remote(uri):
-        return open(uri.removeprefix("file://"), "rb")
+    if is_mappable(uri):
+        return open(file_on_disk(uri), "rb")
     fs, path = filesystem(uri)
     # s3fs sends the current tag with every range, so that no two versions are mixed.
     opened = fs.open(path, "rb", cache_type="none")
@@ -132,6 +143,9 @@ def filesystem(uri: str) -> tuple[Any, str]:
     without a bucket, or of a kind that fsspec or this environment does not know."""
     if not is_remote(uri):
         return fsspec.core.url_to_fs(uri)
+    if hub.is_hub(uri):
+        pinned = hub.pin(uri)
+        return hub.HubFiles(pinned), pinned.removeprefix(hub.SCHEME)
     if not uri.partition("://")[2].strip("/"):
         raise UserError(f"{uri}: expected a bucket, as in s3://BUCKET/FOLDER")
     # Worker processes may write what this one reads, so listings must not be cached.

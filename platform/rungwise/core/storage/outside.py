@@ -11,10 +11,11 @@ from pydantic import BeforeValidator, Field
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.public.sets import how_to_get
 from rungwise.core.storage import archives
-from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile, data_files
 from rungwise.core.storage.store_errors import reached
 
-# Files (also .gz), folders and globs, local or s3://, and members of .zip and .tar; one or a list.
+# Files (also .gz), folders and globs, local, s3:// or hf://, and members of .zip and .tar; one or a
+# list.
 Paths = Annotated[
     tuple[str, ...],
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
@@ -28,7 +29,7 @@ def matching(patterns: Sequence[str], key: str) -> list[SourceFile]:
     files: dict[str, SourceFile] = {}
     for pattern in patterns:
         with reached(pattern, key):
-            matched = archives.find(pattern)
+            matched = data_files(archives.find(pattern))
         if not matched:
             raise ConfigError(
                 f"{key}: no file matches {pattern!r}; expected a file, folder or glob"

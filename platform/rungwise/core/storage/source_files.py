@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -51,6 +51,30 @@ class SourceFile:
                 digest.update(chunk)
                 remaining -= len(chunk)
         return digest.digest()
+
+
+def place_by_name(place: str, names: Mapping[str, str]) -> str:
+    """Replace the URI in a place, `URI:LINE` or `URI, ID`, by the file's name, so that an artifact
+    does not depend on where its data lay. `names` are by URI."""
+    for separator in (":", ", "):
+        cut = place.rfind(separator)
+        while cut > 0:
+            if place[:cut] in names:
+                return names[place[:cut]] + place[cut:]
+            cut = place.rfind(separator, 0, cut)
+    return names.get(place, place)
+
+
+def data_files(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """Leave out what `datasets` stores beside the Arrow files that it saves: JSON, and caches."""
+    names = [file.name.rpartition("/")[2] for file in files]
+    if not any(name.endswith(".arrow") for name in names):
+        return list(files)
+    return [
+        file
+        for file, name in zip(files, names, strict=True)
+        if name.endswith(".arrow") and not name.startswith("cache-")
+    ]
 
 
 def digest_of_blocks(digests: Sequence[bytes]) -> str:

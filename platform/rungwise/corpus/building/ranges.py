@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.object_store import is_remote
+from rungwise.core.storage.object_store import is_mappable
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.config import (
@@ -109,7 +109,7 @@ def _is_splittable(file: SourceFile, source: FileSource | PydocsSource) -> bool:
             return True
         case ArrowSource():
             # Batches before a cut are skipped, which is free only in a mapped file.
-            return not is_remote(file.uri)
+            return is_mappable(file.uri)
         case _:
             return False
 

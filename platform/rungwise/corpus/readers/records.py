@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rungwise.core.storage.object_store import is_remote
+from rungwise.core.storage.object_store import file_on_disk, is_mappable
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import explained
 from rungwise.corpus.config import ArrowSource, JsonLinesSource, ParquetSource, find_codec
@@ -290,8 +290,9 @@ def _skip_rest(
 
 def _arrow_stream(file: SourceFile) -> pa.NativeFile:
     # Only the touched pages of a mapped file are read: skipping batches is free.
-    remote = is_remote(file.uri)
-    return pa.PythonFile(file.open(), mode="r") if remote else pa.memory_map(file.uri)
+    if is_mappable(file.uri):
+        return pa.memory_map(file_on_disk(file.uri))
+    return pa.PythonFile(file.open(), mode="r")
 
 
 @contextlib.contextmanager

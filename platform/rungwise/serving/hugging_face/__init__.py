@@ -9,7 +9,7 @@ An export loads with `AutoModelForPreTraining.from_pretrained(folder)` (or the c
 and `AutoTokenizer`, and gives the same logits. names.py lists the classes.
 """
 
-from rungwise.serving.hugging_face.reading import load_config, load_model
+from rungwise.serving.hugging_face.reading import load_config, load_model, weights_folder
 from rungwise.serving.hugging_face.writing import export_model
 
-__all__ = ["export_model", "load_config", "load_model"]
+__all__ = ["export_model", "load_config", "load_model", "weights_folder"]

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
+from rungwise.core.storage.hub import is_hub, local_copy
+from rungwise.core.storage.source_files import find_files
 from rungwise.serving.hugging_face.modern import llama_values, modern_bert_values
 from rungwise.serving.hugging_face.names import (
     BUFFERS,
@@ -60,6 +62,25 @@ def load_model(folder: Path) -> tuple[Known, dict[str, Tensor]]:
         )
     _check_shapes(state, config, data, path)
     return config, state
+
+
+def weights_folder(path: str, *, config_only: bool = False) -> Path:
+    """Return a folder on this machine with the config and the weights of a folder or a model of the
+    hub. Raises UserError if the hub fails, DataError if the model has no config."""
+    if not is_hub(path):
+        return Path(path)
+    names = {file.name: file.uri for file in find_files(path) if "/" not in file.name}
+    if CONFIG not in names:
+        raise DataError(f"pretrain.initial: {path} has no {CONFIG}; is it a model of transformers?")
+    needed = [CONFIG]
+    for stem, _, suffix in (
+        () if config_only else (WEIGHTS.partition("."), OLD_WEIGHTS.partition("."))
+    ):
+        if files := [name for name in names if name.startswith(stem) and f".{suffix}" in name]:
+            needed += files
+            break
+    copies = [local_copy(names[name]) for name in needed]
+    return copies[0].parent
 
 
 def list_weight_files(folder: Path) -> list[str]:

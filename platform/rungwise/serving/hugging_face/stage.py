@@ -12,7 +12,6 @@ Padding rows after the tokenizer's last token are left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.initial import IMPORTED, ImportConfig, ImportSummary
 from rungwise.serving.hugging_face.names import CONFIG, Known
-from rungwise.serving.hugging_face.reading import list_weight_files, load_model
+from rungwise.serving.hugging_face.reading import list_weight_files, load_model, weights_folder
 from rungwise.tokenizer import TokenizerFileConfig, load_tokenizer, read_tokenizer
 from rungwise.training.tensor_files import MODEL, save_tensors
 
@@ -38,7 +37,7 @@ def import_weights(
     Raises DataError if the folder's kind of model is unsupported, or the tokenizer does not extend
     the folder's.
     """
-    folder = Path(config.path)
+    folder = weights_folder(config.path)
     model, state = load_model(folder)
     before = read_tokenizer(TokenizerFileConfig(path=config.path))
     pieces = _cut_new_words(before, load_tokenizer(inputs["tokenizer"].folder), config.path)
@@ -64,13 +63,14 @@ def import_weights(
 
 
 def _outside(config: ImportConfig) -> Mapping[str, Any]:
-    folder = Folder.at(config.path)
+    place = weights_folder(config.path)
+    folder = Folder.at(place)
     if not folder.exists(CONFIG):
         raise DataError(
             f"pretrain.initial: {config.path} has no {CONFIG}; expected a folder that "
             "save_pretrained of transformers, or rungwise export, has written"
         )
-    names = [CONFIG, *list_weight_files(Path(config.path))]
+    names = [CONFIG, *list_weight_files(place)]
     return {name: folder.sha256(name) for name in names}
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rungwise.core.errors import DataError
+from rungwise.core.storage.source_files import place_by_name
 from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
@@ -39,8 +40,9 @@ def load(config: FilesTaskConfig) -> Task:
     Raises DataError, naming file and line, for data that no model should be trained on.
     """
     counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+    names: dict[str, str] = {}
     splits: dict[str, list[Any]] = {
-        split: _read(config, split, counts[split]) for split in config.paths()
+        split: _read(config, split, counts[split], names) for split in config.paths()
     }
     shares = {split: getattr(config, f"{split}_fraction") for split in SPLITS[1:]}
     fractions = {split: share for split, share in shares.items() if share is not None}
@@ -84,13 +86,22 @@ def load(config: FilesTaskConfig) -> Task:
     ]
     if labels and (idle := set(labels) - {label for e in splits["train"] for label in e.labels}):
         notes.append(f"no training example has the label {join_names(_sorted(idle))}")
+    # Messages give the path of a file, artifacts its name.
+    splits = {
+        split: [replace(each, where=place_by_name(each.where, names)) for each in examples]
+        for split, examples in splits.items()
+    }
     return Task(info, splits, shared, irregular, notes, whole_train)
 
 
-def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:
+def _read(
+    config: FilesTaskConfig, split: str, counts: Counter[str], names: dict[str, str]
+) -> list[Example]:
+    """Read the examples of a split; adds its files to `names`, which are by URI."""
     examples: list[Example] = []
     form = config.split_format(split)
     for file in form.select_files(split_files(config, split), counts):
+        names[file.uri] = file.name
         try:
             with reached(file.uri, f"data.{split}"):
                 examples.extend(form.read(file, split, counts))

@@ -35,17 +35,18 @@ from rungwise.tasks.formats.base import (
     read_bytes,
 )
 from rungwise.tasks.formats.guess_fields import ROWS
-from rungwise.tasks.formats.guess_json import MAGIC, guess_json, guess_parquet, list_parts
+from rungwise.tasks.formats.guess_json import guess_json, guess_parquet, list_parts
 from rungwise.tasks.formats.guess_lines import guess_lines
 from rungwise.tasks.formats.guess_splits import find_split_column, group_by_split, name_split
 from rungwise.tasks.formats.offsets import UNITS
 from rungwise.tasks.formats.records import RecordsFormat
+from rungwise.tasks.formats.rows import is_columnar
 from rungwise.tasks.kinds.examples import SPLITS, Example
 
 _SAMPLE_BYTES = 1 << 20  # read from a file of lines to try a block
 _MOST_DAMAGED = 0.3
 _FILES_TRIED = 3
-_TABLES = (".csv", ".tsv", ".conll", ".conllu", ".parquet")  # one is no text of a class
+_TABLES = (".csv", ".tsv", ".conll", ".conllu", ".parquet", ".arrow")  # one is no text of a class
 _WITH_LABELS = ("classification", "multilabel", "tagging")
 
 
@@ -120,7 +121,7 @@ def guess_format(path: str) -> Guess:
 def _forms(file: SourceFile, files: Sequence[SourceFile]) -> Iterator[dict[str, Any]]:
     folders = {each.uri.rpartition("/")[0] for each in files}
     content = read_bytes(file)
-    if content.startswith(MAGIC):
+    if is_columnar(content):
         yield from guess_parquet(content)
         return
     encoding, text = _decoded(content)

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rungwise.tasks.formats.guess_fields import ROWS, as_list, guess_fields, label_columns, spread
+from rungwise.tasks.formats.rows import read_table
 
-MAGIC = b"PAR1"  # begins a Parquet file
 _DECISIONS = {"accept", "reject", "ignore"}  # Prodigy's
 _MARKED_TEXTS = ("text", "content")
 _MARKS = {
@@ -71,9 +70,8 @@ def guess_json(text: str) -> Iterator[dict[str, Any]]:
 def guess_parquet(content: bytes) -> Iterator[dict[str, Any]]:
     """Yield format blocks that may read the file, likeliest first; none if it is damaged."""
     try:
-        with pq.ParquetFile(pa.BufferReader(content)) as table:
-            rows = table.read()
-            names = _class_names(table.schema_arrow.metadata or {})
+        rows = read_table(content)
+        names = _class_names(rows.schema.metadata or {})
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
         return
     records = rows.take([*spread(range(len(rows)), ROWS)]).to_pylist()

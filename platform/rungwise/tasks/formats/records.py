@@ -59,7 +59,7 @@ class RecordsFormat(FormatConfig):
 
     optional: ClassVar[frozenset[str]] = frozenset()  # keys whose field a JSON record may lack
 
-    # delimited rows, a JSON object per line, one JSON array or object, or Parquet
+    # delimited rows, a JSON object per line, one JSON array or object, or Parquet (also Arrow)
     layout: Layout = "delimited"
     # JSON: the field of a record that lists its examples, or several such lists in parallel; other
     # fields apply to each

@@ -1,4 +1,4 @@
-"""Read the rows of delimited text, JSON, JSON Lines and Parquet.
+"""Read the rows of delimited text, JSON, JSON Lines, Parquet and Arrow.
 
 A quoted field may hold line breaks, so the line that a row begins on, which messages give, is not
 the number of the row.
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Column = str | int  # a name in the header, or an index from 0
 # The csv module's default limit is 131,072 characters; reading passages are longer.
 _LONGEST_CELL = 1 << 30
+_ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
 
 
 def read_cells(lines: Iterable[str], delimiter: str, *, quoting: bool) -> Reader:
@@ -57,16 +58,30 @@ def read_rows(
         ) from None
 
 
+def is_columnar(content: bytes) -> bool:
+    """Whether this is a Parquet or Arrow file, by its first bytes."""
+    return content.startswith((b"PAR1", _ARROW_FILE, _ARROW_STREAM))
+
+
+def read_table(content: bytes) -> pa.Table:
+    """Read a Parquet file, or an Arrow file as `datasets` saves it."""
+    if content.startswith(b"PAR1"):
+        return pq.read_table(pa.BufferReader(content))
+    with pa.ipc.open_stream(content.removeprefix(_ARROW_FILE)) as batches:
+        table = batches.read_all()
+    table.validate(full=True)  # with damaged offsets, Arrow would read past the end of a buffer
+    return table
+
+
 def read_parquet(file: SourceFile) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a Parquet file. Raises DataError if it is none or is damaged."""
+    """Yield the rows of a Parquet or Arrow file. Raises DataError if it is none or is damaged."""
     try:
-        with pq.ParquetFile(pa.BufferReader(read_bytes(file))) as table:
-            for batch in table.iter_batches():
-                yield from batch.to_pylist()
+        for batch in read_table(read_bytes(file)).to_batches():
+            yield from batch.to_pylist()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise DataError(
-            f"{file.uri}: expected a Parquet file, found what cannot be read as one ({error}); "
-            "fetch the file again, or change data.format.layout"
+            f"{file.uri}: expected a Parquet or Arrow file, found what cannot be read as one "
+            f"({error}); fetch the file again, or change data.format.layout"
         ) from None
 
 
