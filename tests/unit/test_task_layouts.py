@@ -466,7 +466,7 @@ def test_parquet_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     form = {"kind": "table", "layout": "parquet", "columns": {"text": "text", "label": "label"}}
     whole = parquet({"text": ["a"], "label": ["b"]})
     for content in (whole[:-20], b"text\tlabel\n"):
-        with pytest.raises(DataError, match="expected a Parquet file, found what cannot be read"):
+        with pytest.raises(DataError, match="expected a Parquet or Arrow file, found what"):
             read_content(tmp_path, form, content, "train.parquet")
 
 

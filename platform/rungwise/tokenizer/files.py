@@ -1,7 +1,7 @@
 """Read tokenizers from files: an artifact's `tokenizer.json`, and other people's vocabularies.
 
 Formats: BERT's `vocab.txt` (a piece per line), `tokenizer.json` of the `tokenizers` library, and
-GPT-2's `vocab.json` with `merges.txt`, at a local path or s3://.
+GPT-2's `vocab.json` with `merges.txt`, at a local path, s3:// or hf://.
 """
 
 from __future__ import annotations

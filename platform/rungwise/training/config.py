@@ -68,8 +68,8 @@ class GradientConfig(Fitting):
     """
 
     kind: Literal["gradient"] = "gradient"
-    # folder of a transformers model to start from, whose model and tokenizer are used; null: random
-    # weights
+    # folder of a transformers model to start from, or one of the hub (ORG/NAME), whose model and
+    # tokenizer are used; null: random weights
     initial: str | None = Field(default=None, min_length=1)
     steps: int = Field(ge=1)
     # share of the steps, at the end, that read `longer_instances`; null: none

@@ -34,7 +34,7 @@ _BATCHES, _LENGTH = (32, 16, 8, 4), 64
 def add(commands: Commands) -> None:
     parser = add_verb(commands, init, "look at text and write a recipe for it")
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="a folder, file or glob, local or s3://"
+        "paths", metavar="PATH", nargs="+", help="a folder, file or glob, local, s3:// or hf://"
     )
     parser.add_argument(
         "--labels", metavar="FILE", help="labelled data to fine-tune on; see rungwise tasks"

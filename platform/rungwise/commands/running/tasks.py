@@ -23,7 +23,9 @@ def add(commands: Commands) -> None:
         commands, tasks, "inspect labelled data, print the recipe block that reads it"
     )
     parser.add_argument(
-        "path", metavar="PATH", help="a file, folder or glob, local or s3://, also in an archive"
+        "path",
+        metavar="PATH",
+        help="a file, folder or glob, local, s3:// or hf://, also in an archive",
     )
 
 

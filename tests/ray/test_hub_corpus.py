@@ -1,0 +1,50 @@
+"""A corpus of the hub in a run of its own process, whose workers read it too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rungwise.core.stages.artifact import Artifact, below
+from rungwise.core.storage.folder import Folder
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.hub_server import hub
+
+STAGES = ("corpus", "tokenizer", "tokens", "instances")
+
+
+def run_instances(folder: Path, place: str, text: Path) -> dict[str, Artifact]:
+    """Build the instances of the text at `place`; the artifacts by stage."""
+    recipe = small_recipe(folder / "root", text)
+    recipe["corpus"]["sources"][0]["paths"] = [f"{place}/*.txt"]
+    recipe["tracking"] = {"uri": f"sqlite:///{folder}/mlflow.db"}
+    folder.mkdir()
+    config = write_recipe(folder / "recipe.yaml", recipe)
+    command = [sys.executable, "-m", "rungwise", "run", "instances", str(config)]
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return {each.stage: each for each in below(Folder.at(folder / "root"))}
+
+
+def test_a_corpus_of_the_hub_gives_the_same_artifacts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write_corpus(tmp_path / "text", documents=6)
+    with hub(tmp_path / "hub", monkeypatch) as server:
+        server.token = "hf_secretsecretsecret"
+        server.private.add("datasets/org/text")
+        commit = server.push_folder("datasets/org/text", text)
+        monkeypatch.setenv("HF_TOKEN", server.token)
+        theirs = run_instances(tmp_path / "theirs", "hf://datasets/org/text", text)
+    # The server has gone.
+    again = run_instances(tmp_path / "again", "hf://datasets/org/text", text)
+    ours = run_instances(tmp_path / "ours", str(text), text)
+    for stage in STAGES:
+        assert theirs[stage].digest == again[stage].digest == ours[stage].digest
+    [source] = theirs["corpus"].record["config"]["sources"]
+    assert source["paths"] == [f"hf://datasets/org/text@{commit}/*.txt"]
+    for path in (tmp_path / "theirs").rglob("*"):
+        assert path.is_dir() or server.token.encode() not in path.read_bytes()
