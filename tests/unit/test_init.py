@@ -276,6 +276,7 @@ def test_passes_count_what_is_trained_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert isinstance(recipe, Recipe)
     characters = sum(path.stat().st_size for path in (tmp_path / "text").iterdir())
     rows = characters * (1 - recipe.corpus.held_out_fraction) / 4 / (64 * 0.75)
+    assert recipe.pretrain is not None
     settings = recipe.pretrain.model_dump()
     passes = settings["steps"] * settings["global_batch_size"] / rows
     assert f"about {passes:,.1f} times" in (tmp_path / "text.yaml").read_text()
