@@ -41,8 +41,9 @@ class SpoolFile:
     def create(cls, folder: Path, header: Event) -> Self:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{time.time_ns()}-{uuid.uuid4().hex[:6]}.jsonl"
-        stream = _locked(path, "x")
-        assert stream is not None, "its name is new, so no other process holds it"
+        stream = path.open("x", encoding="utf-8")
+        fcntl.flock(stream, fcntl.LOCK_EX)  # waits for a process that is just looking
+        os.set_inheritable(stream.fileno(), False)
         file = cls(path, stream, header, 0, 0)
         file._write({"op": "to", **header})
         return file
@@ -50,9 +51,13 @@ class SpoolFile:
     @classmethod
     def take(cls, path: Path) -> Self | None:
         """Lock a file that no process is sending; None if one is, or if it says nowhere."""
-        stream = _locked(path, "r+")
-        if stream is None:
+        stream = path.open("r+", encoding="utf-8")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            stream.close()
             return None
+        os.set_inheritable(stream.fileno(), False)
         text = stream.read()
         header, events, sent = _parse(text, path)
         if header is None:
@@ -141,15 +146,3 @@ def _parse(text: str, path: Path) -> tuple[Event | None, list[Event], int]:
         else:
             events.append({"n": len(events) + 1, **event})
     return header, events, sent
-
-
-def _locked(path: Path, mode: str) -> IO[str] | None:
-    """Open `path` and lock it until it is closed; None if another process holds the lock."""
-    stream = path.open(mode, encoding="utf-8")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        stream.close()
-        return None
-    os.set_inheritable(stream.fileno(), False)
-    return stream
