@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 from collections.abc import Iterator
@@ -58,6 +59,7 @@ def write_files(folder: Path) -> Path:
     saved = str(folder / "saved" / "data-00000-of-00001.arrow")
     with pa.OSFile(saved, "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
+    (folder / "saved" / "cache-1.arrow").write_bytes(b"what map() left")
     (folder / "saved" / "state.json").write_text("{}")
     (folder / "saved" / "dataset_info.json").write_text("{}")
     return folder
@@ -96,7 +98,7 @@ PATTERNS = [
     ("more/train [1].jsonl", {"layout": "json_lines"}),
     ("**/*.jsonl", {"layout": "json_lines"}),
     ("saved", {"layout": "parquet"}),
-    ("saved/*.arrow", {"layout": "parquet"}),
+    ("saved/data-*.arrow", {"layout": "parquet"}),
 ]
 
 
@@ -215,6 +217,24 @@ def test_the_token_is_that_of_the_environment(server: Hub, monkeypatch: pytest.M
     [file] = find_files("hf://datasets/org/secret/x.txt")
     assert file.uri == f"hf://datasets/org/secret@{commit}/x.txt"
     assert file.open().read() == b"text"
+
+
+def test_a_download_that_breaks_or_finds_no_room(
+    server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytes(range(256)) * 400
+    server.push("datasets/org/name", {"x.bin": data, "y.bin": data[1:]})
+    [broken, roomless] = find_files("hf://datasets/org/name")
+    server.cuts = [50_000]
+    assert broken.open().read() == data
+    assert not server.cuts
+
+    def fill(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", fill)
+    with pytest.raises(UserError, match="no room left for the hub's cache"):
+        roomless.open()
 
 
 def test_nothing_is_written_to_the_hub(server: Hub) -> None:

@@ -108,6 +108,8 @@ def test_paths_are_digests_and_no_part_of_the_config(files: dict[str, str], tmp_
     assert MEASURE.outside is not None
     assert MEASURE.identity(here) == MEASURE.identity(there)
     assert MEASURE.outside(here) == MEASURE.outside(there)
+    names = [suite(paths).measure(rung(None), "pos").items[0].names for paths in (files, moved)]
+    assert names[0] == names[1]
     Path(moved["test"]).write_text("the DET\n")
     assert MEASURE.outside(here) != MEASURE.outside(there)
 

@@ -37,6 +37,7 @@ def test_each_layer_and_the_table_by_hand(tmp_path: Path) -> None:
     measured = SentencesSuite(path=(str(path),), format=PAIRS).measure(rung, "sts")
     parts = {each.part: each for each in measured.items}
     assert list(parts) == ["layer 0", "layer 1", "words"]
+    assert parts["words"].names == ["sts.csv:1", "sts.csv:2"]
     root = np.sqrt(0.5)
     expected = [[4.5, root], [2, 1 / np.sqrt(5)]]
     np.testing.assert_allclose(parts["words"].numbers, expected, rtol=1e-12)

@@ -208,6 +208,10 @@ def _explained(uri: str) -> Iterator[None]:
         ) from error
     except errors.HfHubHTTPError as error:
         raise fault(f"the hub answers {error.response.status_code}; try again later") from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise fault("no room left for the hub's cache; free some, or set HF_HOME") from error
     except ValueError as error:
         raise fault(
             "expected hf://datasets/ORG/NAME/FILES or, for a model, hf://ORG/NAME, each with "

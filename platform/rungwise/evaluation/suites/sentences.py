@@ -25,6 +25,7 @@ from pydantic import Field, field_validator
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import matching
+from rungwise.core.storage.source_files import place_by_name
 from rungwise.core.storage.store_errors import reached
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
 from rungwise.evaluation.suites.items import Items
@@ -67,7 +68,9 @@ class SentencesSuite(FileSuite):
             rung.report.note(f"{name}: {reason.replace('_', ' ')}: {number:,}")
         texts = [text for pair in pairs for text in (pair.text, str(pair.second))]
         gold = np.array([float(str(pair.target)) for pair in pairs])
-        names, groups = [pair.where for pair in pairs], [""] * len(pairs)
+        files = {file.uri: file.name for file in matching(self.path, f"measure.{name}.path")}
+        names = [place_by_name(pair.where, files) for pair in pairs]
+        groups = [""] * len(pairs)
         items = []
         for part, vectors in _vectors(rung, texts).items():
             numbers = np.stack([gold, cosines(vectors[0::2], vectors[1::2])], axis=1)
