@@ -48,9 +48,9 @@ ROWS = [{"step": step, "tokens": 100 * step, "loss": 6.0} for step in (0, 10, 20
 CODE_LENGTHS = [{**row, "bits_per_byte": 3.0 - row["step"] / 20} for row in ROWS]
 
 
-def perplexity_only(root: Path) -> Experiment:
-    """A ladder that was asked for perplexity alone."""
-    return _ladder(root, {"perplexity": "perplexity"})
+def perplexity_only(root: Path, suite: str = "perplexity") -> Experiment:
+    """A ladder that was asked for perplexity alone, by a suite of this name."""
+    return _ladder(root, {suite: "perplexity"})
 
 
 def whole(root: Path) -> Experiment:

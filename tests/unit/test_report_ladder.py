@@ -262,15 +262,15 @@ def test_several_pretrainings_are_one_rung_and_their_luck_is_in_claims_and_score
     tmp_path: Path,
 ) -> None:
     """Of gpt's two pretrainings the second is like the 3-gram, 20 nats worse."""
-    made = ladders.perplexity_only(tmp_path / "root")
+    made = ladders.perplexity_only(tmp_path / "root", suite="by_another_name")
     measured = TITLES | {"bert": ("measure",)}
     once = {rung.name: rung for rung in gather_rungs(made.made, measured)}
     several = measured | {"gpt": ("measure/gpt", "measure/ngram3")}
     twice = {rung.name: rung for rung in gather_rungs(made.made, several)}
     scores = {
-        name: rung.measure.value("perplexity", "bits_per_byte") for name, rung in twice.items()
+        name: rung.measure.value("by_another_name", "bits_per_byte") for name, rung in twice.items()
     }
-    alone = once["gpt"].measure.value("perplexity", "bits_per_byte")
+    alone = once["gpt"].measure.value("by_another_name", "bits_per_byte")
     worse, both = scores["ngram3"], scores["gpt"]
     assert alone is not None
     assert worse is not None

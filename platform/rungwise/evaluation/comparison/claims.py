@@ -157,9 +157,20 @@ CLAIMS = StageType(
 
 
 def _read_seeds(measured: Sequence[Artifact]) -> RungItems:
-    """The items of a rung, by key, of each seed of its pretraining."""
+    """The items of a rung, by key, of each seed of its pretraining. The first suite of a kind also
+    goes by the kind, since a recipe may call it anything."""
     seeds = [read_items(artifact) for artifact in measured]
-    return {key: [each[key] for each in seeds] for key in seeds[0]}
+    items = {key: [each[key] for each in seeds] for key in seeds[0]}
+    suites = measured[0].record["config"]["suites"]
+    first = {config["kind"]: name for name, config in reversed(suites.items())}
+    by_kind = {
+        (kind, part, metric): own
+        for kind, name in first.items()
+        if kind not in suites
+        for (suite, part, metric), own in items.items()
+        if suite == name
+    }
+    return items | by_kind
 
 
 def claim_rows(claims: Iterable[ClaimResult]) -> list[dict[str, Any]]:

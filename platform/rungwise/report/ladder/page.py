@@ -188,7 +188,7 @@ def render_page(
         recipe=recipe,
         **fields,
         effects=claims,
-        luck=findings.describe_luck(content.claims.seeds) if content.claims.seeds else "",
+        luck=_describe_luck(content.claims),
         lede=_write_lede(content),
         learnt=picture_columns(content.columns),
         reference=list(dict.fromkeys(name for each in content.columns for name in each.published)),
@@ -208,6 +208,11 @@ def render_page(
         registered=[],
         run=None,
     )
+
+
+def _describe_luck(summary: ClaimsSummary) -> str:
+    once = any(claim.pretrainings == 1 for claim in summary.claims)
+    return findings.describe_luck(summary.seeds) if summary.seeds and once else ""
 
 
 def _write_lede(content: Content) -> list[str]:
