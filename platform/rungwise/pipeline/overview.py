@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from rungwise.core.stages.artifact import Artifact
@@ -41,15 +40,14 @@ def headline_metrics(finished: Mapping[str, Artifact]) -> dict[str, float]:
     for title, artifact in finished.items():
         if artifact.stage == PRETRAIN.name:
             final = PretrainSummary.of(artifact).final
-            results |= {f"{title}/{key}": final[key] for key in final if key not in _WHERE}
+            results |= {f"{title}/{key}": float(final[key]) for key in final if key not in _WHERE}
         elif artifact.stage == EVALUATE.name:
             evaluated = EvaluateSummary.of(artifact)
             for name, result in evaluated.variants.items():
                 # The UI groups charts into rows by what precedes the last slash.
                 key = f"{title}/{evaluated.metric}/{name}"
                 results[key] = result.estimates[evaluated.metric].mean
-    # In MLflow's alphabet.
-    return {re.sub(r"[^\w\-. :/]", "-", key): float(value) for key, value in results.items()}
+    return results
 
 
 def description(finished: Mapping[str, Artifact], root: str) -> str:
