@@ -113,19 +113,24 @@ def test_documents_on_lines(tmp_path: Path) -> None:
     assert only(tmp_path).source == {"documents": "line", "lines": "paragraph"}
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "txt", "parquet"])
+@pytest.mark.parametrize("suffix", ["jsonl", "txt", "parquet", "arrow"])
 def test_the_longest_field_of_records_is_the_text(tmp_path: Path, suffix: str) -> None:
     records = [
         {"id": number, "title": f"No. {number}", "body": " ".join(prose(number, 5))}
         for number in range(60)
     ]
     path = tmp_path / f"a.{suffix}"
+    table = pa.Table.from_pylist(records)
     if suffix == "parquet":
-        pq.write_table(pa.Table.from_pylist(records), path)
+        pq.write_table(table, path)
+    elif suffix == "arrow":
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+        (tmp_path / "state.json").write_text("{}")
     else:
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
     seen = only(tmp_path)
-    assert seen.kind == ("parquet" if suffix == "parquet" else "jsonl")
+    assert seen.kind == (suffix if suffix in ("parquet", "arrow") else "jsonl")
     assert seen.source == {"text_field": "body"}
     assert seen.documents == pytest.approx(60, abs=2)
 

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
 from rungwise.core.plural import counted
-from rungwise.core.storage.source_files import SourceFile, find_files, is_glob
+from rungwise.core.storage.source_files import SourceFile, data_files, find_files, is_glob
 from rungwise.corpus.cleaning.accents import count_marked
 from rungwise.corpus.config import Rules
 from rungwise.corpus.document import text_length
@@ -33,7 +33,7 @@ from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.boilerplate import gutenberg_text
 from rungwise.corpus.readers.encodings import archive_kind, detect_encoding, wide_encoding
 from rungwise.corpus.readers.file_reader import plain_breaks
-from rungwise.corpus.readers.records import seekable
+from rungwise.corpus.readers.records import open_arrow, seekable
 from rungwise.corpus.summary import count_units
 
 _SAMPLED_FILES, _SAMPLE_BYTES, _SAMPLE_RECORDS = 40, 200_000, 2000
@@ -47,6 +47,7 @@ _SUFFIXES = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
+    ".arrow": "arrow",
     ".wet": "warc",
     ".warc": "warc",
 }
@@ -117,7 +118,7 @@ def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
     ignored: Counter[str] = Counter()
     advised: Counter[str] = Counter()
     for path in paths:
-        for file in find_files(path):
+        for file in data_files(find_files(path)):
             parents[file.uri] = path
             name = PurePosixPath(file.name.removesuffix(streams.compression_suffix(file.name)))
             kind = _SUFFIXES.get(name.suffix.lower()) or _guess_kind(file)
@@ -150,7 +151,7 @@ def _globs(files: Sequence[SourceFile], parents: dict[str, str]) -> list[str]:
 
 def _describe_group(kind: str, files: list[SourceFile], paths: list[str]) -> FileGroup:
     group = FileGroup(kind, tuple(paths), len(files), sum(map(streams.unpacked_bytes, files)))
-    if kind in ("jsonl", "parquet"):
+    if kind in ("jsonl", "parquet", "arrow"):
         texts = _estimate_records(group, files)
     else:
         suffixes = Counter(PurePosixPath(file.name).suffix.lower() for file in files)
@@ -227,6 +228,9 @@ def _estimate_records(group: FileGroup, files: list[SourceFile]) -> list[str]:
     if group.kind == "jsonl":
         for head in _read_heads(files).values():
             records += _parse_records(head)
+    elif group.kind == "arrow":
+        for file in _sample_files(files):
+            records += _first_rows(file)
     else:
         for file in _sample_files(files):
             with _open_parquet(file) as table:
@@ -262,6 +266,18 @@ def _record_bytes(record: dict[str, Any]) -> int:
         return len(orjson.dumps(record, default=str))
     except orjson.JSONEncodeError:  # nested too deeply
         return sum(len(value) for value in record.values() if isinstance(value, str))
+
+
+def _first_rows(file: SourceFile) -> list[dict[str, Any]]:
+    try:
+        with open_arrow(file) as stream, pa.ipc.open_stream(stream) as batches:
+            for batch in batches:
+                return batch.slice(0, _SAMPLE_RECORDS).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"cannot read {file.uri} as Arrow: {error}; mend the file or leave it out"
+        ) from error
+    return []
 
 
 @contextlib.contextmanager

@@ -85,7 +85,9 @@ def _match(paths: Sequence[str], key: str, *, only_arrow: bool = False) -> dict[
     files: dict[str, SourceFile] = {}
     for pattern in paths:
         with reached(pattern, key):
-            matches = data_files(find_files(pattern)) if only_arrow else find_files(pattern)
+            matches = data_files(find_files(pattern))
+            if only_arrow:  # a repository of the hub has a README, too
+                matches = [file for file in matches if file.name.endswith(".arrow")]
         if not matches:
             raise ConfigError(
                 f"{key}: no file matches {pattern!r}; expected a file, folder or glob"

@@ -13,6 +13,8 @@ from fsspec.utils import glob_translate
 
 from rungwise.core.storage.object_store import filesystem, is_remote, object_tag, open_stream
 
+_BESIDE_ARROW = re.compile(r"(state|dataset_info|dataset_dict)\.json|cache-.*\.arrow")
+
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -67,14 +69,9 @@ def place_by_name(place: str, names: Mapping[str, str]) -> str:
 
 def data_files(files: Sequence[SourceFile]) -> list[SourceFile]:
     """Leave out what `datasets` stores beside the Arrow files that it saves: JSON, and caches."""
-    names = [file.name.rpartition("/")[2] for file in files]
-    if not any(name.endswith(".arrow") for name in names):
+    if not any(file.name.endswith(".arrow") for file in files):
         return list(files)
-    return [
-        file
-        for file, name in zip(files, names, strict=True)
-        if name.endswith(".arrow") and not name.startswith("cache-")
-    ]
+    return [file for file in files if not _BESIDE_ARROW.fullmatch(file.name.rpartition("/")[2])]
 
 
 def digest_of_blocks(digests: Sequence[bytes]) -> str:

@@ -247,10 +247,8 @@ def arrow_documents(reader: FileReader, source: ArrowSource) -> Iterator[RawDocu
     """Yield a document per row of the record batches that begin in the range."""
     fields = RecordFields(reader, source, "row")
     row = 0
-    with _arrow_stream(reader.file) as stream:
+    with open_arrow(reader.file) as stream:
         try:
-            if stream.read(len(_ARROW_FILE_MAGIC)) != _ARROW_FILE_MAGIC:
-                stream.seek(0)
             with pa.ipc.open_stream(stream) as batches:
                 if damage := fields.check(batches.schema.names, None, _size(reader)):
                     yield damage
@@ -288,11 +286,16 @@ def _skip_rest(
     return reader.skip_rest(row, num_bytes, error, "row")
 
 
-def _arrow_stream(file: SourceFile) -> pa.NativeFile:
+def open_arrow(file: SourceFile) -> pa.NativeFile:
+    """Open an Arrow file, of either format, where its stream of record batches begins."""
     # Only the touched pages of a mapped file are read: skipping batches is free.
     if is_mappable(file.uri):
-        return pa.memory_map(file_on_disk(file.uri))
-    return pa.PythonFile(file.open(), mode="r")
+        stream = pa.memory_map(file_on_disk(file.uri))
+    else:
+        stream = pa.PythonFile(file.open(), mode="r")
+    if stream.read(len(_ARROW_FILE_MAGIC)) != _ARROW_FILE_MAGIC:
+        stream.seek(0)
+    return stream
 
 
 @contextlib.contextmanager
