@@ -24,7 +24,7 @@ from rungwise.evaluation.comparison.claims import (
     registered_claims,
 )
 from rungwise.evaluation.comparison.task_contrast import Runs, average_tasks
-from rungwise.evaluation.statistics import false_verdicts
+from rungwise.evaluation.statistics import combine, false_verdicts
 from rungwise.evaluation.suites.items import METRICS, Items
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo
@@ -152,6 +152,24 @@ def test_claims_are_decided_as_holm_1979_puts_it() -> None:
     assert 0 < len(expected) < len(ps)
     assert {claim.id for claim in decided if claim.verdict == "confirmed"} == expected
     assert decided[-1].p_holm is None
+
+
+def test_a_page_where_nothing_differs_has_a_verdict_in_five_of_a_hundred_cases() -> None:
+    """Ten claims of one or two comparisons, each of three pretrainings and a test set."""
+    rng = np.random.default_rng(6)
+
+    def nothing() -> ComparisonResult:
+        first, second = rng.normal(size=(2, 3))
+        mean = first.mean() - second.mean() + 0.5 * rng.normal()
+        value = combine(mean, [list(first), list(-second)], [(0.25, 500)])
+        return result(value.p_above(), value.p_below())
+
+    pages = 200
+    false = 0
+    for _ in range(pages):
+        page = decide(*([nothing() for _ in range(1 + number % 2)] for number in range(10)))
+        false += any(claim.verdict != "undecided" for claim in page)
+    assert stats.binomtest(false, pages, 0.05, alternative="greater").pvalue > 0.001
 
 
 def made_runs(

@@ -22,7 +22,7 @@ Agreement = Literal["agrees", "disagrees", "unresolved"]
 Range = tuple[float, float]  # the lowest and highest possible value of a metric
 Sums = NDArray[np.floating]
 _ANY: Range = (-math.inf, math.inf)
-_FARTHEST, _HALVINGS = 37.0, 60  # standard errors, of which floats still have a p; of the search
+_FARTHEST, _HALVINGS = 37.0, 40  # standard errors, of which floats still have a p; of the search
 _CHUNK = 1 << 22  # weights (resamples times examples) held at once
 
 
