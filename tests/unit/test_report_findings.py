@@ -62,7 +62,7 @@ def test_a_verdict_needs_an_interval_without_0(
         ),
         (
             *((-0.1, 0.158, 0.2), None, True),
-            "Undecided: pretrained and random weights cannot be told apart, with a test macro-F1 "
+            "Unresolved: pretrained and random weights cannot be told apart, with a test macro-F1 "
             f"of 45.5% and 29.7%: +15.8 points [{MINUS}10.0, +20.0], an interval that contains 0, "
             "over 5 seeds.",
         ),

@@ -72,7 +72,7 @@ def describe_difference(task: TaskResult) -> str:
     if judgement.name == "unresolved":
         pair_of = "pretrained and random weights" if of_pretraining else f"{first} and {second}"
         return (
-            f"Undecided: {pair_of} cannot be told apart, with a {named} of {new} and {old}: "
+            f"Unresolved: {pair_of} cannot be told apart, with a {named} of {new} and {old}: "
             f"{size}, an interval that contains 0, over {_count_runs(task)}."
         )
     if of_pretraining:
