@@ -49,7 +49,7 @@ class Toy(Config):
 class Calls:
     """A tracker that keeps what it is told."""
 
-    uri = shown_uri = ""
+    uri = shown_uri = fault = ""
     waiting = 0
 
     def __init__(self) -> None:
