@@ -175,6 +175,7 @@ def test_without_network_what_is_cached_is_read_and_else_it_is_said(
     online = digest(["hf://datasets/org/name/*.jsonl"], "data.train")
     pinned = pin("hf://datasets/org/name/*.jsonl")
     asked = len(server.requests)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between attempts
     for url, offline in ((NOWHERE, False), (server.url, True)):
         go_to(url, tmp_path / "hub", monkeypatch)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)

@@ -105,7 +105,10 @@ def test_what_is_not_the_published_file_is_refused(
     assert files_below(tmp_path) == []
 
 
-def test_a_file_that_has_moved_and_a_server_that_is_gone(tmp_path: Path) -> None:
+def test_a_file_that_has_moved_and_a_server_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "_PAUSE_SECONDS", 0.0)
     moved = pytest.raises(UserError, match=r"answers 404.*--mirror")
     with serving(FileServer(lambda path: None)) as server, moved:
         fetch_set(one_file(), tmp_path, server.url, lambda line: None)

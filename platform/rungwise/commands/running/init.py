@@ -52,6 +52,7 @@ def init(options: argparse.Namespace) -> None:
     """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
     from rungwise.core.console import plain_console
     from rungwise.core.plural import counted
+    from rungwise.core.public.sets import how_to_get
     from rungwise.core.storage.source_files import find_files
     from rungwise.corpus.description import describe_files
     from rungwise.tasks.formats.guess import guess_format
@@ -69,7 +70,10 @@ def init(options: argparse.Namespace) -> None:
     labels = guess_format(options.labels) if options.labels else None
     sources, others = describe_files(options.paths)
     if missing := [path for path in options.paths if not find_files(path)]:
-        raise UserError(f"no file matches {', '.join(missing)}; expected a file, folder or glob")
+        raise UserError(
+            f"no file matches {', '.join(missing)}; expected a file, folder or glob"
+            f"{how_to_get(missing[0])}"
+        )
     sources = [each for each in sources if each.characters]
     if not sources:
         files = f"; found: {', '.join(others)}" if others else ""
