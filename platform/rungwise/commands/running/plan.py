@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from rich.table import Table
+from rich.text import Text
 
 from rungwise.commands.arguments import Commands, add_json, add_verb, add_workflow, print_json
 from rungwise.core.console import plain_console
@@ -65,7 +66,7 @@ def plan(options: argparse.Namespace) -> None:
         table.add_column(heading, no_wrap=True)  # only the reason gives way on a narrow terminal
     table.add_column("because", overflow="fold")
     for row in rows:
-        state = "[cyan]cached[/]" if row.artifact else "[bold cyan]build[/]"
+        state = Text("cached", "cyan") if row.artifact else Text("build", "bold cyan")
         table.add_row(row.stage.display_name, row.stage.fingerprint, state, row.reason)
     console.print(table, soft_wrap=False)
     missing = sum(row.artifact is None for row in rows)
