@@ -267,6 +267,11 @@ def test_a_recipe_is_pinned_to_one_commit_and_keeps_no_token(
     assert changed.corpus == built.corpus
     assert pin_all(record) == record
     assert len(server.requests) == asked
+    source["paths"] = ["hf://datasets/org/none/*"]
+    with pytest.raises(
+        ConfigError, match=r"^corpus\.sources\.0\.paths\.0: hf://datasets/org/none/\*"
+    ):
+        validate(Recipe, recipe)
 
 
 @pytest.mark.parametrize("name", ["hf://org/model", "org/model"])

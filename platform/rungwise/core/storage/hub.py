@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsspec import AbstractFileSystem
 
-from rungwise.core.errors import UserError
+from rungwise.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from huggingface_hub import HfUri
@@ -33,19 +33,23 @@ def is_hub(uri: str) -> bool:
 
 
 def pin_all(value: Any) -> Any:
-    """Pin every address of the hub in plain data, those of one repository to the same commit."""
+    """Pin every address of the hub in plain data, those of one repository to the same commit.
+    Raises ConfigError, naming the dotted key, where `pin` raises."""
     commits: dict[tuple[str, str, str | None], str] = {}
 
-    def pinned(item: Any) -> Any:
+    def pinned(item: Any, key: str) -> Any:
         if isinstance(item, str) and is_hub(item):
-            return pin(item, commits)
+            try:
+                return pin(item, commits)
+            except UserError as error:
+                raise ConfigError(f"{key}: {error}") from error
         if isinstance(item, dict):
-            return {key: pinned(each) for key, each in item.items()}
+            return {name: pinned(each, f"{key}.{name}".lstrip(".")) for name, each in item.items()}
         if isinstance(item, list | tuple):
-            return [pinned(each) for each in item]
+            return [pinned(each, f"{key}.{place}") for place, each in enumerate(item)]
         return item
 
-    return pinned(value)
+    return pinned(value, "")
 
 
 def pin(uri: str, known: dict[tuple[str, str, str | None], str] | None = None) -> str:
