@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -278,6 +279,28 @@ def width(got: ComparisonResult) -> float:
     assert got.low is not None
     assert got.high is not None
     return got.high - got.low
+
+
+def test_seeds_on_several_tasks_are_independent_values() -> None:
+    """The interval is that of scipy over all seeds of both tasks, examples apart."""
+    rng = np.random.default_rng(8)
+    hardness = rng.uniform(0, 1, 100_000)
+    tasks = {
+        task: {
+            name: made_runs(rng, name, 0.5 + 0.05 * rng.normal(size=(1, 3)), hardness)
+            for name in ("a", "b")
+        }
+        for task in ("x", "y")
+    }
+    comparison = Comparison(of="tasks", terms={"a": 1, "b": -1})
+    got = claim_comparisons.compare(comparison, {}, {None: tasks}, ())
+    gaps = {
+        task: np.subtract(runs["a"].values(), runs["b"].values()) for task, runs in tasks.items()
+    }
+    expected: Any = stats.ttest_ind(gaps["x"], -gaps["y"], equal_var=False)
+    bounds = expected.confidence_interval()
+    assert got.low == pytest.approx(bounds.low / 2, rel=0.01)
+    assert got.high == pytest.approx(bounds.high / 2, rel=0.01)
 
 
 def test_random_weights_have_no_pretraining_that_could_be_lucky() -> None:

@@ -4,7 +4,8 @@
 
 A variant's runs are seeds of fine-tuning, several for each of its pretrainings. Variants that share
 pretrainings (a model tuned and the same model frozen) share their luck; so do runs at several label
-budgets. With one pretraining, runs are paired by their seed of fine-tuning.
+budgets, and on several tasks. With one pretraining, runs on a task are paired by their seed of
+fine-tuning, and what is lucky on one task is not on another.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.kinds.kind import TaskKind
 from rungwise.tasks.scoring.metrics import metric_range
-
-_ONE = ""  # the group of all variants with one pretraining each, which are paired by seed
 
 Term = tuple[float, "Runs"]  # a weight and what it weighs
 
@@ -85,17 +84,15 @@ def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> Contrast:
         examples.append((variance / len(tasks) ** 2, terms[0][1].sums.shape[1]))
         for weight, runs in terms:
             own = weight / len(tasks) * np.array(runs.values())
-            group = _find_group(runs, names)
+            group = _find_group(runs, names) if runs.pretrainings > 1 else f"task {place}"
             groups[group] = groups.get(group, 0.0) + own
     trainings = [group.tolist() for group in groups.values()]
     return combine(sum(float(np.mean(each)) for each in trainings), trainings, examples)
 
 
 def _find_group(runs: Runs, names: dict[str | None, str]) -> str:
-    """The group whose luck these runs share: that of the variant on other tasks, or of another use
-    of its weights. `names` has the groups of variants and weights so far."""
-    if runs.pretrainings == 1:
-        return _ONE
+    """The group whose luck runs of several pretrainings share: that of the variant on other tasks,
+    or of another use of its weights. `names` has the groups of variants and weights so far."""
     group = names.get(runs.variant) or names.get(runs.pretrained) or runs.variant
     names[runs.variant] = group
     if runs.pretrained is not None:
