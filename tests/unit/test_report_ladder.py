@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claim_comparisons import ComparisonResult
@@ -14,6 +15,7 @@ from rungwise.evaluation.comparison.claims import ClaimsConfig, judge_claims
 from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.statistics import Estimate
 from rungwise.pipeline.ladder import ladder_stages
+from rungwise.pipeline.overview import description
 from rungwise.pipeline.recipe import Recipe
 from rungwise.report.ladder import claims as board
 from rungwise.report.ladder import plots, rows
@@ -107,6 +109,18 @@ def test_the_page_loads_nothing_and_escapes_all(
     assert EVIL not in text
     assert EVIL in page.words
     assert "my <ladder>" in page.words
+
+
+def test_the_overview_of_the_run_shows_the_wide_picture(
+    written: tuple[Page, ReportSummary, Path],
+) -> None:
+    _, summary, path = written
+    names = sorted(file.name for file in path.iterdir())
+    record = {"summary": summary.model_dump(mode="json"), "files": dict.fromkeys(names)}
+    artifact = Artifact("ladder", "0" * 12, Folder.at(path), record)
+    text = description({"ladder": artifact}, "root")
+    assert text.startswith(f"**{summary.headline}**")
+    assert "![ladder](" in text
 
 
 def test_a_ladder_that_was_asked_little_has_no_empty_sections(tmp_path: Path) -> None:

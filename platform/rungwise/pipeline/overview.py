@@ -17,7 +17,7 @@ from rungwise.serving.card import link_page
 
 PAGE_FILES = "report_files"  # sorts after report.html
 _PAGES = (REPORT.name, LADDER.name)
-_PICTURES = ("differences-", "scores-", "ladder", "loss")  # the first one found is shown
+_PICTURES = ("differences-", "scores-", "ladder.", "loss")  # the first one found is shown
 _MOST_ROWS = 24
 _WHERE = ("step", "tokens", "sequence_length")  # keys of a curve's row that are not results
 
