@@ -73,6 +73,8 @@ class Calls:
 
     def artifact(self, key: str, path: str, folder: str = "") -> None: ...
 
+    def end_abandoned(self, driver: str) -> None: ...
+
     def run_id(self, key: str, timeout_seconds: float) -> str | None:
         return None
 

@@ -21,6 +21,7 @@ from rungwise.evaluation.suites.items import METRICS, ItemKey, Items, contrast
 
 TASKS = "tasks"  # `Comparison.of`: the judged metric, averaged over all tasks
 FEW = "few"  # the smallest label budget
+_AT = "@"  # between a rung and a label budget
 LAST = "last"  # the highest layer of a rung
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not tested"]
@@ -154,7 +155,7 @@ def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared | _M
     for task in runs.get(None, {}):
         made: list[Term] = []
         for term, weight in terms.items():
-            rung, _, name = term.partition("@")
+            rung, _, name = term.partition(_AT)
             budget = few if name == FEW else int(name) if name else None
             variants = runs.get(budget, {}).get(task, {})
             if rung in variants and not (name and budget is None):
