@@ -55,7 +55,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             ["pretrain", "{recipe}", "model.num_heads=5"],
-            "model: hidden_size must be a multiple of num_heads",
+            "model.hidden_size must be a multiple of model.num_heads",
         ),
         (
             ["pretrain", "{recipe}", "corpus.sources.0.paths=[/no/such]"],
@@ -72,9 +72,12 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["pretend", "{recipe}"], "there is no workflow workflows/pretend.py; found: finetune, "),
         (
             ["finetune", "{recipe}", "tasks.a.data.kind=paragraph_label", "evaluate=null"],
-            "the config has no block evaluate",
+            "small has no block evaluate",
         ),
-        (["pretrain", "{recipe}", "instances.sequence_length=600"], "raise max_predictions to 90"),
+        (
+            ["pretrain", "{recipe}", "instances.sequence_length=600"],
+            "max_predictions=90 model.max_",
+        ),
         (["pretrain", "{recipe}", "root=/proc/nowhere"], "root: cannot write to /proc/nowhere"),
     ],
 )

@@ -363,7 +363,7 @@ def test_a_shard_file_gives_back_its_rows_and_the_same_bytes(tmp_path: Path) -> 
 
 
 def test_predictions_that_cannot_hold_the_rate_are_refused() -> None:
-    with pytest.raises(ConfigError, match="raise max_predictions to 77"):
+    with pytest.raises(ConfigError, match=r"set masking\.max_predictions=77"):
         validate(MaskedPairsConfig, {"sequence_length": 512})
 
 

@@ -122,6 +122,7 @@ def test_a_stage_is_compared_with_an_earlier_build_of_its_own_title(tmp_path: Pa
     root, squad = Folder.at(tmp_path), task("squad", 2, "there")
     build([task("sts-b", 1, "here")], root)
     assert to_build([squad], root) == {"task/squad": "first run"}
+    assert to_build([task("squad", 3, "there")], root, "y") == {"task/squad": "first run"}
     build([squad], root)
     changed = [task("sts-b", 3, "there"), squad]
     assert to_build(changed, root) == {"task/sts-b": "place here -> there; value 1 -> 3"}

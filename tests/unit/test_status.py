@@ -87,3 +87,20 @@ def test_a_password_in_an_address_is_not_shown(
 def test_a_prometheus_that_is_not_there_is_one_line(unused_port: int) -> None:
     with pytest.raises(UserError, match="does not answer at http"):
         status.query_prometheus(f"http://127.0.0.1:{unused_port}", None)
+
+
+def test_figures_that_do_not_fit_into_80_columns_stand_below_their_stage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {figure.heading: 12345.0 for figure in status.FIGURES}
+    rows = {("a-recipe-of-a-long-name", "pretrain"): status.StageRow("running", values)}
+    monkeypatch.setattr("rungwise.cluster.registry.find", lambda _: None)
+    monkeypatch.setattr(status, "query_mlflow", lambda *_: rows)
+    for width, heading in ((80, "a-recipe-of-a-long-name  pretrain  running"), (200, "run  ")):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(["status"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith(heading)
+        assert "…" not in "".join(lines)
+        text = " ".join(" ".join(lines).split())
+        assert all(figure.heading in text for figure in status.FIGURES)

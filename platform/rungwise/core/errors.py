@@ -13,6 +13,9 @@ Bugs in rungwise are ordinary exceptions and keep their traceback.
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any
 
 
 class RungwiseError(Exception):
@@ -24,7 +27,52 @@ class UserError(RungwiseError):
 
 
 class ConfigError(UserError):
-    """A key or value of the configuration is wrong."""
+    """A key or value of the configuration is wrong. `changes`, by dotted key, mend it; the message
+    ends with them as overrides to paste."""
+
+    def __init__(self, message: str, changes: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.changes = dict(changes or {})
+
+    def __str__(self) -> str:
+        remedy = f"; set {shlex.join(as_overrides(self.changes))}" if self.changes else ""
+        return f"{super().__str__()}{remedy}"
+
+    def with_changes(self, changes: Mapping[str, Any]) -> ConfigError:
+        """The same error with other changes."""
+        return ConfigError(super().__str__(), changes)
+
+    def completed(self, attempt: Callable[[dict[str, Any]], object]) -> ConfigError:
+        """The same error with what `attempt`, made with the changes so far, asks for as well."""
+        changes = dict(self.changes)
+        while changes:
+            try:
+                attempt(changes)
+            except ConfigError as error:
+                if error.changes.items() <= changes.items():
+                    break
+                changes |= error.changes
+            except UserError:
+                break
+            else:
+                break
+        return self.with_changes(changes)
+
+
+class BlockError(ValueError):
+    """Keys of a block do not fit together: for validators. `changes` are keys of the block."""
+
+    def __init__(self, message: str, changes: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.changes = changes
+
+
+def as_overrides(changes: Mapping[str, Any]) -> list[str]:
+    """`{"a.b": 1, "c": "x"}` -> `["a.b=1", "c=x"]`; what is no text as JSON."""
+    return [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in changes.items()
+    ]
 
 
 class DataError(UserError):

@@ -193,9 +193,9 @@ def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
     if documents.total == 1:
         raise DataError(
             "the corpus is one document, of too few sentences to hold a part of it out, and it "
-            "takes one to train on and one held out, or two of each for next-sentence pairs; add "
-            "documents, cut it into several with corpus.sources.N.documents (blank_line or line), "
-            "and for fewer than four set instances.kind=masked_blocks pretrain.objective=mlm"
+            "takes one to train on and one held out, or two of each for instances of kind "
+            "masked_pairs; add documents, or cut it into several with corpus.sources.N.documents "
+            "(blank_line or line)"
         )
     if not documents.train:
         raise DataError(

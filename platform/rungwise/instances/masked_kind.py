@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from rungwise.core.errors import BlockError
 from rungwise.instances.kind import Figure, Kind, Piece, PieceKind, ShownRow, WholeRow
 from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.instances.masked_contract import (
@@ -47,10 +48,11 @@ class MaskedKind(Kind):
     def _room_for_predictions(self) -> MaskedKind:
         needed = math.floor(self.masking.rate * (self.sequence_length - 3))
         if needed > self.masking.max_predictions:
-            raise ValueError(
+            raise BlockError(
                 f"masking.rate {self.masking.rate} of sequence_length {self.sequence_length} is "
                 f"{needed} predictions, more than masking.max_predictions "
-                f"{self.masking.max_predictions}; raise max_predictions to {needed + 1}"
+                f"{self.masking.max_predictions}",
+                {"masking.max_predictions": needed + 1},
             )
         return self
 

@@ -40,6 +40,8 @@ ModelConfig = Annotated[
     Field(discriminator="kind"),
 ]
 
+DEFAULT_KIND: str = BertConfig.model_fields["kind"].default
+
 
 def model_config(data: Mapping[str, Any]) -> Family:
     """Validate a family's config from plain data, as in a record."""

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.plural import counted
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.encoders import LayeredEncoder
@@ -101,8 +101,8 @@ class Family(Config):
         *others, last = (objective.name for objective in self.objectives)
         names = f"{', '.join(others)} or {last}" if others else last
         raise ConfigError(
-            f"pretrain.objective is {name}, but model.kind is {self.kind}, which takes {names}; "
-            "change one of them"
+            f"pretrain.objective is {name}, but model.kind is {self.kind}, which takes {names}",
+            {"pretrain.objective": self.objectives[0].name},
         )
 
     def _lacks(self, what: str) -> NoReturn:
@@ -170,24 +170,30 @@ class TransformerFamily(LayeredFamily):
 
     @model_validator(mode="after")
     def _whole_heads(self) -> Self:
-        if self.own_head_size is None and self.hidden_size % self.num_heads:
-            whole = math.ceil(self.hidden_size / self.num_heads) * self.num_heads
-            raise ValueError(
-                "hidden_size must be a multiple of num_heads, found hidden_size "
-                f"{self.hidden_size} and num_heads {self.num_heads}; change hidden_size to "
-                f"{whole}, or num_heads"
+        turns = self.layer(0).rotary_base is not None
+        if self.own_head_size is not None:
+            if turns and self.own_head_size % 2:
+                raise BlockError(
+                    "head_size must be even, since rotary positions turn pairs of units, found "
+                    f"{self.own_head_size}",
+                    {"head_size": self.own_head_size + 1},
+                )
+            return self
+        factor = math.lcm(self.num_heads * (2 if turns else 1), self.width_factor)
+        if self.hidden_size % factor:
+            pairs = factor != self.num_heads
+            whole = "2 x num_heads, since positions take units in pairs" if pairs else "num_heads"
+            raise BlockError(
+                f"hidden_size must be a multiple of {whole}, found hidden_size {self.hidden_size} "
+                f"and num_heads {self.num_heads}",
+                {"hidden_size": -(-self.hidden_size // factor) * factor},
             )
         return self
 
-    @model_validator(mode="after")
-    def _turnable_heads(self) -> Self:
-        layer = self.layer(0)
-        if layer.rotary_base is not None and layer.head_size % 2:
-            raise ValueError(
-                f"rotary positions turn pairs of units, found heads of {layer.head_size}; change "
-                "hidden_size or num_heads until a head has an even number of them"
-            )
-        return self
+    @property
+    def width_factor(self) -> int:
+        """What hidden_size must be a multiple of, whatever the heads."""
+        return 1
 
     @property
     def own_head_size(self) -> int | None:

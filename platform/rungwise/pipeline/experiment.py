@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rungwise.core.errors import UserError
+from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.evaluation.comparison.compare import EVALUATE
@@ -97,7 +97,13 @@ class Comparison:
 
 def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
     """Every stage from the corpus to the registered models and the table, by title. Raises
-    ConfigError if a block is missing or a variant does not fit."""
+    ConfigError if a block is missing, there is nothing to compare or a variant does not fit."""
+    if not recipe.tasks and not recipe.measure and len(recipe.variants) < 2:
+        raise ConfigError(
+            f"this workflow fine-tunes and compares, but {recipe.name} has no tasks to fine-tune "
+            "on, nor several variants or suites to measure; the workflow pretrain takes it as it "
+            "is, and rungwise tasks FILE writes the block tasks for labelled data"
+        )
     return plan_experiment(recipe).stages
 
 

@@ -37,7 +37,7 @@ from rungwise.evaluation.comparison.config import EvaluateConfig
 from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.finetune import FinetuneConfig
 from rungwise.instances.kinds import InstancesConfig
-from rungwise.models.config import ModelConfig
+from rungwise.models.config import DEFAULT_KIND, ModelConfig
 from rungwise.pipeline.continued import ContinuedConfig
 from rungwise.pretraining.config import PretrainConfig, refuse_other_kind, with_objective
 from rungwise.pretraining.initial import NOT_OF_WEIGHTS
@@ -52,6 +52,17 @@ from rungwise.tokenizer import TokenizerConfig
 Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]
 # A model of the hub without hf://, as transformers takes it.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+
+# What to add where a workflow needs a block.
+_SMALLEST: dict[str, dict[str, Any]] = {
+    "instances": {"kind": "masked_blocks"},
+    "model": {"kind": DEFAULT_KIND},
+    "pretrain": {"steps": 1000},
+    "variants": {"pretrained": {}},
+    "measure": {"perplexity": {"kind": "perplexity"}},
+    "finetune": {},
+    "evaluate": {},
+}
 
 
 class TaskEntry(Config):
@@ -185,10 +196,11 @@ class Recipe(Config):
         """Raise ConfigError unless the recipe has all `blocks`; `purpose` says what needs them."""
         missing = [name for name in blocks if not getattr(self, name)]
         if missing:
+            fits = "pretrain" if self.model and self.pretrain else "instances"
+            less = f"; the workflow {fits} takes it as it is" if getattr(self, fits) else ""
             raise ConfigError(
-                f"this workflow {purpose}, but the config has no block {', '.join(missing)}; add "
-                "what is missing (workflows/configs/quickstart.yaml has all), or use a workflow "
-                "that needs less: instances.py, pretrain.py"
+                f"this workflow {purpose}, but {self.name} has no block {', '.join(missing)}{less}",
+                {name: _SMALLEST[name] for name in missing},
             )
 
     def planned_vocab_size(self) -> int:

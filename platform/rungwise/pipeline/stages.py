@@ -121,7 +121,12 @@ def pretrain_config(recipe: Recipe) -> PretrainStageConfig:
         try:
             _checked_config(recipe, step.pretrain, {"instances": step.instances})
         except ConfigError as error:
-            raise ConfigError(f"continued_pretraining.{name}: {error}") from error
+            within = f"continued_pretraining.{name}"
+            changes = {
+                key if key.startswith("model.") else f"{within}.{key}": value
+                for key, value in error.changes.items()
+            }
+            raise ConfigError(f"{within}: {error.with_changes({})}", changes) from error
     return config
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rungwise.core.configuration.overrides import resolve, with_overrides
@@ -54,7 +55,10 @@ def resolve_variants(recipe: Recipe) -> list[Variant]:
     """Resolve every variant of a recipe. Unless a task names its variants, those without an
     encoder, such as n-grams, are left out of it. Raises ConfigError if one does not fit."""
     recipes = {name: change_recipe(recipe, name) for name in recipe.variants}
-    configs = {name: pretrain_config(each) for name, each in recipes.items()}
+    configs: dict[str, PretrainStageConfig] = {}
+    for name, each in recipes.items():
+        with _name_variant(recipe, name):
+            configs[name] = pretrain_config(each)
     encoders = [name for name, config in configs.items() if isinstance(config.model, LayeredFamily)]
     finetune: dict[str, dict[str, FinetuneConfig]] = {name: {} for name in recipes}
     for task, entry in recipe.tasks.items():
@@ -131,7 +135,25 @@ def change_recipe(recipe: Recipe, name: str) -> Recipe:
                 f"variants.{name}.{key}: a variant may change {', '.join(_BLOCKS)}; what is "
                 "compared has the rest in common"
             )
-    return recipe.with_changes(changes, f"variants.{name}") if changes else recipe
+    with _name_variant(recipe, name):
+        return recipe.with_changes(changes, f"variants.{name}") if changes else recipe
+
+
+@contextmanager
+def _name_variant(recipe: Recipe, name: str) -> Iterator[None]:
+    """Let an error ask for a change of the variant where it has set the key or a part of it."""
+    try:
+        yield
+    except ConfigError as error:
+        own = [f"{key}." for key in recipe.variants[name]]
+        raise error.with_changes(
+            {
+                f"variants.{name}.{key}"
+                if any(f"{key}.".startswith(each) or each.startswith(f"{key}.") for each in own)
+                else key: value
+                for key, value in error.changes.items()
+            }
+        ) from error
 
 
 def _finetune_config(

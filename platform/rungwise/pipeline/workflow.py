@@ -11,13 +11,14 @@ import os
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
 from rungwise.cluster.ray_start import ROOT_VARIABLE
 from rungwise.core.configuration.yaml_file import load
-from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.errors import ConfigError, UserError, as_overrides
 from rungwise.core.package_data import data_parent
 from rungwise.core.stages import stage
 from rungwise.core.stages.stage import Planned, Stage
@@ -28,6 +29,7 @@ from rungwise.core.tracking.tracker import Tracker
 from rungwise.pipeline import runner
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.runner import Outcome
+from rungwise.pipeline.variants import resolve_variants
 
 Workflow = str | Path | Callable[[Recipe], list[Stage]]
 # Where to look for workflows/: in this folder, then in the package of a wheel or the checkout.
@@ -42,7 +44,17 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     the override or the file, what was expected and the nearest known key.
     """
     note = Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print
-    return load(Recipe, recipe_file(path), overrides, note)
+    file = recipe_file(path)
+    try:
+        return load(Recipe, file, overrides, note)
+    except ConfigError as error:
+
+        def attempt(changes: dict[str, Any]) -> None:
+            recipe = load(Recipe, file, [*overrides, *as_overrides(changes)])
+            if recipe.model and recipe.pretrain:
+                resolve_variants(recipe)
+
+        raise error.completed(attempt) from None
 
 
 def recipe_file(name: str | Path) -> Path:
@@ -62,7 +74,13 @@ def recipe_file(name: str | Path) -> Path:
 
 def make_stages(workflow: Workflow, recipe: Recipe) -> list[Stage]:
     """Make the stages of a workflow, inputs first. Raises UserError if the recipe does not fit."""
-    return (workflow if callable(workflow) else _read(workflow))(recipe)
+    make = workflow if callable(workflow) else _read(workflow)
+    try:
+        return make(recipe)
+    except ConfigError as error:
+        raise error.completed(
+            lambda changes: make(recipe.with_changes(changes, recipe.name))
+        ) from error
 
 
 def plan(workflow: Workflow, recipe: Recipe) -> list[Planned]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import BlockError, ConfigError
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.fitting import CountedFamily, Fitting, PairsFamily, ReadingFamily
@@ -72,9 +72,10 @@ class AsynchronousConfig(_Passes):
     @model_validator(mode="after")
     def _falls(self) -> AsynchronousConfig:
         if self.minimum_rate > self.learning_rate:
-            raise ValueError(
+            raise BlockError(
                 f"minimum_rate {self.minimum_rate} is above learning_rate {self.learning_rate}, "
-                "which would rise to it; lower minimum_rate"
+                "which would rise to it",
+                {"minimum_rate": self.learning_rate},
             )
         return self
 
@@ -144,8 +145,8 @@ def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
     kind = _kind(pretrain)
     if model is not None and kind in KINDS and kind != (takes := fitting_kind(model)):
         raise ConfigError(
-            f"pretrain.kind is {kind}, but model.kind is {model.kind}, which is fitted by "
-            f"{takes}; set pretrain.kind={takes}, or take another model"
+            f"pretrain.kind is {kind}, but model.kind is {model.kind}, which is fitted by {takes}",
+            {"pretrain.kind": takes},
         )
     return pretrain
 
@@ -171,15 +172,16 @@ def check_rows(
     their name in the recipe."""
     objective, longest = config.objective, config.model.max_length
     if kind not in objective.reads:
+        others = [each.name for each in config.model.objectives if kind in each.reads]
         raise ConfigError(
             f"pretrain.objective is {objective.name} and model.kind {config.model.kind}, which "
-            f"reads {block}.kind {' or '.join(objective.reads)}, but the instances are {kind}; "
-            "change one of them"
+            f"reads {block}.kind {' or '.join(objective.reads)}, but {block}.kind is {kind}",
+            {"pretrain.objective": others[0]} if others else {f"{block}.kind": objective.reads[0]},
         )
     if longest is not None and length is not None and length > longest:
         raise ConfigError(
-            f"model.max_position_embeddings is {longest}, but {block}.sequence_length is "
-            f"{length}; raise the first or lower the second"
+            f"model.max_position_embeddings is {longest}, but {block}.sequence_length is {length}",
+            {"model.max_position_embeddings": length},
         )
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
+import psutil
 import torch
 
 from rungwise.core.configuration.compute import ComputeConfig
@@ -42,6 +43,7 @@ from rungwise.training.step import Step
 
 _MEASURED_BATCHES = 4  # the first one warms up
 _ENOUGH_SECONDS = 20.0  # of measuring; then no further batch is started
+_SHORT_FLOPS, _GPU_SPEEDUP = 1e11, 100  # some seconds of the slowest core
 _BYTES_A_TOKEN_AND_UNIT = 34
 _RECOMPUTED_BYTES = 2
 _WIDE_STREAM_BYTES, _RECOMPUTED_WIDE_BYTES = 4, 2  # more of each
@@ -268,6 +270,28 @@ def memory_estimate(
         predicted * measures.vocab_size, MOST_LOGITS if not measures.masked_per_row else math.inf
     )
     return int(fixed + activations + 3 * 4 * logits)
+
+
+def device_memory(compute: ComputeConfig) -> int | None:
+    """Bytes of a worker's device on this machine: of a GPU, or its share of the memory; None if it
+    has no GPU and the workers need one."""
+    if not compute.gpus_per_worker:
+        return psutil.virtual_memory().total // compute.num_workers
+    if not torch.cuda.is_available():
+        return None
+    return torch.cuda.get_device_properties(0).total_memory
+
+
+def measured_in_seconds(
+    config: GradientFit, measures: Sequence[Measures], compute: ComputeConfig
+) -> bool:
+    """Whether this machine surely measures the speed in some seconds."""
+    rows = min(compute.micro_batch_size, config.pretrain.global_batch_size)
+    flops = [
+        rows * each.sequence_length * _flops_per_token(config, each) * _MEASURED_BATCHES
+        for each in measures
+    ]
+    return sum(flops) < _SHORT_FLOPS * (_GPU_SPEEDUP if compute.gpus_per_worker else 1)
 
 
 def _time_batches(

@@ -5,6 +5,8 @@ Writes train.parquet, validation.parquet and test.parquet (examples.py).
 
 from __future__ import annotations
 
+from typing import Any
+
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
@@ -58,4 +60,14 @@ def build_task(
     )
 
 
-TASK = StageType("task", 8, build_task, TaskSummary, identity=identity, outside=outside)
+def _digest_readable(
+    config: ParagraphTaskConfig | MadeTaskConfig | FilesTaskConfig,
+) -> dict[str, Any]:
+    """`outside`, of files whose first examples can be read: a plan names a wrong column."""
+    digests = outside(config)
+    if isinstance(config, FilesTaskConfig):
+        files.check_first_examples(config)
+    return digests
+
+
+TASK = StageType("task", 8, build_task, TaskSummary, identity=identity, outside=_digest_readable)

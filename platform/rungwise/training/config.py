@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -9,7 +10,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import BlockError, ConfigError
 from rungwise.instances.order import OrderConfig
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family, StatefulFamily
@@ -189,9 +190,10 @@ class GradientConfig(Fitting):
         steps, average, schedule = self.steps, self.average, self.optimizer.schedule
         if self.longer_share is not None:
             if end := self.ends_early:
-                raise ValueError(
+                raise BlockError(
                     f"longer_share {self.longer_share} is a share of the steps, and {end} could "
-                    f"end the run before the longer instances; set longer_share or {end} to null"
+                    "end the run before the longer instances",
+                    {end: None},
                 )
             if not 0 < self.first_longer_step < steps:
                 unread = "instances" if self.first_longer_step == 0 else "longer_instances"
@@ -201,13 +203,15 @@ class GradientConfig(Fitting):
                 )
         if isinstance(average, LastAverageConfig):
             if end := self.ends_early:
-                raise ValueError(
+                raise BlockError(
                     f"average is over the last {average.steps} steps, and {end} could end "
-                    f"the run before them; take average.kind ema, or set {end} to null"
+                    "the run before them, but not before those of average.kind ema",
+                    {end: None},
                 )
             if average.steps > steps:
-                raise ValueError(
-                    f"average.steps is {average.steps}, more than steps {steps}; lower it"
+                raise BlockError(
+                    f"average.steps is {average.steps}, more than steps {steps}",
+                    {"average.steps": steps},
                 )
         if (schedule.warmup_steps or 0) + (schedule.decay_steps or 0) > steps:
             raise ValueError(
@@ -215,10 +219,11 @@ class GradientConfig(Fitting):
                 f"{schedule.decay_steps}, more than steps {steps}; lower them"
             )
         if self.global_batch_size % self.order.lanes:
-            raise ValueError(
+            raise BlockError(
                 f"order.lanes {self.order.lanes} does not divide global_batch_size "
                 f"{self.global_batch_size}, so workers would change lanes at every step and fetch "
-                "each other's shards; choose a divisor"
+                "each other's shards",
+                {"order.lanes": math.gcd(self.order.lanes, self.global_batch_size)},
             )
         return self
 

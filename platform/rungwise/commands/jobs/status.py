@@ -14,13 +14,17 @@ from urllib.parse import urlencode
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.core.errors import UserError
 
 _WATCH_SECONDS = 5.0
 _MOST_RUNS = 200  # read from MLflow, newest first
+_ANY_WIDTH = 10_000
 _AGO = "1h"  # stages that ended earlier are only on the dashboards
 
 
@@ -187,16 +191,18 @@ def query_mlflow(uri: str, experiment: str, run: str | None) -> StageRows:
 
 
 def _tabulate(rows: StageRows, alerts: list[str], source: str) -> Group:
-    """The table without empty columns, then the alerts and the source."""
+    """The table without empty columns, or where the console is too narrow for it, a line for each
+    stage and its figures below; then the alerts and the source."""
     if not rows:
         return Group(f"no run found by {source}")
     headings = {heading for row in rows.values() for heading in row.values}
     figures = [figure for figure in FIGURES if figure.heading in headings]
     table = Table(box=None, pad_edge=False)
     for heading in ("run", "stage", "state"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=True)
     for figure in figures:
-        table.add_column(figure.heading, justify="right")
+        table.add_column(figure.heading, justify="right", no_wrap=True)
+    lines: list[Text | Padding] = []
     for (run, stage), row in rows.items():
         values = [row.values.get(figure.heading, math.nan) for figure in figures]
         cells = [
@@ -204,4 +210,15 @@ def _tabulate(rows: StageRows, alerts: list[str], source: str) -> Group:
             for figure, value in zip(figures, values, strict=True)
         ]
         table.add_row(run, stage, row.state, *cells)
-    return Group(table, *(f"[bold red]{line}[/]" for line in alerts), f"[dim]{source}[/]")
+        lines.append(Text(f"{run}  {stage}  {row.state}"))
+        named = zip(figures, cells, strict=True)
+        pairs = [f"{figure.heading} {cell}" for figure, cell in named if cell]
+        lines.append(Padding(", ".join(pairs), (0, 0, 0, 2)))
+    console = Console()
+    whole = Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table)
+    is_wide = whole.maximum > console.width
+    return Group(
+        *(lines if is_wide else [table]),
+        *(f"[bold red]{line}[/]" for line in alerts),
+        f"[dim]{source}[/]",
+    )

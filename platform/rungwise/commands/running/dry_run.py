@@ -14,7 +14,11 @@ from rungwise.commands.arguments import Commands, add_recipe, add_verb, positive
 from rungwise.core.errors import UserError
 
 if TYPE_CHECKING:
-    from rungwise.pretraining.estimate import Estimate
+    from collections.abc import Sequence
+
+    from rungwise.core.configuration.compute import ComputeConfig
+    from rungwise.pretraining.estimate import Estimate, Measures
+    from rungwise.training.config import GradientFit
 
 
 def add(commands: Commands) -> None:
@@ -26,7 +30,9 @@ def add(commands: Commands) -> None:
         "--tokens-per-second", type=positive_number, help="of the whole run, if known"
     )
     speed.add_argument(
-        "--measure", action="store_true", help="measure the speed on some batches here"
+        "--measure",
+        action="store_true",
+        help="measure the speed on some batches here, also if that takes long",
     )
 
 
@@ -36,7 +42,12 @@ def dry_run(options: argparse.Namespace) -> None:
     from rungwise.pipeline.stages import pretrain_config, pretrain_stages
     from rungwise.pipeline.workflow import load_recipe, root_folder
     from rungwise.pretraining.config import require_gradient
-    from rungwise.pretraining.estimate import Measures, estimate_run
+    from rungwise.pretraining.estimate import (
+        Measures,
+        device_memory,
+        estimate_run,
+        measured_in_seconds,
+    )
     from rungwise.training.curriculum import READ_BY_NAME
 
     recipe = load_recipe(options.config, options.overrides)
@@ -59,7 +70,13 @@ def dry_run(options: argparse.Namespace) -> None:
             measures.append(Measures.of(instances))
         elif config is not None:
             measures.append(Measures.planned(config, recipe.planned_vocab_size()))
-    bar = Progress(console=console, transient=True, disable=not options.measure)
+    memory = device_memory(recipe.compute)
+    measure = options.measure or (
+        options.tokens_per_second is None
+        and memory is not None
+        and measured_in_seconds(settings, measures, recipe.compute)
+    )
+    bar = Progress(console=console, transient=True, disable=not measure)
     with bar:
         task = bar.add_task("batches on this machine")
 
@@ -71,12 +88,35 @@ def dry_run(options: argparse.Namespace) -> None:
             measures,
             recipe.compute,
             options.tokens_per_second,
-            report if options.measure else None,
+            report if measure else None,
         )
-    _print_estimate(result, all(each.instances for each in measures), console)
+    needed = result.memory_bytes_a_device
+    text = f"about {needed / 1e9:.2g} GB a device, by a formula; "
+    if memory is None:
+        text += "this machine has no such device"
+    else:
+        text += f"a worker has {memory / 1e9:.3g} GB on this machine"
+        if needed > memory:
+            remedy = _fit_memory(settings, measures, recipe.compute, memory)
+            text = f"[bold red]{text}, too little; {remedy}[/]"
+    _print_estimate(result, all(each.instances for each in measures), text, console)
 
 
-def _print_estimate(estimate: Estimate, built: bool, console: Console) -> None:
+def _fit_memory(
+    config: GradientFit, measures: Sequence[Measures], compute: ComputeConfig, memory: int
+) -> str:
+    """What to change of a run that needs more than `memory` bytes a device."""
+    from rungwise.pretraining.estimate import estimate_run
+
+    rows = compute.micro_batch_size
+    while rows := rows // 2:
+        smaller = compute.model_copy(update={"micro_batch_size": rows})
+        if estimate_run(config, measures, smaller).memory_bytes_a_device <= memory:
+            return f"set compute.micro_batch_size={rows}"
+    return "take a smaller model, or more machines with compute.parallel=fsdp"
+
+
+def _print_estimate(estimate: Estimate, built: bool, memory: str, console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     source = "measured on this machine, times the workers" if estimate.measured else "given"
     factors = f"{estimate.micro_batch_size} x {estimate.accumulation} x {estimate.workers}"
@@ -96,7 +136,7 @@ def _print_estimate(estimate: Estimate, built: bool, console: Console) -> None:
         else "not known before instances are built",
         "operations": f"{estimate.training.flops:.3g}, "
         f"{estimate.training.flops_per_token / 1e6:.1f} MFLOP a token",
-        "memory": f"about {estimate.memory_bytes_a_device / 1e9:.2g} GB a device, by a formula",
+        "memory": memory,
         "speed": "not known: give --tokens-per-second or --measure"
         if estimate.tokens_per_second is None
         else f"{estimate.tokens_per_second:,.0f} tokens/s, {source}",

@@ -9,15 +9,24 @@ from __future__ import annotations
 import difflib
 import re
 import typing
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from rungwise.core.configuration.schema import block_kind, find_blocks
-from rungwise.core.errors import ConfigError
+from rungwise.core.configuration.schema import (
+    block_kind,
+    find_blocks,
+    is_block,
+    union_members,
+)
+from rungwise.core.errors import BlockError, ConfigError
 
 # Redundant end of "Input should be a valid integer, unable to parse string as an integer".
 _PARSED = re.compile(", unable to (parse|interpret) .*$")
+# A name that is no English word: hidden_size, masking.rate.
+_KEY = re.compile(r"(?<![\w.])([a-z]+)(?:[._][a-z_]+)+(?![\w.]*[(:])")
+_MOST_PLACES = 3  # to name where a key is that stands in a wrong one
 
 
 class Config(BaseModel):
@@ -49,19 +58,27 @@ def validate(model: type[ConfigT], data: dict[str, Any], source: str = "config")
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = "; ".join(str(problem) for problem in list_problems(model, error))
-        raise ConfigError(f"{source}: {problems}") from None
+        problems = list_problems(model, error)
+        text = "; ".join(str(problem) for problem in problems)
+        raise ConfigError(f"{source}: {text}", join_changes(problems)) from None
 
 
 class Problem(typing.NamedTuple):
-    """A fault of the value at a dotted key. The key is empty for a check of a whole block, whose
-    message names the key."""
+    """A fault of the value at a dotted key, and the keys that mend it. The key is empty for a check
+    of a whole recipe, whose message names the key."""
 
     key: str
     text: str
+    changes: Mapping[str, Any] = {}
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.text}" if self.key else self.text
+        names_it = not self.key or f"{self.key}." in self.text
+        return self.text if names_it else f"{self.key}: {self.text}"
+
+
+def join_changes(problems: Iterable[Problem]) -> dict[str, Any]:
+    """The changes that mend all `problems`."""
+    return {key: value for problem in problems for key, value in problem.changes.items()}
 
 
 def list_problems(model: type[Config], error: ValidationError) -> list[Problem]:
@@ -83,7 +100,12 @@ def _problem(model: type[Config], item: Any) -> Problem:
     if item["type"] == "extra_forbidden":
         _, blocks = find_blocks(model, item["loc"][:-1])
         names = sorted({name for block in blocks for name in block.model_fields})
-        near = _nearest(str(path[-1]), names) or f"known here: {', '.join(names)}"
+        near = (
+            _elsewhere(str(path[-1]), blocks, [*path[:-1]])
+            or _nearest(str(path[-1]), names)
+            or _elsewhere(str(path[-1]), [model], [])
+            or f"known here: {', '.join(names)}"
+        )
         return Problem(key, f"unknown key; {near}")
     if item["type"] == "missing":
         return Problem(key, "this key is missing")
@@ -94,8 +116,35 @@ def _problem(model: type[Config], item: Any) -> Problem:
         expected = f"expected one of {', '.join(kinds)}; " + "; ".join(filter(None, value))
         return Problem(f"{key}.kind", expected)
     message = _PARSED.sub("", item["msg"].removeprefix("Value error, "))
-    value = "" if item["type"] == "value_error" else f", found {shorten(item.get('input'))}"
-    return Problem(key, f"{message[0].lower() + message[1:]}{value}")
+    message = message[0].lower() + message[1:]
+    if item["type"] != "value_error":
+        return Problem(key, f"{message}, found {shorten(item.get('input'))}")
+    within, error = f"{key}." if key else "", item["ctx"]["error"]
+    changes = error.changes if isinstance(error, BlockError) else {}
+    names = {name for block in blocks for name in block.model_fields}
+    message = _KEY.sub(
+        lambda match: within * (match[0].partition(".")[0] in names) + match[0], message
+    )
+    return Problem(key, message, {f"{within}{name}": value for name, value in changes.items()})
+
+
+def _elsewhere(name: str, blocks: Sequence[type[BaseModel]], path: list[int | str]) -> str:
+    """Ask whether a key of this name in a block further down is meant, the least deep ones."""
+    level: list[tuple[type[BaseModel], list[int | str]]] = [(block, path) for block in blocks]
+    while level:
+        level = [
+            (each, [*way, key])
+            for block, way in level
+            for key, field in block.model_fields.items()
+            for each in union_members(field.annotation)
+            if is_block(each)
+        ]
+        ways = dict.fromkeys(
+            ".".join(map(str, [*way, name])) for block, way in level if name in block.model_fields
+        )
+        if ways:
+            return f"did you mean {' or '.join([*ways][:_MOST_PLACES])}?"
+    return ""
 
 
 def _nearest(name: str, known: list[str]) -> str:

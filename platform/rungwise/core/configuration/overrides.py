@@ -27,13 +27,15 @@ def with_overrides(
     model: type[Config] | None = None,
     dropped_keys: dict[str, list[str]] | None = None,
 ) -> dict[str, Any]:
-    """Copy `data` with dotted keys replaced. A number in a path is an index into a list. If `model`
-    is given, overriding a `kind` drops the keys that only other kinds of the block have (listed in
-    `dropped_keys`), and null drops a key that cannot be null."""
+    """Copy `data` with dotted keys replaced. A number in a path is an index into a list; a key may
+    have dots itself, as those of a variant have. If `model` is given, overriding a `kind` drops the
+    keys that only other kinds of the block have (listed in `dropped_keys`), and null drops a key
+    that cannot be null."""
     _refuse_contradictions(overrides)
     result = json.loads(json.dumps(data))
+    paths: dict[str, list[str]] = {}
     for dotted, value in overrides.items():
-        parts = dotted.split(".")
+        parts = paths[dotted] = _split(dotted, result, model)
         node = result
         for depth in range(len(parts) - 1):
             key = _node_key(node, parts, depth)
@@ -44,8 +46,7 @@ def with_overrides(
     if model is None:
         return result
     dropped: list[list[str]] = []
-    for dotted in overrides:
-        parts = dotted.split(".")
+    for dotted, parts in paths.items():
         # A later override may have made a block of a null.
         types_here = find_types(model, parts)
         # A key of no known type is one that validation will report.
@@ -69,6 +70,29 @@ def with_overrides(
         node = _follow(result, parts[:-1])
         del node[_node_key(node, parts, len(parts) - 1)]
     return result
+
+
+def _split(dotted: str, data: Any, model: type[Config] | None) -> list[str]:
+    """The path of a dotted key. In a block of free keys its rest is one key; elsewhere the longest
+    one that is there, or the next word."""
+    words, parts, node = dotted.split("."), list[str](), data
+    while words:
+        count = 1
+        if model is not None and dict[str, Any] in find_types(model, parts):
+            count = len(words)
+        elif isinstance(node, dict):
+            lengths = range(len(words), 0, -1)
+            count = next((n for n in lengths if ".".join(words[:n]) in node), 1)
+        parts.append(".".join(words[:count]))
+        words = words[count:]
+        node = _child(node, parts[-1])
+    return parts
+
+
+def _child(node: Any, key: str) -> Any:
+    if isinstance(node, list):
+        return node[int(key)] if key.isdecimal() and int(key) < len(node) else None
+    return node.get(key) if isinstance(node, dict) else None
 
 
 def find_value(data: Any, key: str) -> Any:

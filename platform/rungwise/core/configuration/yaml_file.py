@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import yaml
 from pydantic import ValidationError
 
-from rungwise.core.configuration.config import ConfigT, Problem, list_problems
+from rungwise.core.configuration.config import ConfigT, Problem, join_changes, list_problems
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
 
@@ -83,7 +83,8 @@ def load(
                 if isinstance(of_file, list) and problem in of_file
                 else _blame(problem, by_key)
                 for problem in result
-            )
+            ),
+            join_changes(result),
         )
     for key, names in dropped.items():
         note(f"{key}={parsed[key]} has no {', '.join(names)}: left out of {path.name}")
@@ -134,7 +135,7 @@ def _resolve(model: type[ConfigT], data: dict[str, Any]) -> ConfigT | list[Probl
     except ValidationError as error:
         return list_problems(model, error)
     except ConfigError as error:
-        return [Problem("", str(error))]
+        return [Problem("", str(error.with_changes({})), error.changes)]
 
 
 def _blame(problem: Problem, overrides: Mapping[str, str]) -> str:

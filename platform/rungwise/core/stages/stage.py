@@ -152,13 +152,15 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
         if stage.type.resumes and folder.names():
             reason = GOES_ON
         else:
-            reason = earlier.told if earlier else _reason(stage, finished, rows)
+            own = [each for each in finished if each.label == label]
+            reason = earlier.told if earlier else _reason(stage, own, rows)
         rows.append(Planned(stage, folder, None, reason, earlier))
     return rows
 
 
 def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned]) -> str:
-    """Say what changed since the closest build of this title, which other tasks do not have."""
+    """Say what changed since the closest build of this title, which other tasks do not have;
+    `finished` are those of the recipe."""
     facts = [
         each.record["facts"] for each in finished if each.record.get("title") == stage.display_name
     ]

@@ -20,10 +20,9 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -117,14 +116,9 @@ class BertConfig(EncoderFamily):
     positions: Literal["learned", "sinusoid"] = "learned"
     norm: Norm = "post"  # layer norm after (post) or before (pre) each sublayer
 
-    @model_validator(mode="after")
-    def _even_for_sinusoids(self) -> Self:
-        if self.positions == "sinusoid" and self.hidden_size % 2:
-            raise ValueError(
-                f"positions 'sinusoid' need an even hidden_size, found {self.hidden_size}; change "
-                f"hidden_size to {self.hidden_size + 1}, or positions to 'learned'"
-            )
-        return self
+    @property
+    def width_factor(self) -> int:
+        return 2 if self.positions == "sinusoid" else 1
 
     @property
     def max_length(self) -> int | None:

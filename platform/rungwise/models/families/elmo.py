@@ -32,6 +32,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from rungwise.core.errors import BlockError
 from rungwise.core.plural import counted
 from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.families.bidirectional import reverse_places
@@ -84,9 +85,9 @@ class ElmoConfig(StatefulFamily):
     @model_validator(mode="after")
     def _fit_into_a_token(self) -> Self:
         if (widest := max(width for width, _ in self.filters)) > self.max_characters:
-            raise ValueError(
-                f"filters have a width of {widest}, but max_characters is {self.max_characters}; "
-                "raise the second or narrow the first"
+            raise BlockError(
+                f"filters have a width of {widest}, but max_characters is {self.max_characters}",
+                {"max_characters": widest},
             )
         return self
 

@@ -12,12 +12,14 @@ Shapes: B batch, T sequence, D hidden, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from rungwise.core.errors import BlockError
 from rungwise.models.families.gpt import DecoderFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.transformer.block import Transformer, initialise
@@ -48,10 +50,10 @@ class LlamaConfig(DecoderFamily):
     @model_validator(mode="after")
     def _whole_groups(self) -> Self:
         if self.num_key_value_heads and self.num_heads % self.num_key_value_heads:
-            raise ValueError(
+            raise BlockError(
                 "num_heads must be a multiple of num_key_value_heads, found num_heads "
-                f"{self.num_heads} and num_key_value_heads {self.num_key_value_heads}; change one "
-                "of them"
+                f"{self.num_heads} and num_key_value_heads {self.num_key_value_heads}",
+                {"num_key_value_heads": math.gcd(self.num_heads, self.num_key_value_heads)},
             )
         return self
 

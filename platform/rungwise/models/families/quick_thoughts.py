@@ -32,6 +32,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.errors import BlockError
 from rungwise.models.family import Family
 from rungwise.models.losses.cross_entropy import at_least_float32, padded_size
 from rungwise.models.losses.objectives import Losses, Objective, Part
@@ -102,14 +103,16 @@ class QuickThoughtsConfig(Family):
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
         if self.network == "two_grus" and self.hidden_size % 2:
-            raise ValueError(
+            raise BlockError(
                 "hidden_size is divided between two directions and must be even, found "
-                f"{self.hidden_size}; change it to {self.hidden_size + 1}, or network to gru"
+                f"{self.hidden_size}; network gru has one direction",
+                {"hidden_size": self.hidden_size + 1},
             )
         if self.network == "sum" and self.hidden_size != self.embedding_size:
-            raise ValueError(
+            raise BlockError(
                 f"network sum has vectors of embedding_size {self.embedding_size}, found "
-                f"hidden_size {self.hidden_size}; give both the same value"
+                f"hidden_size {self.hidden_size}",
+                {"hidden_size": self.embedding_size},
             )
         return self
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.source_files import place_by_name
+from rungwise.core.storage.object_store import is_remote
+from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
-from rungwise.tasks.formats.base import WORDS_DROPPED, count_words, join_names, quote, suggest
+from rungwise.tasks.formats.base import (
+    WORDS_DROPPED,
+    FormatConfig,
+    count_words,
+    join_names,
+    quote,
+    suggest,
+)
 from rungwise.tasks.formats.schemes import BARE, SPANS
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import SPLITS, Example, TaskInfo, Text
@@ -102,11 +110,7 @@ def _read(
     form = config.split_format(split)
     for file in form.select_files(split_files(config, split), counts):
         names[file.uri] = file.name
-        try:
-            with reached(file.uri, f"data.{split}"):
-                examples.extend(form.read(file, split, counts))
-        except OSError as error:
-            raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
+        examples.extend(_read_file(form, file, split, counts))
     dropped = {"examples": form.count_damaged(counts), "words": counts[WORDS_DROPPED]}
     for what, damaged in dropped.items():
         if not damaged:
@@ -122,6 +126,26 @@ def _read(
                 "the first fault, and check what data.format says"
             )
     return examples
+
+
+def check_first_examples(config: FilesTaskConfig) -> None:
+    """Read the first example of every file of this machine. Raises DataError as `load` does."""
+    counts: Counter[str] = Counter()
+    for split in config.paths():
+        form = config.split_format(split)
+        for file in form.select_files(split_files(config, split), counts):
+            if not is_remote(file.uri):
+                next(_read_file(form, file, split, counts), None)
+
+
+def _read_file(
+    form: FormatConfig, file: SourceFile, split: str, counts: Counter[str]
+) -> Iterator[Example]:
+    try:
+        with reached(file.uri, f"data.{split}"):
+            yield from form.read(file, split, counts)
+    except OSError as error:
+        raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
 
 
 def _check_filled(split: str, examples: Sequence[Example], config: FilesTaskConfig) -> None:
