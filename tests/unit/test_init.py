@@ -17,12 +17,14 @@ from tokenizers import Tokenizer
 from rungwise.__main__ import main
 from rungwise.commands.running.init import flow
 from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.schema import union_members
 from rungwise.core.errors import DataError
 from rungwise.corpus.building.ranges import list_ranges, read_range
 from rungwise.corpus.config import CorpusConfig, FileSource
 from rungwise.corpus.description import FileGroup, describe_files, language
 from rungwise.corpus.files import list_source_files
 from rungwise.corpus.summary import format_amount
+from rungwise.models.config import ModelConfig
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, make_stages
@@ -34,6 +36,7 @@ WORDS = [
     *("the", "sea", "of", "and", "ship", "to", "wind", "in", "sailor"),
     *("that", "harbour", "is", "storm", "a", "lantern", "it", "with", "old"),
 ]
+KINDS = [each.model_fields["kind"].default for each in union_members(ModelConfig)]
 CHINESE = "\u5b9d\u7389\u9053\uff1a\u4f60\u6765\u4e86\u3002\u4f17\u4eba\u90fd\u7b11\u4e86\u3002"
 
 
@@ -323,7 +326,7 @@ def test_chinese_is_counted_by_characters(tmp_path: Path) -> None:
     assert format_amount([(5, 60), (1, 13), (2, 9)]) == "7 words and 13 characters"
 
 
-@pytest.mark.parametrize("kind", ["books", "chinese", "mixed", "code", "one short file", "records"])
+@pytest.mark.parametrize("kind", ["books", "chinese", "mixed", "code", "one file", "records"])
 def test_the_recipe_can_be_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -342,8 +345,8 @@ def test_the_recipe_can_be_planned(
         case "code":
             for number in range(5):
                 (folder / f"{number}.py").write_text("def f(x):\n    return x\n" * 50)
-        case "one short file":
-            (folder / "a.txt").write_text(" ".join(prose(0, 12)))
+        case "one file":
+            (folder / "a.txt").write_text(" ".join(prose(0, 120)))
         case _:
             rows = [{"text": " ".join(prose(number, 4))} for number in range(50)]
             (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -549,3 +552,26 @@ def test_the_ladder_is_planned_on_a_text_of_ones_own(
     assert make_stages("ladder", recipe)
     assert main(["init", "--ladder", text, "--model", "gpt"]) == 2
     assert "leave out --labels and --model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_has_a_recipe(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    books(tmp_path, 2)
+    assert main(["init", ".", "--name", "mine", "--model", kind]) == 0
+    recipe = load_recipe("mine.yaml")
+    assert recipe.model is not None
+    assert recipe.model.kind == kind
+    assert "pretrain" in pretrain_stages(recipe)
+
+
+def test_one_short_document_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.txt").write_text("the sea and the wind " * 40)
+    assert main(["init", "one.txt"]) == 2
+    assert "one document of about 840 characters" in capsys.readouterr().err
+    assert not (tmp_path / "one.yaml").exists()

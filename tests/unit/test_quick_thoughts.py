@@ -152,8 +152,8 @@ def test_the_two_directions_are_those_of_a_bidirectional_gru() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"network": "two_grus", "hidden_size": 7}, "change it to 8, or network to gru"),
-        ({"network": "sum", "hidden_size": 8, "embedding_size": 6}, "give both the same value"),
+        ({"network": "two_grus", "hidden_size": 7}, "set hidden_size=8"),
+        ({"network": "sum", "hidden_size": 8, "embedding_size": 6}, "set hidden_size=6"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(keys: dict[str, Any], message: str) -> None:

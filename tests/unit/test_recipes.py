@@ -81,7 +81,7 @@ LSTM = {"model": {"kind": "lstm"}, "instances": {"kind": "causal", "sequence_len
         (
             {},
             {"instances.kind": "causal"},
-            r"objective is mlm_nsp and .* bert, which reads .* are causal",
+            r"objective is mlm_nsp and .* bert, which reads .* is causal",
         ),
         (
             {},

@@ -431,7 +431,7 @@ def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
     ("arguments", "message"),
     [
         (("pretrain.stepz=5",), "pretrain.stepz=5: unknown key; did you mean 'steps'?"),
-        (("model=null",), "the config has no block model"),
+        (("model=null",), "has no block model"),
         (("tracking.uri=postgresql://me:hunter2@host/db",), "tracking.uri holds a password"),
         (("corpus.sources.0.paths=[../elsewhere]",), "lies outside of the working folder"),
         (("corpus.sources.0.paths=[hidden]",), "hidden/text.txt, which the recipe reads"),

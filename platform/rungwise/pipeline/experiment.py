@@ -98,10 +98,10 @@ class Comparison:
 def experiment_stages(recipe: Recipe) -> dict[str, Stage]:
     """Every stage from the corpus to the registered models and the table, by title. Raises
     ConfigError if a block is missing, there is nothing to compare or a variant does not fit."""
-    if not recipe.tasks and not recipe.measure and len(recipe.variants) < 2:
+    if not recipe.tasks and not recipe.measure and [*recipe.variants.values()] == [{}]:
         raise ConfigError(
             f"this workflow fine-tunes and compares, but {recipe.name} has no tasks to fine-tune "
-            "on, nor several variants or suites to measure; the workflow pretrain takes it as it "
+            "on, nor other variants or suites to measure; the workflow pretrain takes it as it "
             "is, and rungwise tasks FILE writes the block tasks for labelled data"
         )
     return plan_experiment(recipe).stages

@@ -25,10 +25,29 @@ _FEWEST_STEPS, _MOST_STEPS = 300, 2000
 _EPOCHS = 20
 _FEW, _HELD_OUT_OF_FEW = 40, 0.1
 _FEWEST_CHARACTERS = 500
+_FEWEST_OF_ONE = 4000  # whose held-out tenth is twice as long as a long sentence (held_out.py)
 _TABLES = (".csv", ".tsv")
 _LADDER = "ladder"  # the recipe whose rungs `--ladder` writes
 _LONGEST_NAME = 40
 _BATCHES, _LENGTH = (32, 16, 8, 4), 64
+# By kind of model: the recipe that has it, and its variant there.
+_MODELS = {
+    "ngram": (_LADDER, "ngram3"),
+    "nnlm": (_LADDER, "nnlm"),
+    "rnn": (_LADDER, "rnn"),
+    "lstm": (_LADDER, "lstm"),
+    "word2vec": (_LADDER, "word2vec"),
+    "glove": (_LADDER, "glove"),
+    "paragraph_vectors": ("paragraph-vectors", None),
+    "elmo": (_LADDER, "elmo"),
+    "quick_thoughts": ("quick-thoughts", None),
+    "gpt": (_LADDER, "gpt"),
+    "bidirectional": (_LADDER, "bidirectional"),
+    "bert": (_LADDER, "bert"),
+    "modern_bert": (_LADDER, "modern_bert"),
+    "llama": (_LADDER, "gpt"),
+}
+_DECODERS = ("gpt", "llama")  # read text as bytes, code too
 
 
 def add(commands: Commands) -> None:
@@ -40,7 +59,12 @@ def add(commands: Commands) -> None:
         "--labels", metavar="FILE", help="labelled data to fine-tune on; see rungwise tasks"
     )
     parser.add_argument("--name", help="name of the recipe; default: from the first path")
-    parser.add_argument("--model", choices=("bert", "gpt"), help="default: gpt for code, else bert")
+    parser.add_argument(
+        "--model",
+        choices=tuple(_MODELS),
+        metavar="KIND",
+        help=f"{', '.join(_MODELS)}; default: gpt for code, else modern_bert",
+    )
     parser.add_argument(
         "--ladder",
         action="store_true",
@@ -83,6 +107,12 @@ def init(options: argparse.Namespace) -> None:
             f"about {characters:,} characters of text below {', '.join(options.paths)}; expected "
             f"{_FEWEST_CHARACTERS:,} or more to learn from"
         )
+    if sum(each.documents for each in sources) == 1 and characters < _FEWEST_OF_ONE:
+        raise UserError(
+            f"one document of about {characters:,} characters below {', '.join(options.paths)}, "
+            f"too short to hold a part of it out; expected {_FEWEST_OF_ONE:,} or more, or several "
+            "documents"
+        )
     name = options.name or derive_name(options.paths[0])
     path = Path(f"{name}.yaml")
     if path.exists():
@@ -92,7 +122,7 @@ def init(options: argparse.Namespace) -> None:
         say(_describe(each))
     if others:
         say(f"skipped, since they hold no plain text: {', '.join(others)}")
-    model = options.model or ("gpt" if sources[0].is_code else "bert")
+    model = options.model or ("gpt" if sources[0].is_code else "modern_bert")
     workflow = "ladder" if options.ladder else "finetune" if labels else "pretrain"
     text = write_recipe(name, sources, model, workflow)
     if labels:
@@ -159,9 +189,9 @@ def write_recipe(
     fitting = next(size for most, size in _VOCABULARIES if characters <= most)
     # Room for special tokens, every byte (BPE) or every character at the start of a word and
     # inside one (WordPiece), and as many words as the text surely fills.
-    needed = 10 + (256 if model == "gpt" else 2 * sources[0].letters)
+    needed = 10 + (256 if model in _DECODERS else 2 * sources[0].letters)
     vocabulary = max(needed, min(fitting, needed + round(sources[0].frequent_words * 0.9)))
-    tokenizer = "byte_bpe" if model == "gpt" else "wordpiece"
+    tokenizer = "byte_bpe" if model in _DECODERS else "wordpiece"
     if chinese:  # a token per character; some may occur only in held-out text
         tokenizer, vocabulary = "character", max(16, round(sources[0].letters * 0.9))
     keeps = tokenizer == "wordpiece" and any(each.has_accents for each in sources)
@@ -195,24 +225,37 @@ def write_recipe(
     ]
     if workflow == "ladder":
         return "\n".join(lines) + "\n" + write_rungs(steps)
-    instances, block = f"kind: causal, sequence_length: {_LENGTH}", "gpt, intermediate_size: 512"
-    if model == "bert":  # the quickstart's, whose parts docs/results compares
-        instances = f"kind: masked_blocks, sequence_length: {_LENGTH}, masking: {{rate: 0.3}}"
-        block = "modern_bert, intermediate_size: 256, local_window: 16"
+    instances, block, pretrain = _read_blocks(model)
+    note = ""
+    if "steps" in pretrain:
+        pretrain |= {"steps": steps, "validation_every_steps": steps // 5}
+        if model != "quick_thoughts":  # its rows are runs of many sentences
+            pretrain["global_batch_size"] = batch
+            note = f" # reads the text, but for what is held out, about {passes:,.1f} times"
     lines += [
-        f"instances: {{{instances}}}",
+        *([f"instances: {flow(instances)}"] if instances else []),
         "",
         "# Two CPU cores train this model in minutes. For a GPU see docs/how-to/pretraining.md.",
-        f"model: {{kind: {block}, num_layers: 2, num_heads: 2, hidden_size: 128, "
-        f"max_position_embeddings: {_LENGTH}, initializer_range: 0.06}}",
+        f"model: {flow(block)}",
         "",
-        f"pretrain: # reads the text, but for what is held out, about {passes:,.1f} times",
-        f"  steps: {steps}",
-        f"  global_batch_size: {batch}",
-        "  optimizer: {kind: muon, learning_rate: 4.0e-3, schedule: {warmup_fraction: 0.1}}",
-        f"  validation_every_steps: {steps // 5}",
+        f"pretrain:{note}",
+        *(f"  {key}: {flow(value)}" for key, value in pretrain.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _read_blocks(kind: str) -> list[dict[str, Any]]:
+    """The blocks instances (perhaps empty), model and pretrain of a kind of model, from the recipe
+    that has it at the size of two CPU cores."""
+    from rungwise.core.configuration.overrides import with_overrides
+    from rungwise.pipeline.workflow import recipe_file
+
+    name, variant = _MODELS[kind]
+    data = yaml.safe_load(recipe_file(name).read_text(encoding="utf-8"))
+    data = with_overrides(
+        data, (data["variants"][variant] if variant else {}) | {"model.kind": kind}
+    )
+    return [data.get(block, {}) for block in ("instances", "model", "pretrain")]
 
 
 def write_rungs(steps: int) -> str:
