@@ -111,16 +111,16 @@ class PretrainSummary(Summary):
         loss = self.final[objective.tokens.loss_key]
         if loss <= self.unigram_entropy - _NOTHING_LEARNT_NATS:
             return ""
-        remedy = ""
-        if self.gradient is not None:
-            remedy = (
-                f"; try more pretrain.steps (now {self.gradient.steps:,}), a higher "
-                "pretrain.optimizer.learning_rate, or the recipe that `rungwise init` writes for "
-                "this text"
-            )
+        guess = (
+            f"the validation loss {loss:.2f} is that of guessing by how often each token occurs "
+            f"({self.unigram_entropy:.2f})"
+        )
+        if self.gradient is None:
+            return guess
         return (
-            f"nothing is learnt yet: the validation loss {loss:.2f} is that of guessing by how "
-            f"often each token occurs ({self.unigram_entropy:.2f}){remedy}"
+            f"nothing is learnt yet: {guess}; try more pretrain.steps (now "
+            f"{self.gradient.steps:,}), a higher pretrain.optimizer.learning_rate, or the recipe "
+            "that `rungwise init` writes for this text"
         )
 
     @property
