@@ -106,7 +106,7 @@ def write_report(
     return write_files(output, page, plots, csv_tables(content), recipe, headline)
 
 
-REPORT = StageType("report", 5, write_report, ReportSummary)
+REPORT = StageType("report", 6, write_report, ReportSummary)
 
 
 def draw_plots(content: Content) -> dict[str, bytes]:
