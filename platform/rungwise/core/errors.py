@@ -49,7 +49,7 @@ class ConfigError(UserError):
             try:
                 attempt(changes)
             except ConfigError as error:
-                if error.changes.items() <= changes.items():
+                if error.changes.keys() <= changes.keys():  # none is new: it would not end
                     break
                 changes |= error.changes
             except UserError:
