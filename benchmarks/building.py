@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import gc
+import json
 import multiprocessing
 import pickle
 import sys
@@ -41,6 +42,7 @@ from rungwise.corpus import files as files_module
 from rungwise.corpus import stage as corpus_stage
 from rungwise.corpus.building import ranges
 from rungwise.corpus.building.comparison import choose_partitions
+from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import Range
 from rungwise.corpus.building.staging import NO_POSITIONS, PositionFiles
@@ -73,10 +75,10 @@ def real_range(folder: Path) -> dict[str, Any]:
     task = RangeTask(config, Folder.at(folder / "out"))
     [one] = ranges.list_ranges(config)
     reading = task.read(one)
-    writing = task.write(one, NO_POSITIONS, NO_POSITIONS, 2**64 // 100)
+    writing = task.write(one, NO_POSITIONS, NO_POSITIONS, Split(2**64 // 100))
     return {
-        "read": reading.to_json(),
-        "written": writing.to_json(),
+        "read": json.dumps(reading.to_plain()),
+        "written": json.dumps(writing.to_plain()),
         "documents_per_byte": reading.documents / one.num_bytes,
     }
 
@@ -125,9 +127,11 @@ def reporting(packs: list[list[Range]], real: dict[str, Any]) -> tuple[dict[str,
     count = sum(map(len, packs))
     read, written = real["read"], real["written"]
     with _measured(result, "reports"):
-        reports = [RangeReport.from_json(read) for _ in range(count)]
+        reports = [RangeReport.from_plain(json.loads(read)) for _ in range(count)]
         reports += [
-            RangeReport.from_json(written.replace("-00000.parquet", f"-{n:05d}.parquet"))
+            RangeReport.from_plain(
+                json.loads(written.replace("-00000.parquet", f"-{n:05d}.parquet"))
+            )
             for n in range(count)
         ]
     with _measured(result, "summary"):
@@ -176,7 +180,7 @@ def shuffling(packs: list[list[Range]], documents_per_byte: float) -> dict[str, 
     for rows in PART_ROWS:
         part = _part(rng, rows // 2)
         with _measured(result, f"decide_{rows}"):
-            duplicates.decide(part, True)
+            duplicates.decide(part, True, threshold=0)
         result[f"part_{rows}_bytes"] = part.nbytes
         del part
     group_of = corpus_stage.group_ranges(packs)

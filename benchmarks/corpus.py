@@ -26,6 +26,7 @@ from benchmarks import texts
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
+from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import list_ranges, read_range
@@ -92,7 +93,7 @@ def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str
             for each in ranges:
                 task.read(each)
             for each in ranges:
-                task.write(each, NO_POSITIONS, NO_POSITIONS, threshold=0)
+                task.write(each, NO_POSITIONS, NO_POSITIONS, Split(threshold=0))
 
     def timed(work: Callable[[], object]) -> Callable[[], float]:
         def seconds() -> float:

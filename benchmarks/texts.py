@@ -29,6 +29,7 @@ from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import in_memory
+from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.ranges import list_ranges, read_range
 from rungwise.corpus.building.shards import ShardWriter
@@ -156,7 +157,10 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
     A copy is written before the next is made, so memory holds one.
     """
     target, rules = Folder(str(folder)), Rules(shard_megabytes=SHARD_MEGABYTES)
-    writer, no_positions = ShardWriter(rules, 0, target), np.empty((0, 2), np.int64)
+    writer, no_positions = (
+        ShardWriter(rules, Split(threshold=0), target),
+        np.empty((0, 2), np.int64),
+    )
     reports: list[list[RangeReport]] = [[], []]  # of reading and writing
     num_bytes = copy = 0
     while True:

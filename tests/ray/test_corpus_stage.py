@@ -140,7 +140,7 @@ def test_another_source_moves_no_document_across_the_split(
         "".join(json.dumps({"text": f"Another text, number {n}. " * 9}) + "\n" for n in range(60))
     )
     # Of fewer, the hashes alone would not give the share of the words.
-    share = {"held_out_fraction": 0.5}
+    share: dict[str, Any] = {"held_out_fraction": 0.5}
     build(tmp_path / "one", library, **share)
     build(tmp_path / "two", library, {"kind": "jsonl", "paths": [str(other)]}, **share)
 

@@ -104,7 +104,8 @@ def test_in_both_orders_it_does_not_matter_which_text_is_the_first(
     kind = task_kind(NUMBERS, Reading(pairs="both_orders", windows=windows, stride=2))
     texts = words(*a), words(*b)
     one, other = (
-        kind.encode([Text("t", *each, 2.5)], tokenizer, frame) for each in (texts, texts[::-1])
+        kind.encode([Text("t", first, second, 2.5)], tokenizer, frame)
+        for first, second in (texts, texts[::-1])
     )
     assert [sorted(rows(item)) for item in one] == [sorted(rows(item)) for item in other]
 
