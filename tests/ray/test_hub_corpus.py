@@ -38,6 +38,7 @@ def test_a_corpus_of_the_hub_gives_the_same_artifacts(
         server.private.add("datasets/org/text")
         commit = server.push_folder("datasets/org/text", text)
         monkeypatch.setenv("HF_TOKEN", server.token)
+        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "60")  # seconds, for a busy machine
         theirs = run_instances(tmp_path / "theirs", "hf://datasets/org/text", text)
     # The server has gone.
     again = run_instances(tmp_path / "again", "hf://datasets/org/text", text)

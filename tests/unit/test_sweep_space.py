@@ -96,7 +96,7 @@ def test_every_value_of_a_space_is_tried_on_the_block(
         ({"trials": 1, "space": {"finetune": choice({}), "finetune.epochs": choice(1)}}, "dotted"),
         (
             {"trials": 1, "space": {"a.adaptation": choice({}), "a.adaptation.decay": choice(0.9)}},
-            "space.a.adaptation.decay lies inside space.a.adaptation",
+            "sweep.space.a.adaptation.decay lies inside sweep.space.a.adaptation",
         ),
         ({"space": {"finetune.learning_rate": RATES}}, "trials: search random needs their number"),
         (

@@ -47,9 +47,9 @@ def task(**keys: Any) -> FilesTaskConfig:
         ({"train": "a", "trian_examples": 5}, "did you mean 'train_examples'"),
         (
             {"train": "a", "validation_fraction": None},
-            "expected validation or validation_fraction, neither is set",
+            "expected validation or task.validation_fraction, neither is set",
         ),
-        ({"train": "a", "test": "b"}, "expected test or test_fraction, both are set"),
+        ({"train": "a", "test": "b"}, "expected test or task.test_fraction, both are set"),
         ({"train": "a", "test_fraction": 0.8}, "leave nothing to train on"),
         ({"train": "a", "train_examples": 0}, r"task\.train_examples"),
         (
@@ -65,7 +65,7 @@ def task(**keys: Any) -> FilesTaskConfig:
         ({"train": "a", "format": {"kind": "glue", "task": "X"}}, r"task\.format\.task"),
         (
             {"train": "a", "format": FORM | {"split": {"column": 2, "train": "t", "test": "e"}}},
-            r"test and format\.split\.test go together: the file, and the values of the column 2",
+            r"test and task\.format\.split\.test go together",
         ),
         (
             {
@@ -74,7 +74,7 @@ def task(**keys: Any) -> FilesTaskConfig:
                 "test_fraction": None,
                 "format": FORM | {"split": {"column": 2, "train": "t"}},
             },
-            r"test and format\.split\.test go together",
+            r"test and task\.format\.split\.test go together",
         ),
         (
             {"train": "a", "positive": "x", "format": {"kind": "sts"}},

@@ -30,23 +30,6 @@ _TABLES = (".csv", ".tsv")
 _LADDER = "ladder"  # the recipe whose rungs `--ladder` writes
 _LONGEST_NAME = 40
 _BATCHES, _LENGTH = (32, 16, 8, 4), 64
-# By kind of model: the recipe that has it, and its variant there.
-_MODELS = {
-    "ngram": (_LADDER, "ngram3"),
-    "nnlm": (_LADDER, "nnlm"),
-    "rnn": (_LADDER, "rnn"),
-    "lstm": (_LADDER, "lstm"),
-    "word2vec": (_LADDER, "word2vec"),
-    "glove": (_LADDER, "glove"),
-    "paragraph_vectors": ("paragraph-vectors", None),
-    "elmo": (_LADDER, "elmo"),
-    "quick_thoughts": ("quick-thoughts", None),
-    "gpt": (_LADDER, "gpt"),
-    "bidirectional": (_LADDER, "bidirectional"),
-    "bert": (_LADDER, "bert"),
-    "modern_bert": (_LADDER, "modern_bert"),
-    "llama": (_LADDER, "gpt"),
-}
 _DECODERS = ("gpt", "llama")  # read text as bytes, code too
 
 
@@ -61,9 +44,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--name", help="name of the recipe; default: from the first path")
     parser.add_argument(
         "--model",
-        choices=tuple(_MODELS),
         metavar="KIND",
-        help=f"{', '.join(_MODELS)}; default: gpt for code, else modern_bert",
+        help="any kind of model, such as lstm, bert or llama; default: gpt for code, else "
+        "modern_bert",
     )
     parser.add_argument(
         "--ladder",
@@ -229,7 +212,7 @@ def write_recipe(
     note = ""
     if "steps" in pretrain:
         pretrain |= {"steps": steps, "validation_every_steps": steps // 5}
-        if model != "quick_thoughts":  # its rows are runs of many sentences
+        if "sequence_length" in instances:  # else a row is a run of many sentences
             pretrain["global_batch_size"] = batch
             note = f" # reads the text, but for what is held out, about {passes:,.1f} times"
     lines += [
@@ -245,17 +228,25 @@ def write_recipe(
 
 
 def _read_blocks(kind: str) -> list[dict[str, Any]]:
-    """The blocks instances (perhaps empty), model and pretrain of a kind of model, from the recipe
-    that has it at the size of two CPU cores."""
+    """The blocks instances (perhaps empty), model and pretrain of a kind of model, at the size of
+    two CPU cores: from the ladder, or from the recipe that is about it. Raises UserError naming the
+    kinds if there is none."""
     from rungwise.core.configuration.overrides import with_overrides
     from rungwise.pipeline.workflow import recipe_file
 
-    name, variant = _MODELS[kind]
-    data = yaml.safe_load(recipe_file(name).read_text(encoding="utf-8"))
-    data = with_overrides(
-        data, (data["variants"][variant] if variant else {}) | {"model.kind": kind}
-    )
-    return [data.get(block, {}) for block in ("instances", "model", "pretrain")]
+    ladder = recipe_file(_LADDER)
+    data = yaml.safe_load(ladder.read_text(encoding="utf-8"))
+    recipes = {}
+    for path in sorted(ladder.parent.glob("*.yaml")):
+        other = yaml.safe_load(path.read_text(encoding="utf-8"))
+        recipes.setdefault(other.get("model", {}).get("kind"), other)
+    for changes in data["variants"].values():
+        rung = with_overrides(data, changes)
+        if not any(key.startswith("finetune") for key in changes):  # the last has the most layers
+            recipes[rung["model"]["kind"]] = rung
+    if kind not in recipes:
+        raise UserError(f"--model: expected {', '.join(filter(None, recipes))}, found {kind}")
+    return [recipes[kind].get(block, {}) for block in ("instances", "model", "pretrain")]
 
 
 def write_rungs(steps: int) -> str:
