@@ -498,3 +498,10 @@ def test_nobody_reads_a_summary_as_plain_data_or_a_title_as_text() -> None:
 def test_errors_pass_between_processes_unchanged(error: UserError) -> None:
     passed = from_text(to_text(error))
     assert (type(passed), str(passed)) == (type(error), str(error))
+
+
+def test_the_copy_of_a_registered_model_is_no_artifact_of_a_stage(tmp_path: Path) -> None:
+    copy = Folder.at(tmp_path / "models" / "copy")
+    artifacts.finish(copy, {"stage": "evaluate", "fingerprint": "abc"}, {})
+    assert artifacts.load(copy) is not None
+    assert artifacts.at_or_below(Folder.at(tmp_path / "models")) is None

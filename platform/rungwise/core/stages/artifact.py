@@ -157,10 +157,11 @@ def delete(folder: Folder) -> None:
 
 
 def list_artifacts(root: Folder, stage: str) -> list[Artifact]:
-    """Every finished artifact of a stage, newest first."""
+    """Every finished artifact of a stage, newest first. The copy of a registered model is none: its
+    record has no time."""
     loaded = (load(root / stage / name) for name in (root / stage).subfolders())
     return sorted(
-        (artifact for artifact in loaded if artifact is not None),
+        (artifact for artifact in loaded if artifact is not None and "finished" in artifact.record),
         key=lambda artifact: artifact.record["finished"],
         reverse=True,
     )
