@@ -85,7 +85,8 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
             _say(console, "result", summary.headline, to_paste=False)
             _say(console, "page", page.folder.path(summary.page))
             commands["open"] = f"rungwise open {recipe}"
-    if "pretrain" in by_stage:
+    if pretrain := by_stage.get("pretrain"):
+        commands["try"] = f"rungwise try {shlex.quote(pretrain.folder.uri)}"
         commands["export"] = f"rungwise export {recipe} --to FOLDER"
     if registered := by_stage.get(REGISTER.name):
         model = RegisterSummary.of(registered).model_uri
