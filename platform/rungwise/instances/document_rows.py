@@ -21,7 +21,7 @@ from rungwise.core.plural import counted
 from rungwise.instances.batch import ArrayT, Batch
 from rungwise.instances.contract import Facts, check_rows
 from rungwise.instances.frame import gather
-from rungwise.instances.kind import Built, Kind, Piece, ShownRow
+from rungwise.instances.kind import Built, Kind, Piece, ShownRow, unused_text
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
@@ -96,8 +96,7 @@ class DocumentRowsConfig(Kind):
             "documents_cut": totals["documents_cut"],
             "cut_share": totals["documents_cut"] / documents,
             "fill": totals["tokens"] / (documents * self.length),
-            "tokens_unused": totals["tokens_unused"],
-            "unused_share": totals["tokens_unused"] / max(totals["text_tokens"], 1),
+            **unused_text(totals),
         }
 
     def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:

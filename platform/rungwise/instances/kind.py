@@ -8,7 +8,7 @@ interface; kinds.py lists them in one union. Kinds of the same form share their 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -81,6 +81,12 @@ class WholeRow:
     length: int  # of the part that a model reads to fill in a blank
     end: int
     hides: bool  # whether the model reads [MASK] in place of the token that it predicts
+
+
+def unused_text(totals: Mapping[str, Any]) -> dict[str, int | float]:
+    """The tokens of the text that no row has, and their share, for `Kind.statistics`."""
+    unused = totals["tokens_unused"]
+    return {"tokens_unused": unused, "unused_share": unused / max(totals["text_tokens"], 1)}
 
 
 class Kind(Config):

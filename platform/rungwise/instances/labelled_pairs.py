@@ -22,7 +22,7 @@ from pydantic import Field
 from rungwise.instances.batch import ArrayT, Batch
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.frame import gather
-from rungwise.instances.kind import Built, Kind, Piece, ShownRow
+from rungwise.instances.kind import Built, Kind, Piece, ShownRow, unused_text
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
@@ -116,8 +116,7 @@ class LabelledPairsConfig(Kind):
             "texts_cut": totals["texts_cut"],
             "cut_share": totals["texts_cut"] / (2 * pairs),
             "fill": totals["tokens"] / (pairs * self.length),
-            "tokens_unused": totals["tokens_unused"],
-            "unused_share": totals["tokens_unused"] / max(totals["text_tokens"], 1),
+            **unused_text(totals),
         }
 
     def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:

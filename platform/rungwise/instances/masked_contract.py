@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rungwise.instances.contract import Facts, Share, check_rows, check_shares, must
+from rungwise.instances.kind import unused_text
 from rungwise.instances.masking import (
     MaskingConfig,
     Vocabulary,
@@ -106,8 +107,7 @@ def masked_statistics(totals: dict[str, Any], length: int) -> dict[str, Any]:
         "kept_share": totals["kept"] / selected,
         "most_predictions": totals["most_predictions"],
         "fill": totals["tokens"] / (instances * length),
-        "tokens_unused": totals["tokens_unused"],
-        "unused_share": totals["tokens_unused"] / max(totals["text_tokens"], 1),
+        **unused_text(totals),
         "shards_too_small_to_say": totals["too_small_to_say"],
         **labels,
     }

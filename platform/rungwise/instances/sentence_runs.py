@@ -27,7 +27,7 @@ from rungwise.core.plural import counted
 from rungwise.instances.batch import ArrayT, Batch
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.frame import gather
-from rungwise.instances.kind import Built, Kind, Piece, ShownRow
+from rungwise.instances.kind import Built, Kind, Piece, ShownRow, unused_text
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
@@ -175,8 +175,7 @@ class SentenceRunsConfig(Kind):
             "alone_share": totals["sentences_alone"] / text_sentences,
             "documents_of_one_sentence": totals["documents_of_one_sentence"],
             "fill": totals["sentence_tokens"] / max(totals["instances"] * self.length, 1),
-            "tokens_unused": totals["tokens_unused"],
-            "unused_share": totals["tokens_unused"] / max(totals["text_tokens"], 1),
+            **unused_text(totals),
         }
 
     def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:

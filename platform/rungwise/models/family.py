@@ -192,7 +192,7 @@ class TransformerFamily(LayeredFamily):
 
     @property
     def width_factor(self) -> int:
-        """What hidden_size must be a multiple of, whatever the heads."""
+        """The number that hidden_size must be a multiple of, whatever the heads."""
         return 1
 
     @property

@@ -139,8 +139,8 @@ class FilesTaskConfig(Config):
                 )
         for split in SPLITS:
             parts = getattr(self.split_format(split), "split", None)
-            named = parts is not None and getattr(parts, split) is not None
-            if parts is not None and named != (getattr(self, split) is not None):
+            has_values = parts is not None and getattr(parts, split) is not None
+            if parts is not None and has_values != (getattr(self, split) is not None):
                 raise ValueError(
                     f"{split} and format.split.{split} go together: the file, and the values of "
                     f"the column {parts.column!r} in it; set both or neither"

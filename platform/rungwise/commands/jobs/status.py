@@ -211,8 +211,8 @@ def _tabulate(rows: StageRows, alerts: list[str], source: str) -> Group:
         ]
         table.add_row(run, stage, row.state, *cells)
         lines.append(Text(f"{run}  {stage}  {row.state}"))
-        named = zip(figures, cells, strict=True)
-        pairs = [f"{figure.heading} {cell}" for figure, cell in named if cell]
+        columns = zip(figures, cells, strict=True)
+        pairs = [f"{figure.heading} {cell}" for figure, cell in columns if cell]
         lines.append(Padding(", ".join(pairs), (0, 0, 0, 2)))
     console = Console()
     whole = Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), table)

@@ -66,15 +66,15 @@ def get_sets(options: argparse.Namespace) -> None:
     from rungwise.core.public.sets import public_sets
 
     say, folder = plain_console().print, options.folder
-    wanted: dict[str, PublicSet] = {}
+    missing: dict[str, PublicSet] = {}
     for name in dict.fromkeys(chain.from_iterable(map(_set_names, options.names))):
         public = public_sets()[name]
         if missing_files(public, folder):
-            wanted[name] = public
+            missing[name] = public
         else:
             say(f"{name}: all {counted(len(public.files), 'file')} are in {folder}")
-    _ask(wanted, options.yes)
-    for name, public in wanted.items():
+    _ask(missing, options.yes)
+    for name, public in missing.items():
         say(f"{name}: {public.title}; licence: {public.licence}")
         if public.note:
             say(f"  {public.note}")

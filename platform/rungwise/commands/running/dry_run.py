@@ -105,7 +105,7 @@ def dry_run(options: argparse.Namespace) -> None:
 def _fit_memory(
     config: GradientFit, measures: Sequence[Measures], compute: ComputeConfig, memory: int
 ) -> str:
-    """What to change of a run that needs more than `memory` bytes a device."""
+    """Advise what to change in a run that needs more than `memory` bytes a device."""
     from rungwise.pretraining.estimate import estimate_run
 
     rows = compute.micro_batch_size

@@ -104,17 +104,17 @@ def _without_user(chunk: re.Match[str]) -> str:
     """
     text = chunk[0]
     last = text.rfind("@")
-    parts, done = [], 0
-    while (scheme := text.find("://", done)) >= 0 and last > scheme:
+    parts, end = [], 0
+    while (scheme := text.find("://", end)) >= 0 and last > scheme:
         start = scheme + 3
         authority = _AUTHORITY.match(text, start)
         assert authority is not None, "it may be empty"
-        parts.append(text[done:start])
-        done = authority.end()
+        parts.append(text[end:start])
+        end = authority.end()
         if ":" in authority[0]:
-            done = last + 1
-        elif text[done : done + 1] == "@":
-            done += 1
+            end = last + 1
+        elif text[end : end + 1] == "@":
+            end += 1
         else:
             parts.append(authority[0])
-    return "".join([*parts, text[done:]])
+    return "".join([*parts, text[end:]])

@@ -35,8 +35,8 @@ class Summary(Part):
 
     @property
     def caution(self) -> str:
-        """What speaks against using the result; shown as a note whenever the stage is, and a reason
-        to give a model no alias. Empty if nothing does."""
+        """The reason not to use the result, "" if there is none. It is a note whenever the stage is
+        shown, and a model with one gets no alias."""
         return ""
 
     @classmethod

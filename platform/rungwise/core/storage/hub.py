@@ -52,23 +52,23 @@ def pin_all(value: Any) -> Any:
     return pinned(value, "")
 
 
-def pin(uri: str, known: dict[tuple[str, str, str | None], str] | None = None) -> str:
+def pin(uri: str, commits: dict[tuple[str, str, str | None], str] | None = None) -> str:
     """Replace the revision of an address, by default the main branch, by its commit. Without
-    network this is the commit that was read last. `known` holds commits that were asked for.
+    network this is the commit that was read last. `commits` holds commits that were asked for.
     Raises UserError if there is no such repository or revision."""
     from huggingface_hub import HfApi
 
-    known = {} if known is None else known
+    commits = {} if commits is None else commits
     with _explained(uri):
         place = _parse(uri)
         key = (place.type, place.id, place.revision)
-        if key not in known:
+        if key not in commits:
             revision = HfApi().resolve_revision(
                 place.id, repo_type=place.type, revision=place.revision
             )
-            known[key] = revision.resolved
+            commits[key] = revision.resolved
         kind = "" if place.type == "model" else f"{place.type}s/"
-        return f"{SCHEME}{kind}{place.id}@{known[key]}/{place.path_in_repo}".rstrip("/")
+        return f"{SCHEME}{kind}{place.id}@{commits[key]}/{place.path_in_repo}".rstrip("/")
 
 
 def local_copy(uri: str) -> Path:

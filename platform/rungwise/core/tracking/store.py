@@ -49,8 +49,8 @@ def find_database(uri: str) -> Path | None:
 
 
 def identify_file(uri: str) -> tuple[int, int] | None:
-    """What tells the file of an SQLite store from another one of its name; None if there is none,
-    and for a server."""
+    """Identify the file of an SQLite store, to tell it from another one of its name; None if there
+    is none, and for a server."""
     if (database := find_database(uri)) is None or not database.exists():
         return None
     state = database.stat()

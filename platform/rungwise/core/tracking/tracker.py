@@ -188,7 +188,7 @@ class _Delivery:
         self._missing = 0  # the number of the last event whose run the server did not have
 
     def list_waiting(self) -> list[Event]:
-        """What the server does not have of a file that a process left, with the end of its runs."""
+        """List what the server lacks of a file that a process left, with the end of its runs."""
         events = self._file.events()
         waiting = [event for event in events if event["n"] > self._file.sent]
         if events and (driver := self._file.header.get("driver")):
@@ -233,7 +233,7 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
     synced = Synced()
     senders: dict[tuple[str, str], Sender] = {}
     faults: dict[tuple[str, str], str] = {}
-    left: Counter[tuple[str, str]] = Counter()
+    unsent: Counter[tuple[str, str]] = Counter()
     for file in take_files(spool):
         target = uri if file.header["uri"] in own_uris else file.header["uri"]
         place = target, file.header["experiment"]
@@ -246,7 +246,7 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
             except Exception as error:
                 faults[place] = first_line(error) or type(error).__name__
         if place in faults:
-            left[place] += file.waiting
+            unsent[place] += file.waiting
         else:
             file.remove()
         if (count := waiting - file.waiting) > 0:
@@ -255,7 +255,7 @@ def sync(uri: str, spool: Path, instead_of: str | None = None) -> Synced:
         texts = []
         for place, fault in faults.items():
             server = without_password(place[0])
-            texts.append(f"{server} does not take {left[place]} events: {fault}")
+            texts.append(f"{server} does not take {unsent[place]} events: {fault}")
         raise ConnectionError("; ".join(texts))
     synced.live = count_waiting(spool)
     return synced

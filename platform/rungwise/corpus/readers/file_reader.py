@@ -170,7 +170,7 @@ class FileReader:
 
     @cached_property
     def _foreign(self) -> str:
-        """What the file looks like instead of text in an encoding of ASCII's line breaks, or ""."""
+        """The kind of file this is instead of text in an encoding of ASCII's line breaks, or ""."""
         wide = wide_encoding(self._head)
         return wide.upper() if wide else archive_kind(self._head)
 

@@ -153,21 +153,26 @@ def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared | _M
     tasks: list[list[Term]] = []
     missing: dict[str, None] = {}
     for task in runs.get(None, {}):
-        made: list[Term] = []
+        task_terms: list[Term] = []
         for term, weight in terms.items():
             rung, _, name = term.partition(_AT)
             budget = few if name == FEW else int(name) if name else None
             variants = runs.get(budget, {}).get(task, {})
             if rung in variants and not (name and budget is None):
-                made.append((weight, variants[rung]))
+                task_terms.append((weight, variants[rung]))
             else:
                 missing[term] = None
-        if len(made) == len(terms):
-            tasks.append(made)
+        if len(task_terms) == len(terms):
+            tasks.append(task_terms)
     if not tasks:
         return tuple(missing) or tuple(terms)
     pretrainings = min(
-        (own.pretrainings for made in tasks for _, own in made if own.pretrained is not None),
+        (
+            own.pretrainings
+            for task_terms in tasks
+            for _, own in task_terms
+            if own.pretrained is not None
+        ),
         default=None,
     )
     return _Compared(contrast_tasks(tasks), pretrainings)

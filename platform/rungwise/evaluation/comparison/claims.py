@@ -222,8 +222,8 @@ def claim_p(results: Sequence[ComparisonResult]) -> tuple[float, float] | None:
     testing and acceptance sampling", Technometrics 24); one below is enough, so the smallest counts
     as often as there are comparisons (Bonferroni).
     """
-    made = [each for each in results if each.verdict != "not tested"]
-    if not made:
+    tested = [each for each in results if each.verdict != "not tested"]
+    if not tested:
         return None
-    above = max(each.p_above for each in made) if len(made) == len(results) else 1.0
-    return above, min(1.0, len(made) * min(each.p_below for each in made))
+    above = max(each.p_above for each in tested) if len(tested) == len(results) else 1.0
+    return above, min(1.0, len(tested) * min(each.p_below for each in tested))

@@ -74,8 +74,8 @@ def alter_sentences(sentences: Sequence[tuple[str, str]], number: int | None) ->
     pairs = []
     for rule, alter in rules.items():
         copies = ((place, sentence, alter(sentence)) for place, sentence in order)
-        made = (Pair(rule, rule, *each) for each in copies if each[-1])
-        pairs += islice(made, number)
+        candidates = (Pair(rule, rule, *each) for each in copies if each[-1])
+        pairs += islice(candidates, number)
     return pairs
 
 

@@ -39,12 +39,12 @@ def draw_ladder(
     rungs: Sequence[Rung], columns: Sequence[Column], *, narrow: bool = False
 ) -> bytes | None:
     """The picture as a PNG; None if no rung has a score that can be compared."""
-    shown = [rung for rung in rungs if any(_exact(column, rung) for column in columns)]
-    if not shown:
+    scored = [rung for rung in rungs if any(_exact(column, rung) for column in columns)]
+    if not scored:
         return None
     # Side by side the panels have the same rungs; below each other, their own.
     by_panel = [
-        [rung for rung in shown if not narrow or _exact(column, rung)] for column in columns
+        [rung for rung in scored if not narrow or _exact(column, rung)] for column in columns
     ]
     heights = [_MARGIN + _INCHES * len(panel) for panel in by_panel]
     if narrow:

@@ -54,10 +54,10 @@ class Ranking:
 
     def headline(self) -> str:
         """`perplexity: gpt 41.2 [40.0, 42.3], lstm 45.3 [44.1, 46.6]; lstm 1.1 times [1.0, 1.2]`"""
-        shown = self.rungs[: _NAMED + 2]
-        names = ", ".join(f"{each.name} {self._value(each)}" for each in shown)
-        if len(self.rungs) > len(shown):
-            names += f" and {len(self.rungs) - len(shown)} more"
+        top = self.rungs[: _NAMED + 2]
+        names = ", ".join(f"{each.name} {self._value(each)}" for each in top)
+        if len(self.rungs) > len(top):
+            names += f" and {len(self.rungs) - len(top)} more"
         if len(self.rungs) == 1:
             return f"{self.column.name}: {names}"
         second = self.rungs[1]

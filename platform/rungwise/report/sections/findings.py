@@ -67,20 +67,20 @@ def describe_difference(task: TaskResult) -> str:
     judgement, first, second = verdict(pair), pair.first, pair.second
     new, old = (score(variants[name].estimates[metric].mean, metric) for name in (first, second))
     size = f"{points(pair.seeds.mean)} points {points_interval(pair.seeds)}"
-    named = f"test {metric_name(metric)}"
+    score_name = f"test {metric_name(metric)}"
     of_pretraining = variants[first].pretraining and not variants[second].pretraining
     if judgement.name == "unresolved":
         pair_of = "pretrained and random weights" if of_pretraining else f"{first} and {second}"
         return (
-            f"Unresolved: {pair_of} cannot be told apart, with a {named} of {new} and {old}: "
+            f"Unresolved: {pair_of} cannot be told apart, with a {score_name} of {new} and {old}: "
             f"{size}, an interval that contains 0, over {_count_runs(task)}."
         )
     if of_pretraining:
         verb = "raised" if judgement.name == "above" else "lowered"
-        sentence = f"Pretraining {verb} {named} from {old} to {new}: {size}"
+        sentence = f"Pretraining {verb} {score_name} from {old} to {new}: {size}"
     else:
         sentence = (
-            f"{first} is {judgement.name} {second}, with a {named} of {new} and {old}: {size}"
+            f"{first} is {judgement.name} {second}, with a {score_name} of {new} and {old}: {size}"
         )
     if not judgement.over_seeds_only:
         return f"{sentence}."

@@ -181,8 +181,8 @@ def _choose_reading(
     best: dict[str, Any] | None = None
     fewest = math.inf
     for keys in ({}, *others):
-        read = _try(form | keys, files, most)
-        if read is not None and (damaged := FormatConfig.count_damaged(read[1])) < fewest:
+        result = _try(form | keys, files, most)
+        if result is not None and (damaged := FormatConfig.count_damaged(result[1])) < fewest:
             best, fewest = form | keys, damaged
         if not fewest:
             break
@@ -211,14 +211,14 @@ class _Splits:
             )
         if self.form["kind"] != "folders":
             files = self._readable(files)
-        read = _try(self.form, files, None)
-        if read is not None and FormatConfig.count_damaged(read[1]):
+        result = _try(self.form, files, None)
+        if result is not None and FormatConfig.count_damaged(result[1]):
             # The beginning may not show what the offsets count.
             self.form = _choose_reading(self.form, files, None) or self.form
-            read = _try(self.form, files, None)
-        if read is None:
+            result = _try(self.form, files, None)
+        if result is None:
             return None
-        examples, counts = read
+        examples, counts = result
         whole = len(self.groups) == 1 and len(files) == len(self.groups[first])
         data = {"kind": "files", "format": self.form, "train": self._paths(files)}
         if whole:
