@@ -34,19 +34,23 @@ INSTANCES: dict[str, type[Kind]] = {
 }
 VOCAB_SIZE = 50
 LENGTH = 16
-CAUSAL_KINDS: tuple[str, ...] = ("causal", "left_to_right", "bidirectional", "llama")
+CAUSAL_KINDS: tuple[str, ...] = (
+    *("causal", "left_to_right", "bidirectional", "llama", "modern_left_to_right"),
+)
 KINDS: tuple[str, ...] = ("mlm_nsp", "mlm", "sentence_order", "modern_bert", *CAUSAL_KINDS)
-# Families named by themselves, with keys under which everything that is theirs is at work.
-LATER: dict[str, tuple[type[Family], dict[str, Any]]] = {
-    "modern_bert": (ModernBertConfig, {"local_window": 6}),
-    "llama": (LlamaConfig, {"num_key_value_heads": 1, "query_key_norm": True}),
+# Later families, with keys under which everything that is theirs is at work, and the objective if
+# it is not their first.
+LATER: dict[str, tuple[type[Family], dict[str, Any], str | None]] = {
+    "modern_bert": (ModernBertConfig, {"local_window": 6}, None),
+    "modern_left_to_right": (ModernBertConfig, {"local_window": 6}, "left_to_right"),
+    "llama": (LlamaConfig, {"num_key_value_heads": 1, "query_key_norm": True}, None),
 }
 
 
 def small_config(kind: str, **changes: Any) -> Family:
-    """A config of the family that the objective trains, or of the later family of that name."""
+    """A config of the family that the objective trains, or of a later family."""
     families = {"causal": GptConfig, "bidirectional": BidirectionalConfig}
-    family, own = LATER.get(kind, (families.get(kind, BertConfig), {}))
+    family, own, _ = LATER.get(kind, (families.get(kind, BertConfig), {}, None))
     values: dict[str, Any] = {
         "num_layers": 2,
         "num_heads": 2,
@@ -69,8 +73,8 @@ def small_model(
 
 
 def objective_of(kind: str) -> Objective:
-    """The objective of that name, or of that family."""
-    return small_config(kind).objective(None if kind in LATER else kind)
+    """The objective of that name, or of a later family."""
+    return small_config(kind).objective(LATER[kind][2] if kind in LATER else kind)
 
 
 def shaken(model: nn.Module, scale: float = 0.3) -> Any:

@@ -14,12 +14,15 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, Pretrained, TaskModel
+from rungwise.models.losses.objectives import LossSum
 from rungwise.pretraining.gradient import check_fit, plan_run
 from rungwise.pretraining.initial import build_model, compare_tensors
 from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.training.config import GradientFit
+from rungwise.training.curriculum import list_turns, open_phases
+from rungwise.training.parallel import Group, Worker
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 from tests.small_models import objective_of
 from tests.summaries import made_of
@@ -35,6 +38,7 @@ from tests.training_runs import (
     weights,
 )
 
+ALONE = Worker(Group(0, 1, torch.device("cpu")), ComputeConfig(micro_batch_size=4))
 HEADS = {"bert.pooler.weight", "bert.pooler.bias", "nsp.weight", "nsp.bias"}
 # A step that changes no weight: float32 has no room for what it would add.
 STANDING: dict[str, Any] = {"pretrain.steps": 1, "pretrain.optimizer.learning_rate": 1e-30}
@@ -49,7 +53,7 @@ def kept(root: Path, stage: str, fingerprint: str, made: dict[str, Any]) -> Arti
 
 def instances_of(root: Path, tokenizer: str = "t" * 12, kind: str = "masked_pairs") -> Artifact:
     """Instances of tokens that name the tokenizer they were encoded with."""
-    fingerprint = f"{tokenizer[0]}{kind[0]}" + "0" * 10
+    fingerprint = f"{tokenizer[0]}{kind.replace('_', '')}"[:12].ljust(12, "0")
     made = make_instances(root / "instances" / f"made-{fingerprint}", kind).record
     encoded = {"tokenizer": {"stage": "tokenizer", "fingerprint": tokenizer}}
     tokens = kept(root, "tokens", fingerprint, {"inputs": encoded})
@@ -156,6 +160,52 @@ def test_a_model_that_reads_from_left_to_right_goes_on_as_well(root: Path, tmp_p
     assert_same(weights(tmp_path), of(first))
     before = validation(first, -1)["lm_loss"]
     assert further.validation[0]["lm_loss"] == pytest.approx(before, rel=1e-6)
+
+
+# From an objective to another of each family that has both, and the parts that are then fresh.
+CONVERSIONS: list[tuple[str, str, str, set[str]]] = [
+    ("bert", "left_to_right", "mlm", set()),
+    ("bert", "left_to_right", "mlm_nsp", HEADS),
+    ("bert", "mlm_nsp", "left_to_right", set()),
+    ("modern_bert", "left_to_right", "mlm", set()),
+    ("modern_bert", "mlm", "left_to_right", set()),
+]
+
+
+@pytest.mark.parametrize(("family", "before", "after", "fresh"), CONVERSIONS)
+def test_a_model_is_converted_to_another_way_of_reading(
+    root: Path, tmp_path: Path, family: str, before: str, after: str, fresh: set[str]
+) -> None:
+    """Every tensor that both have is the same to the bit, and the record has the loss with which
+    the converted model began."""
+
+    def settings(name: str, **changes: Any) -> GradientFit:
+        return config("", family, **{"pretrain.objective": name, "model.dropout": 0.0}, **changes)
+
+    def rows(name: str) -> Artifact:
+        kinds = settings(name).objective.reads
+        return instances_of(tmp_path, kind=kinds[-1] if name == "mlm" else kinds[0])
+
+    first = pretrained(tmp_path, settings(before), rows(before), "aaaa")
+    further = settings(after, **STANDING, **{"pretrain.seed": 5})
+    inputs = {"instances": rows(after), "initial": first}
+    check_fit(further, inputs, ComputeConfig())
+    second = pretrained(tmp_path, further, rows(after), "bbbb", first)
+    old, new = of(first), of(second)
+    assert_same({name: new[name] for name in old}, old)
+    told = PretrainSummary.of(second).began_with
+    assert told is not None
+    assert (told.objective, told.fingerprint) == (before, "aaaa")
+    assert (set(told.fresh), new.keys() - old.keys()) == (fresh, fresh)
+    assert set(told.carried) == (HEADS if before == "mlm_nsp" else set())
+    # The loss is that of these weights, read in the other way, before the first step.
+    model = further.model.build(VOCAB, further.objective)
+    model.load_state_dict({name: old.get(name, new[name]) for name in model.state_dict()})
+    batches = open_phases(further, list_turns(inputs, further.pretrain), ALONE)[0].validation()
+    with torch.no_grad():
+        sums = sum((further.objective(model, batch).packed() for batch in batches), torch.zeros(1))
+    expected = LossSum.unpacked(sums, further.objective.parts).metrics()
+    assert validation(second, 0)["loss"] == pytest.approx(expected["loss"], rel=1e-6)
 
 
 def test_a_killed_further_run_goes_on_from_its_own_checkpoint_and_not_from_the_start(
@@ -278,9 +328,14 @@ def test_what_cannot_go_on_is_refused_before_training(
     assert "tttttttttttt" in told
     assert "tokenizer" in told
 
+    sentences = pretrained(
+        root,
+        config(**{"pretrain.objective": "simcse"}),
+        instances_of(root, kind="masked_blocks"),
+        "ssss",
+    )
+    told = refusal(config(**MLM), {"instances": instances, "initial": sentences})
+    assert "pretrain.objective is mlm" in told
+    assert "simcse or sentence_pairs or tsdae" in told
     blocks = {**inputs, "instances": instances_of(root, kind="causal")}
-    left_to_right = config(**{"pretrain.objective": "left_to_right"})
-    told = refusal(left_to_right, blocks)
-    assert "pretrain.objective is left_to_right" in told
-    assert "mlm_nsp or mlm or sentence_order" in told
     assert "model.kind is gpt, but there it was bert" in refusal(config("causal"), blocks)

@@ -142,6 +142,7 @@ def test_an_objective_says_what_it_reads_and_counts_the_losses_of_a_batch_of_it(
         "causal",
         "left_to_right",
         "llama",
+        "modern_left_to_right",
     }
     for objective in objectives.values():
         keys = {"kind": objective.reads[0], "sequence_length": 8}

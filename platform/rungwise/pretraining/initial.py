@@ -3,11 +3,13 @@
 As in Howard & Ruder 2018 (arXiv:1801.06146) and Gururangan et al. 2020 (arXiv:2004.10964), only the
 weights are taken over. Step, moments, learning rate and data order start anew.
 
-Tensors are matched by name. Objectives that mask words share the encoder and the head for words and
-differ in the rest:
+Tensors are matched by name. Objectives of a family that predict words share the body and the head
+for words, whether they mask or read from left to right: which tokens attention sees is no weight.
+So a model may be converted (Gisserot-Boukhlef et al. 2025, arXiv:2507.00994). They differ in the
+rest:
 
     fresh    parts that the run trains and the old model lacks, such as the pooler and the pair
-             head of `mlm_nsp` after `mlm`; they are drawn at random
+             head of `mlm_nsp` after `mlm` or `left_to_right`; they are drawn at random
     carried  parts that the old model has and the run does not train, such as the same two in `mlm`
              after `mlm_nsp`; they are written unchanged beside the new weights
 
@@ -96,7 +98,10 @@ def check_initial(config: GradientFit, initial: Artifact, instances: Artifact) -
             f"model.{key} is {new.get(key)}, but there it was {old.get(key)}" for key in differing
         )
         raise ConfigError(f"{name} are of another model: {differences}; take the same model")
-    fitting = [each.name for each in config.model.objectives if _continues(trained_on, each)]
+    # Training on vectors of texts leaves no head for words.
+    fitting = [
+        each.name for each in config.model.objectives if each.sentences >= trained_on.sentences
+    ]
     if config.objective.name not in fitting:
         raise ConfigError(
             f"pretrain.objective is {config.objective.name}, but {name} were trained on "
@@ -177,8 +182,3 @@ def _trained(initial: Artifact) -> tuple[Family, Objective]:
         return model, model.objectives[0]
     config = trained_config(initial)
     return config.model, config.objective
-
-
-def _continues(old: Objective, new: Objective) -> bool:
-    # Training on vectors of texts leaves no head for words.
-    return new == old or (new.masks and old.masks and new.sentences >= old.sentences)

@@ -125,13 +125,14 @@ class BertConfig(EncoderFamily):
         return self.max_position_embeddings if self.positions == "learned" else None
 
     def page_name(self, objective: Objective) -> str:
-        return "BERT" if objective.masks else "left-to-right BERT"
+        return f"{reads(objective)}BERT"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         if objective.sentences:
             return sentence_encoder(self, vocab_size, objective)
         if not objective.masks:
-            return BertLeftToRight(self, vocab_size, vocab_multiple)
+            body = Bert(self, vocab_size, vocab_multiple, pooler=False, causal=True)
+            return LeftToRight(body, MlmHead(self.hidden_size, vocab_size), self.initializer_range)
         pairs = objective.pair is not None
         return BertForPretraining(self, vocab_size, vocab_multiple, next_sentence=pairs)
 
@@ -290,18 +291,21 @@ class BertForPretraining(MaskedOutput):
             initialise(self.nsp, config.initializer_range)
 
 
-class BertLeftToRight(NextTokenModel):
-    """The ablation "LTR & No NSP"; see the module docstring."""
+class LeftToRight(NextTokenModel):
+    """The ablation "LTR & No NSP"; see the module docstring. `body` is causal."""
 
-    bert: Bert
-
-    def __init__(self, config: BertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(Bert(config, vocab_size, vocab_multiple, pooler=False, causal=True))
-        self.mlm = MlmHead(config.hidden_size, vocab_size)
-        initialise(self.mlm, config.initializer_range)
+    def __init__(self, body: Body, mlm: MlmHead, initializer_range: float) -> None:
+        super().__init__(body)
+        self.mlm = mlm
+        initialise(self.mlm, initializer_range)
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         return self.mlm.transform(super().states(ids_BT, where))
 
     def output_bias(self) -> Tensor:
         return self.mlm.bias
+
+
+def reads(objective: Objective) -> str:
+    """How a model of this objective reads, before the name of its family on the page."""
+    return "" if objective.masks else "left-to-right "

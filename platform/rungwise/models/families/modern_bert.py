@@ -22,9 +22,15 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead
+from rungwise.models.families.bert import (
+    EncoderFamily,
+    LeftToRight,
+    MaskedOutput,
+    MlmHead,
+    reads,
+)
 from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, sentence_encoder
-from rungwise.models.losses.objectives import MLM, Objective
+from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import Body, TransformerBody
 from rungwise.models.transformer.layer import Activation, Layer
@@ -36,7 +42,7 @@ class ModernBertConfig(EncoderFamily):
     year: ClassVar[int] = 2024
     paper: ClassVar[str] = "Warner et al."
     idea: ClassVar[str] = "fills in hidden words as BERT does, with newer parts"
-    objectives: ClassVar = (MLM, *SENTENCE_OBJECTIVES)
+    objectives: ClassVar = (MLM, LEFT_TO_RIGHT, *SENTENCE_OBJECTIVES)
     activation: ClassVar[Activation] = "gelu"
 
     kind: Literal["modern_bert"] = "modern_bert"
@@ -64,28 +70,43 @@ class ModernBertConfig(EncoderFamily):
         )
 
     def page_name(self, objective: Objective) -> str:
-        return "ModernBERT"
+        return f"{reads(objective)}ModernBERT"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         if objective.sentences:
             return sentence_encoder(self, vocab_size, objective)
+        if not objective.masks:
+            body = ModernBert(self, vocab_size, vocab_multiple, causal=True)
+            return LeftToRight(body, self.head(vocab_size), self.initializer_range)
         return ModernBertForPretraining(self, vocab_size, vocab_multiple)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
-        return ModernBert(self, vocab_size)
+        return ModernBert(self, vocab_size, causal=not objective.masks)
+
+    def head(self, vocab_size: int) -> MlmHead:
+        """Return the head for tokens, without the weights that `initialise` draws."""
+        epsilon = self.layer_norm_epsilon
+        return MlmHead(self.hidden_size, vocab_size, biases=False, epsilon=epsilon)
 
 
 class ModernBert(TransformerBody):
     """The encoder. It accepts segments, like BERT, and ignores them."""
 
     name: ClassVar[str] = "modern_bert"
-    causal = False
 
-    def __init__(self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+    def __init__(
+        self,
+        config: ModernBertConfig,
+        vocab_size: int,
+        vocab_multiple: int = 1,
+        *,
+        causal: bool = False,
+    ) -> None:
         super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
         self.config = config
+        self.causal = causal
         self.embedding_norm = config.layer(0).new_norm()
-        self.transformer = Transformer(config.blocks(), causal=False)
+        self.transformer = Transformer(config.blocks(), causal)
         initialise(self, config.initializer_range)
         self.transformer.scale_residuals()
         self.clear_padding()
@@ -110,6 +131,5 @@ class ModernBertForPretraining(MaskedOutput):
 
     def __init__(self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         super().__init__(ModernBert(config, vocab_size, vocab_multiple))
-        epsilon = config.layer_norm_epsilon
-        self.mlm = MlmHead(config.hidden_size, vocab_size, biases=False, epsilon=epsilon)
+        self.mlm = config.head(vocab_size)
         initialise(self.mlm, config.initializer_range)

@@ -7,7 +7,7 @@
         token                             BertForTokenClassification
         span                              BertForQuestionAnswering
         choice, pooling cls               BertForMultipleChoice
-    BertLeftToRight                   bert: BertLMHeadModel, export only
+    LeftToRight of a BERT             bert: BertLMHeadModel, export only
     any of these, pre-norm            roberta-prelayernorm: RobertaPreLayerNormFor... the same head,
                                       MaskedLM (without an NSP head) or CausalLM
     GptForPretraining, pre-norm       gpt2: GPT2LMHeadModel

@@ -26,7 +26,7 @@ from rungwise.finetune.heads import (
     TokenHead,
 )
 from rungwise.finetune.model import TaskModel
-from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining, BertLeftToRight
+from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining, LeftToRight
 from rungwise.models.families.gpt import GptForPretraining
 from rungwise.models.families.llama import LlamaConfig, LlamaForPretraining
 from rungwise.models.families.modern_bert import (
@@ -103,7 +103,7 @@ def export_model(
         data |= llama_keys(config)
     if isinstance(model, HeadedEncoder):
         data |= _label_keys(model, labels)
-    if isinstance(model, BertLeftToRight):
+    if isinstance(model, LeftToRight):
         data["is_decoder"] = True  # their word for a left-to-right model
     tensors = _convert_tensors(model, config, vocab_size)
     if before := positions_before(data):
@@ -145,8 +145,8 @@ def _find_counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str
             if isinstance(own, ModernBertConfig):
                 return own, model.body.vocab_size, "ModernBertModel"
             bert, name = cast(Bert, model.body), "BertModel"
-        case BertLeftToRight():
-            bert, name = model.bert, "BertLMHeadModel"
+        case LeftToRight(body=Bert() as bert):
+            name = "BertLMHeadModel"
         case GptForPretraining():
             assert config == model.gpt.config, "the config of another model"
             own = model.gpt.config
@@ -177,7 +177,7 @@ def _find_counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str
             )
     assert config == bert.config, "the config of another model"
     if bert.config.norm == "pre":
-        kind = "ForCausalLM" if isinstance(model, BertLeftToRight) else "ForMaskedLM"
+        kind = "ForCausalLM" if isinstance(model, LeftToRight) else "ForMaskedLM"
         if isinstance(model, HeadedEncoder | SentenceEncoder):
             kind = name.removeprefix("Bert")
         name = f"RobertaPreLayerNorm{kind}"
