@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from rungwise.cluster import expected_nodes
@@ -17,6 +18,8 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.storage.folder import Folder
+
+_IDLE_BYTES = 256 << 20  # of a worker that has imported PyTorch
 
 
 @contextlib.contextmanager
@@ -34,10 +37,15 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
         return
     for name in ("ray", "ray.data", "ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path(address)
-    variables |= expected_nodes.scaling_variables()
-    target: dict[str, Any] = {"address": address}
-    if not address:
+    if address:
+        variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path()
+        variables |= expected_nodes.scaling_variables()
+        target: dict[str, Any] = {"address": address, "runtime_env": {"env_vars": variables}}
+    else:
+        # Its processes inherit the environment of this one. With a `runtime_env`, the workers that
+        # Ray starts in advance could not be used.
+        for name, value in _idle_worker_limits().items():
+            os.environ.setdefault(name, str(value))
         target = {
             "address": "local",
             "num_cpus": num_cpus,
@@ -46,12 +54,7 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
         }
     try:
         with terminate_as_interrupt():
-            _init(
-                **target,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env={"env_vars": variables},
-            )
+            _init(**target, log_to_driver=False, logging_level=logging.ERROR)
             with terminate_as_interrupt():  # again, since ray.init installs its own handler
                 yield
     finally:
@@ -78,12 +81,26 @@ def _init(**arguments: Any) -> None:
                 ) from error
 
 
-def _source_path(address: str | None) -> dict[str, str]:
+def _idle_worker_limits() -> dict[str, int]:
+    """Settings with which a local Ray keeps idle workers, which have imported what they need.
+
+    By default it keeps as many as it has free CPUs. While trials take all CPUs, every short task
+    then starts a process, which imports for seconds, and ends it. Idle workers take a sixteenth of
+    the free memory, and are ended first if memory runs out.
+    """
+    room = psutil.virtual_memory().available // 16 // _IDLE_BYTES
+    return {
+        "RAY_num_workers_soft_limit": (os.cpu_count() or 1) + room,
+        "RAY_idle_worker_killing_memory_threshold_bytes": _IDLE_BYTES // 4,
+    }
+
+
+def _source_path() -> dict[str, str]:
     """The PYTHONPATH of workers if this package came with a job's working directory. The path is
     relative, since Ray unpacks that directory to a different place on every node and starts workers
     in it."""
     source_root = Path(__file__).resolve().parents[2]
-    if address is None or not source_root.is_relative_to(Path.cwd().resolve()):
+    if not source_root.is_relative_to(Path.cwd().resolve()):
         return {}
     return {"PYTHONPATH": str(source_root.relative_to(Path.cwd().resolve()))}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -47,6 +49,20 @@ def keep_freed_memory() -> None:
         # Any thread but the first, such as those in which Ray trains, allocates from pieces of 64
         # MiB. It keeps an empty piece only if the one before has less room than this.
         mallopt(_TOP_PAD, 1 << 28)
+
+
+def use_threads(cpus: float) -> None:
+    """Compute with as many threads as there are whole CPUs, or OMP_NUM_THREADS. PyTorch itself
+    reads that variable when it is imported, in a process that Ray keeps for an earlier task."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, int(cpus))))
+
+
+def return_freed_memory() -> None:
+    """Return memory that `keep_freed_memory` kept, at the end of a task."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

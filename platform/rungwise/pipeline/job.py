@@ -18,6 +18,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, TrackingRun
 from rungwise.core.stages.stage import GOES_ON, Planned
 from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.task import run_stage
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.store_errors import explained
 from rungwise.core.tracking.sender import NOTE_TAG
@@ -105,12 +106,29 @@ class Job:
 
         from rungwise.core.stages.board import BoardReporter
 
-        stage = self.row.stage
-        context = Context(
-            self._build.compute, BoardReporter(board, stage.display_name), recipe=self._build.recipe
+        stage, compute = self.row.stage, self._build.compute
+        alone, trains_alone = _is_alone(), stage.type.trains_alone
+        # Clusters have machines that come and go, which Ray Train watches for.
+        trains_here = (
+            alone
+            and "RAY_ADDRESS" not in os.environ
+            and trains_alone is not None
+            and trains_alone(stage.config, compute)
         )
-        # Ray retries a stage whose node died, but not one that raised an exception.
-        task = ray.remote(num_cpus=_stage_cpus(), max_retries=2, retry_exceptions=False)(_call)
+        if trains_here:
+            cpus, retries = compute.cpus_per_worker, compute.max_failures
+        else:
+            # On two cores, two stages would leave 1.8 CPUs, room for only one of their workers,
+            # which take a whole CPU each.
+            cpus, retries = 0 if alone else _STAGE_CPUS, 2
+        context = Context(
+            compute,
+            BoardReporter(board, stage.display_name),
+            recipe=self._build.recipe,
+            trains_here=trains_here,
+        )
+        # Ray retries a stage whose process or node died, but not one that raised an exception.
+        task = ray.remote(num_cpus=cpus, max_retries=retries, retry_exceptions=False)(run_stage)
         self.task = task.options(name=stage.display_name).remote(
             stage.type.run, stage.config, self._inputs, self._folder, context
         )
@@ -223,27 +241,12 @@ def source_tags(made_by: dict[str, Any]) -> dict[str, str]:
     return {"mlflow.source.git.commit": made_by["commit"]} if made_by["commit"] else {}
 
 
-def _stage_cpus() -> float:
-    """0 on a single machine: there, two stages on two cores would leave 1.8 CPUs, room for only
-    one of their workers, which take a whole CPU each."""
+def _is_alone() -> bool:
+    """Whether the cluster is a single machine."""
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    alone = len(nodes) == 1 and nodes[0]["Resources"].get("CPU", 0) >= 1
-    return 0 if alone else _STAGE_CPUS
-
-
-def _call(
-    function: Any,
-    config: Any,
-    inputs: dict[str, Artifact],
-    output: Folder,
-    context: Context,
-) -> Summary:
-    try:
-        return function(config, inputs, output, context)
-    finally:
-        context.report.flush()
+    return len(nodes) == 1 and nodes[0]["Resources"].get("CPU", 0) >= 1
 
 
 def _now() -> str:

@@ -13,10 +13,11 @@ which replace the random draw (initial.py).
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.canonical import fingerprint
@@ -26,6 +27,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import read_kind
+from rungwise.models.device import use_threads
 from rungwise.pretraining.config import check_rows
 from rungwise.pretraining.initial import INITIAL, check_initial, start_model
 from rungwise.pretraining.prolonging import find_earlier, list_finished_runs
@@ -62,8 +64,7 @@ def pretrain_by_gradient(
     fit the model or the loss is not finite."""
     check_fit(config, inputs, context.compute)
     run = plan_run(config, inputs, output, context.compute)
-    context.report.progress(0, config.pretrain.steps, workers="starting")
-    outcome = _fit(config, run, context)
+    outcome = (_fit_here if context.trains_here else _fit)(config, run, context)
     return summarise(config, run.turns, run.initial, outcome, context)
 
 
@@ -140,6 +141,7 @@ def _fit(config: GradientFit, run: Run, context: Context) -> Outcome:
     from rungwise.cluster.interface import NodeAddressTorchConfig
     from rungwise.pretraining.preemption import SaveBeforeResize
 
+    context.report.progress(0, config.pretrain.steps, workers="starting")
     compute = context.compute
     workers = compute.num_workers
     fewest = compute.min_workers or workers
@@ -173,24 +175,57 @@ def _fit(config: GradientFit, run: Run, context: Context) -> Outcome:
     return result.return_value
 
 
+def _fit_here(config: GradientFit, run: Run, context: Context) -> Outcome:
+    """Train in this process, the only worker, by Ray Train's local mode. As with other workers, an
+    error that only the user can fix ends the run, and any other costs the steps since the last
+    checkpoint."""
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    trainer = TorchTrainer(
+        lambda: _train(config, run, context), scaling_config=ScalingConfig(num_workers=0)
+    )
+    for failures in itertools.count(1):
+        try:
+            return cast(Outcome, trainer.fit().return_value)
+        except UserError:
+            raise
+        except Exception:
+            if failures > context.compute.max_failures:
+                raise
+    raise AssertionError
+
+
 def _work(config: GradientFit, run: Run, context: Context, scratch: Folder) -> Outcome | UserError:
     """Train on this worker. Returns the UserError of an earlier attempt, which would fail again."""
-    import ray.train.torch
-
     from rungwise.pretraining.preemption import PreemptionWatch
 
     if scratch.exists(_USER_ERROR):
         return UserError(scratch.read_bytes(_USER_ERROR).decode())
-    group = Group.current(ray.train.torch.get_device())
-    notice = PreemptionWatch(scratch, group.leads)
     try:
-        worker = Worker(group, context.compute, context.report, notice)
-        progress, costs = pretrain(config, run, worker)
+        return _train(config, run, context, lambda group: PreemptionWatch(scratch, group.leads))
     except UserError as error:
         # Other workers may wait for this one, so it must fail; and after a restart it must not
         # retry what only the user can fix.
         scratch.write_bytes(_USER_ERROR, str(error).encode())
         raise
+
+
+def _train(
+    config: GradientFit,
+    run: Run,
+    context: Context,
+    watch: Callable[[Group], Callable[[], bool]] | None = None,
+) -> Outcome:
+    import ray.train.torch
+
+    use_threads(context.compute.cpus_per_worker)
+    group = Group.current(ray.train.torch.get_device())
+    worker = Worker(group, context.compute, context.report)
+    if watch is not None:
+        worker = replace(worker, notice=watch(group))
+    try:
+        progress, costs = pretrain(config, run, worker)
     finally:
         context.report.flush()
     bfloat16 = uses_bfloat16(config.pretrain.precision, group.device)

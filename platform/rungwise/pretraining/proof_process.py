@@ -125,8 +125,10 @@ def _work(folder: Path) -> None:
         assert artifact is not None
         inputs[name] = artifact
     config, output = require_gradient(job.config, "steps"), Folder.at(job.output)
-    context = Context(job.compute, StepFile(folder / _STEP, job.kill_at))
-    with session(job.compute):
+    alone = job.compute.is_one_process
+    report = StepFile(folder / _STEP, job.kill_at)
+    context = Context(job.compute, report, trains_here=alone)
+    with contextlib.nullcontext() if alone else session(job.compute):
         summary = pretrain_by_gradient(config, inputs, output, context)
     Folder.at(folder).write_bytes(_SUMMARY, summary.model_dump_json().encode())
 

@@ -9,6 +9,7 @@ cooccurrence       sums as above, then epochs over their cells    cooccurrence.p
 
 from __future__ import annotations
 
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
@@ -47,6 +48,10 @@ def pretrain_model(
             return pretrain_by_cooccurrence(FitConfig(model, pretrain), inputs, output, context)
 
 
+def _trains_alone(config: PretrainStageConfig, compute: ComputeConfig) -> bool:
+    return isinstance(config.pretrain, GradientConfig) and compute.is_one_process
+
+
 PRETRAIN = StageType(
     "pretrain",
     VERSION,
@@ -55,4 +60,5 @@ PRETRAIN = StageType(
     identity=PretrainStageConfig.identity,
     goes_on_from=prolonging.plan_earlier,
     resumes=True,
+    trains_alone=_trains_alone,
 )

@@ -49,6 +49,11 @@ class ComputeConfig(Config):
     # object store of a Ray that rungwise starts
     object_store_megabytes: int = Field(default=512, ge=80)
 
+    @property
+    def is_one_process(self) -> bool:
+        """Whether training takes a single process on CPUs."""
+        return self.num_workers == 1 and not self.gpus_per_worker
+
     def parts_of_a_batch(self, world_size: int) -> int:
         """The logical workers; one for each worker if those left after a loss cannot share them."""
         logical = self.logical_workers

@@ -51,9 +51,11 @@ class TrackingRun:
 @dataclass(frozen=True)
 class Context:
     """Where a stage runs and whom it tells. `recipe` is the whole recipe with all blocks
-    resolved; `tracking` is set only for stages in the driver."""
+    resolved; `tracking` is set only for stages in the driver. `trains_here`: the stage's task holds
+    the CPUs of its only worker, and trains itself."""
 
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     report: Reporter = field(default_factory=SilentReporter)
     tracking: TrackingRun | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    trains_here: bool = False

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
 
 from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.stages import artifact as artifacts
@@ -52,7 +53,8 @@ class StageType(Generic[StageConfigT, SummaryT]):
     for the next one. `goes_on_from`, given the config, the fingerprints of the inputs and the
     finished artifacts, finds the artifact whose work the stage would continue. `place` is
     "task" for a Ray task anywhere on the cluster, "driver" for the few stages that must talk to
-    the tracking server themselves.
+    the tracking server themselves. `trains_alone` says whether the training of a config takes one
+    worker without a GPU, which the stage's own task can be on a machine alone.
     """
 
     name: str
@@ -66,6 +68,7 @@ class StageType(Generic[StageConfigT, SummaryT]):
     goes_on_from: (
         Callable[[StageConfigT, Mapping[str, str], Sequence[Artifact]], Earlier | None] | None
     ) = None
+    trains_alone: Callable[[StageConfigT, ComputeConfig], bool] | None = None
 
     def stage(
         self,
