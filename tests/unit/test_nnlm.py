@@ -1,4 +1,5 @@
-"""The neural n-gram model: the paper's formula by hand, gradients, contexts, what it offers."""
+"""The neural n-gram and the log-bilinear model, which read the words before: the papers' formulas
+by hand, gradients, contexts, what they offer."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.models.families.nnlm import NnlmConfig, NnlmForPretraining
+from rungwise.models.families.bigram import BigramConfig
+from rungwise.models.families.log_bilinear import LogBilinearConfig
+from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.trained import language_models
 from rungwise.models.trained.capabilities import (
@@ -24,21 +27,33 @@ from tests.small_models import random_causal_batch, shaken
 
 V, END = 11, 3
 SMALL = {"order": 4, "embedding_size": 3, "hidden_size": 5, "initializer_range": 0.5}
+LINEAR = {"order": 4, "embedding_size": 3, "initializer_range": 0.5}
+CONFIGS = {
+    "direct": NnlmConfig.model_validate(SMALL),
+    "hidden": NnlmConfig.model_validate(SMALL | {"direct": False}),
+    "tied": LogBilinearConfig.model_validate(LINEAR),
+    "untied": LogBilinearConfig.model_validate(LINEAR | {"tied": False}),
+    "diagonal": LogBilinearConfig.model_validate(LINEAR | {"diagonal": True}),
+}
+every_config = pytest.mark.parametrize("name", CONFIGS)
 
 
-def built(**changes: Any) -> NnlmForPretraining:
+def built(name: str = "direct") -> Any:
     torch.manual_seed(0)
-    return shaken(NnlmConfig(**(SMALL | changes)).build(V, CAUSAL, 8)).double().eval()
+    return shaken(CONFIGS[name].build(V, CAUSAL, 8)).double().eval()
 
 
-@pytest.mark.parametrize("direct", [True, False])
-def test_the_formula_by_hand(direct: bool) -> None:
-    """y = b + W x + U tanh(d + H x), word by word, with a document that ends within the block."""
-    model = built(direct=direct)
-    weights = {name: value.detach().numpy() for name, value in model.named_parameters()}
-    C, missing = weights["nnlm.token_embedding.weight"], weights["nnlm.missing_embedding.weight"][0]
-    H, d = weights["nnlm.hidden.weight"], weights["nnlm.hidden.bias"]
-    W, U = np.split(weights["output.weight"], [9 if direct else 0], axis=1)
+@every_config
+def test_the_formula_by_hand(name: str) -> None:
+    """y = b + W x + U tanh(d + H x), or b + R' (C_1 r_1 + C_2 r_2 + C_3 r_3), word by word, with a
+    document that ends within the block."""
+    model = built(name)
+    weights = {
+        name.removeprefix("nnlm.").removeprefix("log_bilinear."): value.detach().numpy()
+        for name, value in model.named_parameters()
+    }
+    C, missing = weights["token_embedding.weight"], weights["missing_embedding.weight"][0]
+    rows = weights.get("output.weight", C)
     ids, document = [7, 9, END, 5, 6, 8, 10], [0, 0, 1, 1, 1, 1, 1]
     logits_TV = model.logits(torch.tensor([ids]), Boundaries(torch.tensor([document])))[0]
     for t in range(len(ids)):
@@ -47,21 +62,32 @@ def test_the_formula_by_hand(direct: bool) -> None:
             for back in range(3)
         ]
         x = np.concatenate(before)
-        y = U @ np.tanh(d + H @ x) + (W @ x if direct else 0)
+        if "hidden.weight" in weights:
+            o = np.tanh(weights["hidden.bias"] + weights["hidden.weight"] @ x)
+            y = rows @ (np.concatenate((x, o)) if name == "direct" else o)
+        elif name == "diagonal":
+            y = rows @ sum(
+                c * r for c, r in zip(weights["maps.weight"][0].reshape(3, 3), before, strict=True)
+            )
+        else:
+            y = rows @ sum(
+                c @ r
+                for c, r in zip(np.split(weights["maps.weight"], 3, axis=1), before, strict=True)
+            )
         np.testing.assert_allclose(
             logits_TV[t].detach().numpy(), y[:V] + weights["bias"], rtol=1e-10
         )
 
 
-@pytest.mark.parametrize("direct", [True, False])
-def test_the_gradient_is_that_of_finite_differences(direct: bool) -> None:
+@every_config
+def test_the_gradient_is_that_of_finite_differences(name: str) -> None:
     """In float64, along a random direction of every parameter on its own."""
-    model = built(direct=direct)
+    model = built(name)
     torch.manual_seed(1)
     batch = random_causal_batch(3, 7, V, dtype=torch.float64)
     CAUSAL(model, batch).loss().backward()
     step = 1e-6
-    for name, parameter in model.named_parameters():
+    for path, parameter in model.named_parameters():
         assert parameter.grad is not None
         direction = torch.randn_like(parameter)
         values = []
@@ -71,7 +97,7 @@ def test_the_gradient_is_that_of_finite_differences(direct: bool) -> None:
             parameter.data.sub_(sign * step * direction)
         slope = (values[0] - values[1]) / (2 * step)
         found = (parameter.grad * direction).sum().item()
-        assert found == pytest.approx(slope, rel=1e-6, abs=1e-8), name
+        assert found == pytest.approx(slope, rel=1e-6, abs=1e-8), path
 
 
 def test_parameters_are_counted_as_in_the_paper_and_operations_by_hand() -> None:
@@ -89,8 +115,9 @@ def test_parameters_are_counted_as_in_the_paper_and_operations_by_hand() -> None
     assert alone.flops_per_token(10_000, 35, CAUSAL) == 6 * (12_000 + 500_000)
 
 
-def test_a_word_follows_from_the_words_before_it_in_its_document_and_no_others() -> None:
-    model = built()
+@every_config
+def test_a_word_follows_from_the_words_before_it_in_its_document_and_no_others(name: str) -> None:
+    model = built(name)
     torch.manual_seed(2)
     ids_T = torch.randint(4, V, (12,))
     document_T = torch.tensor([0] * 5 + [1] * 7)
@@ -107,11 +134,12 @@ def test_a_word_follows_from_the_words_before_it_in_its_document_and_no_others()
         assert moved_T.nonzero().flatten().tolist() == reached
 
 
+@every_config
 def test_a_long_text_is_read_in_windows_and_has_the_numbers_of_one(
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = built()
-    trained = NnlmConfig(**SMALL).trained(model, CAUSAL, SPECIAL_IDS)
+    model = built(name)
+    trained = CONFIGS[name].trained(model, CAUSAL, SPECIAL_IDS)
     assert isinstance(trained, LanguageModel)
     assert isinstance(trained, NextTokenLogits)
     assert isinstance(trained, WordVectors)
@@ -157,3 +185,26 @@ def test_its_encoder_is_the_lookup_and_the_hidden_layer(sizes: tuple[int, int]) 
     assert not table[..., M:].any()
     assert not states[..., D:].any()
     assert [len(level) for level in encoder.depth()] == [2, 2]
+
+
+def test_a_log_bilinear_model_of_one_word_and_an_identity_is_the_bigram_model() -> None:
+    """Vectors as long as the vocabulary, C the identity, and an output of its own."""
+    config = LogBilinearConfig(order=2, embedding_size=V, tied=False)
+    model: Any = shaken(config.build(V, CAUSAL)).double()
+    model.log_bilinear.token_embedding.weight.data = torch.eye(V).double()
+    model.log_bilinear.maps.weight.data = torch.eye(V).double()
+    bigram: Any = BigramConfig().build(V, CAUSAL).double()
+    bigram.pairs.weight.data = model.output.weight.data.t()
+    bigram.bias.data = model.bias.data
+    batch = random_causal_batch(3, 7, V, dtype=torch.float64)
+    ours, expected = CAUSAL(model, batch), CAUSAL(bigram, batch)
+    torch.testing.assert_close(ours.total, expected.total)
+    torch.testing.assert_close(ours.correct, expected.correct)
+    torch.testing.assert_close(model.logits(batch.ids), bigram.logits(batch.ids))
+
+
+def test_its_bias_begins_at_the_log_of_frequencies() -> None:
+    model: Any = CONFIGS["tied"].build(V, CAUSAL)
+    model.read_text(lambda: [np.array([1, 1, 2]), np.array([2, 1])])
+    expected = np.log(np.array([1, 4, 3, *[1] * (V - 3)]) / (5 + V))
+    np.testing.assert_allclose(model.bias.detach().numpy(), expected, rtol=1e-6)

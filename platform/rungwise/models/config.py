@@ -9,9 +9,11 @@ from pydantic import Field, TypeAdapter
 
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
+from rungwise.models.families.bigram import BigramConfig
 from rungwise.models.families.elmo import ElmoConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.log_bilinear import LogBilinearConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.families.nnlm import NnlmConfig
@@ -32,6 +34,8 @@ ModelConfig = Annotated[
     | RnnConfig
     | ElmoConfig
     | NnlmConfig
+    | LogBilinearConfig
+    | BigramConfig
     | QuickThoughtsConfig
     | NgramConfig
     | Word2vecConfig

@@ -46,6 +46,16 @@ class Family(Config):
         return None
 
     @property
+    def compiles(self) -> bool:
+        """Whether torch.compile takes its forward pass whole."""
+        return True
+
+    @property
+    def starts_evenly(self) -> bool:
+        """Whether random weights give all tokens about the same probability."""
+        return True
+
+    @property
     def depth(self) -> int:
         """Blocks whose activations backward needs, for the memory estimate."""
         self._lacks("layers")
@@ -150,6 +160,10 @@ class LayeredFamily(Family):
 class StatefulFamily(LayeredFamily):
     """A family that goes on where the row before has ended: its modules are `CarriesState`, in
     objectives.py."""
+
+    @property
+    def compiles(self) -> bool:
+        return False  # recurrent layers are kernels of their own
 
 
 class TransformerFamily(LayeredFamily):

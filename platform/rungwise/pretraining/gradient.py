@@ -253,7 +253,8 @@ def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, C
     initial = run.initial if worker.group.leads else None
     model, carried = start_model(config, run.turns[0].instances, initial)
     checkpoints = Checkpoints(run.checkpoints, worker.group)
-    random_over = None if run.initial else summary.vocab_size
+    starts_evenly = config.model.starts_evenly and not run.initial
+    random_over = summary.vocab_size if starts_evenly else None
     progress, costs = train(config, model, phases, checkpoints, worker, random_over)
     if worker.group.leads:
         checkpoints.export_model(run.output, carried)

@@ -22,8 +22,12 @@ sentences without a successor. A carried part was trained on an older encoder.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import safetensors
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -32,11 +36,12 @@ from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.summary import Summary
+from rungwise.instances.shards import read_shard
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.trained.capabilities import ReadsSpelling
+from rungwise.models.trained.capabilities import ReadsSpelling, ReadsText
 from rungwise.models.transformer.body import OnBody
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.summary import BeganWith
@@ -74,7 +79,16 @@ def start_model(
         tokenizer = find_input(find_input(instances, "tokens"), "tokenizer")
         spelling = token_bytes(load_tokenizer(tokenizer.folder))
         body.spell(spelling, *summary.special.require("end"))
+    if isinstance(model, ReadsText):
+        model.read_text(lambda: _streams(instances))
     return model, {} if initial is None else load_initial(model, initial)
+
+
+def _streams(instances: Artifact) -> Iterator[NDArray[np.integer]]:
+    """Yield the ids of each training shard; blocks repeat the last token of the one before."""
+    for row in InstancesSummary.of(instances).split_files("train"):
+        shard = read_shard(instances.folder.local(row.file))
+        yield np.delete(shard.ids, shard.offsets[1:-1].astype(np.int64))
 
 
 def build_model(config: GradientFit, vocab_size: int, meta: bool = False) -> nn.Module:

@@ -245,9 +245,9 @@ class FitConfig(Generic[FittingT_co]):
 
     @property
     def compiles(self) -> bool:
-        """Whether torch.compile takes the step: recurrent layers are kernels of their own, and
-        losses that compare a whole batch have no fixed shapes."""
-        return not (isinstance(self.model, StatefulFamily) or self.objective.sentences)
+        """Whether torch.compile takes the step: losses that compare a whole batch have no fixed
+        shapes."""
+        return self.model.compiles and not self.objective.sentences
 
     def blocks(self) -> dict[str, Any]:
         """Both blocks of the recipe as plain data."""

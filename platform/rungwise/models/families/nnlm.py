@@ -26,45 +26,66 @@ from torch.nn import functional
 
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
+from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
 from rungwise.models.trained.language_models import CausalModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
-from rungwise.models.transformer.body import Body, NextTokenModel
+from rungwise.models.transformer.body import Body, NextWordModel
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
 
 
-class NnlmConfig(LayeredFamily):
-    """The shape of a neural n-gram model; the defaults are MLP1 of the paper's table 1."""
+class ContextFamily(LayeredFamily):
+    """The keys of models that read the n - 1 words before."""
 
     objectives: ClassVar = (CAUSAL,)
 
-    year: ClassVar[int] = 2003
-    paper: ClassVar[str] = "Bengio et al."
-    idea: ClassVar[str] = "a network that guesses the next word from the few before it"
-
-    kind: Literal["nnlm"] = "nnlm"
+    kind: Any
     order: int = Field(default=5, ge=2)  # n: it reads the n - 1 words before
     embedding_size: int = Field(default=60, ge=1)
-    hidden_size: int = Field(default=50, ge=1)
-    direct: bool = True  # also connect the words with the output directly, past the hidden layer
     # on the words' vectors and the hidden layer; the paper has none and stops early
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     # weights are drawn uniformly from minus to plus this
     initializer_range: float = Field(default=0.1, gt=0.0)
+    output: OutputConfig = SoftmaxOutput()
 
     @property
     def depth(self) -> int:
         return 1
 
     @property
-    def width(self) -> int:
-        return self.hidden_size
+    def compiles(self) -> bool:
+        return self.output.kind == "softmax"
+
+    @property
+    def starts_evenly(self) -> bool:
+        return self.output.kind == "softmax"
 
     @property
     def context_size(self) -> int:
         """The size (N-1)·M of x."""
         return (self.order - 1) * self.embedding_size
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
+        (end,) = special.require("end")
+        # A position reads n - 1 words: itself and the n - 2 before it.
+        return CausalModel(model, self.max_length, end, reach=self.order - 2)
+
+
+class NnlmConfig(ContextFamily):
+    """The shape of a neural n-gram model; the defaults are MLP1 of the paper's table 1."""
+
+    year: ClassVar[int] = 2003
+    paper: ClassVar[str] = "Bengio et al."
+    idea: ClassVar[str] = "a network that guesses the next word from the few before it"
+
+    kind: Literal["nnlm"] = "nnlm"
+    hidden_size: int = Field(default=50, ge=1)
+    direct: bool = True  # also connect the words with the output directly, past the hidden layer
+
+    @property
+    def width(self) -> int:
+        return self.hidden_size
 
     @property
     def output_size(self) -> int:
@@ -75,7 +96,7 @@ class NnlmConfig(LayeredFamily):
         past = "with" if self.direct else "without"
         return (
             f"order {self.order}, vectors of {self.embedding_size}, hidden size "
-            f"{self.hidden_size}, {past} direct connections"
+            f"{self.hidden_size}, {past} direct connections{self.output.describe()}"
         )
 
     def page_name(self, objective: Objective) -> str:
@@ -87,34 +108,20 @@ class NnlmConfig(LayeredFamily):
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Nnlm(self, vocab_size)
 
-    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
-        (end,) = special.require("end")
-        # A position reads n - 1 words: itself and the n - 2 before it.
-        return CausalModel(model, self.max_length, end, reach=self.order - 2)
-
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count H and the output matrix: 6·((n-1)·M·D + V·((n-1)·M + D)), or V·D without W."""
+        """Count H and the output matrix: 6·((n-1)·M·D + V·((n-1)·M + D)), or V·D without W; the
+        rows that a token multiplies in place of V for classes or a tree."""
         hidden = self.context_size * self.hidden_size
-        return float(6 * (hidden + V * self.output_size))
+        return float(6 * (hidden + self.output.rows(V) * self.output_size))
 
 
-class Nnlm(Body):
-    """C and H. It ignores segments: the delimiter ends a text. Word vectors and hidden layer are
-    padded with zeros to the same width, the larger of the two, because mixing layers adds them."""
+class ContextBody(Body):
+    """The vectors of the words before, joined; a learnt one stands for each missing word."""
 
-    name: ClassVar[str] = "nnlm"
-
-    def __init__(self, config: NnlmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        M, D, bound = config.embedding_size, config.hidden_size, config.initializer_range
-        super().__init__(vocab_size, M, config.dropout, vocab_multiple)
-        self.hidden_size, self.width = D, max(M, D)
+    def __init__(self, config: ContextFamily, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(vocab_size, config.embedding_size, config.dropout, vocab_multiple)
         self.order = config.order
-        self.missing_embedding = nn.Embedding(1, M)
-        self.hidden = nn.Linear(config.context_size, D)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
-        nn.init.zeros_(self.hidden.bias)
-        self.clear_padding()
+        self.missing_embedding = nn.Embedding(1, config.embedding_size)
 
     def context(self, ids_BT: Tensor, document_BT: Tensor | None = None) -> Tensor:
         """Return x (B, T, (N-1)·M) at each token: its vector, then those of the words before."""
@@ -133,6 +140,23 @@ class Nnlm(Body):
             parts.append(part_BTM)
         return self.dropout(torch.cat(parts, dim=-1))
 
+
+class Nnlm(ContextBody):
+    """C and H. It ignores segments: the delimiter ends a text. Word vectors and hidden layer are
+    padded with zeros to the same width, the larger of the two, because mixing layers adds them."""
+
+    name: ClassVar[str] = "nnlm"
+
+    def __init__(self, config: NnlmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        M, D, bound = config.embedding_size, config.hidden_size, config.initializer_range
+        super().__init__(config, vocab_size, vocab_multiple)
+        self.hidden_size, self.width = D, max(M, D)
+        self.hidden = nn.Linear(config.context_size, D)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+        nn.init.zeros_(self.hidden.bias)
+        self.clear_padding()
+
     def activate(self, x_BTX: Tensor) -> Tensor:
         """Return o (B, T, D) of x."""
         return self.dropout(torch.tanh(self.hidden(x_BTX)))
@@ -150,25 +174,18 @@ class Nnlm(Body):
         return [[self.token_embedding, self.missing_embedding], [self.hidden]]
 
 
-class NnlmForPretraining(NextTokenModel):
+class NnlmForPretraining(NextWordModel):
     """The model with [W U] and b."""
 
     nnlm: Nnlm
     graphs: ClassVar = ("states", "sums")  # see parallel.py
 
     def __init__(self, config: NnlmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(Nnlm(config, vocab_size, vocab_multiple))
+        body = Nnlm(config, vocab_size, vocab_multiple)
+        super().__init__(body, config.output, config.output_size, config.initializer_range)
         self.direct = config.direct
-        self.output = self.nnlm.own_output(config.output_size, config.initializer_range)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         x_BTX = self.nnlm.context(ids_BT, where.document)
         o_BTD = self.nnlm.activate(x_BTX)
         return torch.cat((x_BTX, o_BTD.to(x_BTX.dtype)), dim=-1) if self.direct else o_BTD
-
-    def output_table(self) -> Tensor:
-        return self.output.weight
-
-    def output_bias(self) -> Tensor:
-        return self.bias

@@ -38,9 +38,10 @@ from rungwise.core.plural import counted
 from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
+from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
 from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
-from rungwise.models.transformer.body import Body, NextTokenModel
+from rungwise.models.transformer.body import Body, NextWordModel
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
@@ -55,7 +56,8 @@ class RecurrentFamily(StatefulFamily):
 
     num_layers: int = Field(default=2, ge=1)
     hidden_size: int = Field(default=650, ge=1)
-    tied: bool = True  # use the embedding as the output matrix
+    tied: bool = True  # use the embedding as the output matrix; a tree has none
+    output: OutputConfig = SoftmaxOutput()
     # share of units dropped, between layers and before the output
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     # share of words dropped, at all their places in a block
@@ -66,6 +68,10 @@ class RecurrentFamily(StatefulFamily):
     initializer_range: float = Field(default=0.05, gt=0.0)
 
     @property
+    def starts_evenly(self) -> bool:
+        return self.output.kind == "softmax"
+
+    @property
     def depth(self) -> int:
         return self.num_layers
 
@@ -74,7 +80,7 @@ class RecurrentFamily(StatefulFamily):
         return self.hidden_size
 
     def describe(self) -> str:
-        output = "" if self.tied else ", output not tied"
+        output = self.output.describe() + ("" if self.tied else ", output not tied")
         return f"{counted(self.num_layers, 'layer')}, hidden size {self.hidden_size}{output}"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
@@ -94,9 +100,9 @@ class RecurrentFamily(StatefulFamily):
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the G gates of each layer (RNN: 1, LSTM: 4) over input and state, and the output:
-        6·L·G·2·D² + 6·D·V."""
+        6·L·G·2·D² + 6·D·V; the rows that a token multiplies in place of V for classes or a tree."""
         L, D = self.num_layers, self.hidden_size
-        return float(6 * L * self.gates * 2 * D * D + 6 * D * V)
+        return float(6 * L * self.gates * 2 * D * D + 6 * D * self.output.rows(V))
 
 
 class LstmConfig(RecurrentFamily):
@@ -227,15 +233,12 @@ class Rnn(Recurrent):
     parts = 1
 
 
-class RecurrentForPretraining(NextTokenModel):
+class RecurrentForPretraining(NextWordModel):
     """The layers with their output, tied or not, and a bias."""
 
     def __init__(self, config: RecurrentFamily, body: Recurrent) -> None:
-        super().__init__(body)
-        self.output = (
-            None if config.tied else body.own_output(config.hidden_size, config.initializer_range)
-        )
-        self.bias = nn.Parameter(torch.zeros(body.vocab_size))
+        sizes = config.hidden_size, config.initializer_range
+        super().__init__(body, config.output, *sizes, config.tied)
         self.state_shape = (config.num_layers, body.parts, config.hidden_size)  # of one row
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -256,9 +259,3 @@ class RecurrentForPretraining(NextTokenModel):
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Start from a zero state; boundaries and positions are ignored."""
         return self.read_block(ids_BT, None)[0]
-
-    def output_table(self) -> Tensor:
-        return super().output_table() if self.output is None else self.output.weight
-
-    def output_bias(self) -> Tensor:
-        return self.bias

@@ -8,6 +8,7 @@
     SentenceVectors     similarity of sentences, serving           families that pool in their way
     Encoder             fine-tuning                                families with token states
     ReadsSpelling       pretraining                                bodies with characters
+    ReadsText           pretraining                                models that predict tokens
     TargetLogits        the page: surprise at a passage            models of packed blocks
     NextTokenLogits     the page: continuations, use of context    left-to-right models
     BlankLogits         the page: words to fill in                 models that read both sides
@@ -20,7 +21,7 @@ Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, N token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -134,6 +135,16 @@ class ReadsSpelling(Protocol):
     def spell(self, tokens: Sequence[bytes], end: int) -> None:
         """Store how each token is written; `end` is the token between documents. Called before
         training."""
+        ...
+
+
+@runtime_checkable
+class ReadsText(Protocol):
+    """A model to be trained that is prepared by the text itself, such as the order of its words."""
+
+    def read_text(self, text: Callable[[], Iterable[NDArray[np.integer]]]) -> None:
+        """Read the ids of the training text, in parts, as often as needed; the end symbol opens
+        each document. Called before training, on every worker."""
         ...
 
 

@@ -28,6 +28,8 @@ from rungwise.models.losses.cross_entropy import (
     padded_size,
     token_sums,
 )
+from rungwise.models.losses.output_layer import FactoredOutput, OutputConfig
+from rungwise.models.losses.word_trees import Text
 from rungwise.models.transformer.attention import WHOLE, Boundaries, keys_to_write
 from rungwise.models.transformer.block import Transformer
 
@@ -164,10 +166,19 @@ class OnBody(nn.Module):
 
 class TokenOutput(OnBody):
     """Predicts a token at every position. `most_logits` may be set: the most logits held at a time,
-    see cross_entropy.py."""
+    see cross_entropy.py. `factors` replaces the softmax, see output_layer.py."""
 
     graphs: ClassVar[tuple[str, ...]] = ("sums",)  # see parallel.py
     most_logits = MOST_LOGITS
+
+    def __init__(self, body: Body) -> None:
+        super().__init__(body)
+        self.factors: FactoredOutput | None = None
+
+    def read_text(self, text: Text) -> None:
+        """Prepare for training on this text; see `ReadsText`."""
+        if self.factors is not None:
+            self.factors.arrange(text, self)
 
     def output_table(self) -> Tensor:
         """Return the output matrix (P, D), P >= V: the token embedding unless it is untied."""
@@ -179,6 +190,14 @@ class TokenOutput(OnBody):
 
     def sums(self, states_BTD: Tensor, targets_BT: Tensor, weights_BT: Tensor) -> TokenSums:
         """Sum the cross entropy of the targets, given the input of the output matrix."""
+        if self.factors is not None:
+            return self.factors.sums(
+                states_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
+                self.output_table(),
+                self.output_bias(),
+                targets_BT.flatten(),
+                weights_BT.flatten(),
+            )
         return token_sums(
             states_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
             self.output_table(),
@@ -192,6 +211,9 @@ class TokenOutput(OnBody):
     def to_logits(self, states_BTD: Tensor) -> Tensor:
         """Return the logits (B, T, V), given the input of the output matrix."""
         table_PD, bias_V = self.output_table(), self.output_bias()
+        if self.factors is not None:
+            log_XV = self.factors.log_probabilities(states_BTD.flatten(0, -2), table_PD, bias_V)
+            return log_XV.unflatten(0, states_BTD.shape[:-1])
         return output_logits(states_BTD, table_PD, bias_V, self.body.vocab_size)
 
 
@@ -211,6 +233,26 @@ class NextTokenModel(TokenOutput):
     def logits(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Return the logits (B, T, V) of the token that follows each position."""
         return self.to_logits(self.states(ids_BT, where))
+
+
+class NextWordModel(NextTokenModel):
+    """Predicts the next token by an output layer that is a value of the recipe (output_layer.py),
+    with a bias; the words' rows are the token table if `tied`."""
+
+    def __init__(
+        self, body: Body, output: OutputConfig, width: int, bound: float, tied: bool = False
+    ) -> None:
+        super().__init__(body)
+        has_rows = output.kind != "tree"
+        self.output = body.own_output(width, bound) if has_rows and not tied else None
+        self.bias = nn.Parameter(torch.zeros(body.vocab_size)) if has_rows else None
+        self.factors = output.build(body.vocab_size, width, bound)
+
+    def output_table(self) -> Tensor:
+        return super().output_table() if self.output is None else self.output.weight
+
+    def output_bias(self) -> Tensor | None:
+        return self.bias
 
 
 def boundaries(rows: CausalBatch[Tensor] | MaskedBatch[Tensor]) -> Boundaries:

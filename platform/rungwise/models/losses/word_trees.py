@@ -1,0 +1,161 @@
+"""Classes and trees of words, by which an output layer factors a word's probability
+(output_layer.py).
+
+    equal       classes of as many words each, drawn at random
+    frequency   classes of as many occurrences each (Mikolov et al. 2011, "Extensions of recurrent
+                neural network language model")
+    random      a tree of halves of a random order
+    huffman     the tree with the shortest mean path (Huffman 1952)
+    brown       clusters by mutual information of neighbours (Brown et al. 1992), and within each
+                the Huffman tree
+    balanced    halves of a mixture of two Gaussians, fitted to a point for each word (Mnih & Hinton
+                2008, "A scalable hierarchical distributed language model")
+    adaptive    its sides by responsibility; words near the border go to both, as leaves of either
+
+A path is the nodes from the root to a leaf, counted from 1: n where it takes the first side, -n
+where it takes the second.
+
+V words, C classes, L leaves, K nodes of the longest path, N words below a node, D size of a point
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Text = Callable[[], Iterable[NDArray[np.integer]]]  # the ids of the training text, in parts
+Counts = NDArray[np.int64]
+_EM_STEPS = 10
+
+
+class Tree(NamedTuple):
+    """The leaves of a binary tree, sorted by word; a word may have several."""
+
+    paths: NDArray[np.int32]  # (L, K), padded with 0
+    words: NDArray[np.int32]  # (L,)
+
+
+def count_words(text: Text, vocab_size: int) -> Counts:
+    """Count each word of the text, (V,)."""
+    counts_V = np.zeros(vocab_size, np.int64)
+    for ids in text():
+        counts_V += np.bincount(ids, minlength=vocab_size)
+    return counts_V
+
+
+def equal_classes(vocab_size: int, classes: int) -> NDArray[np.int64]:
+    """Return the class of each word, (V,), whose sizes differ by at most 1."""
+    return np.random.default_rng(0).permutation(vocab_size) % classes
+
+
+def frequency_classes(counts_V: Counts, classes: int) -> NDArray[np.int64]:
+    """Return the class of each word, (V,): by falling count, a class is closed when it has its
+    share of the occurrences that are left, and in time for each class to have a word."""
+    class_V = np.empty(len(counts_V), np.int64)
+    number, mass, left = 0, 0, int(counts_V.sum())
+    for place, word in enumerate(np.argsort(-counts_V, kind="stable").tolist()):
+        class_V[word] = number
+        mass += int(counts_V[word])
+        after = classes - number - 1
+        full = mass * (after + 1) >= left or len(counts_V) - place - 1 == after
+        if after and full:
+            number, left, mass = number + 1, left - mass, 0
+    return class_V
+
+
+def random_tree(vocab_size: int) -> Tree:
+    """Return a tree of depth ceil(log2 V)."""
+    return _tree(np.random.default_rng(0).permutation(vocab_size), _halves)
+
+
+def huffman_tree(counts_V: Counts) -> Tree:
+    """Return the Huffman tree; words that do not occur count once."""
+    return _tree(_huffman(range(len(counts_V)), counts_V), lambda pair: pair)
+
+
+def cluster_tree(class_V: NDArray[np.int64], codes: Sequence[str], counts_V: Counts) -> Tree:
+    """Return a tree of clusters with these codes of bits, each with the Huffman tree of its
+    words."""
+    below: dict[str, Any] = {}
+    for number, code in enumerate(codes):
+        if len(words := np.flatnonzero(class_V == number)):
+            below[code] = _huffman(words.tolist(), counts_V)
+    while len(below) > 1:
+        deepest = max(below, key=len)
+        first, second = (below.pop(deepest[:-1] + bit, None) for bit in "01")
+        # A side without words leaves no node.
+        below[deepest[:-1]] = (
+            second if first is None else first if second is None else (first, second)
+        )
+    return _tree(*below.values(), lambda pair: pair)
+
+
+def learned_tree(points_VD: NDArray[np.float64], balanced: bool, overlap: float) -> Tree:
+    """Return the tree of points: words go to the side that is responsible, to both sides within
+    `overlap` of one half; with `balanced`, each side takes a half."""
+
+    def divide(words: NDArray[np.int64]) -> tuple[Any, Any]:
+        share_N = responsibilities(points_VD[words])
+        if balanced:
+            return _halves(words[np.argsort(share_N, kind="stable")])
+        for width in (overlap, 0.0):
+            sides = words[share_N > 0.5 - width], words[share_N < 0.5 + width]
+            if min(map(len, sides)) > 0 and max(map(len, sides)) < len(words):
+                return sides
+        return _halves(words[np.argsort(share_N, kind="stable")])
+
+    return _tree(np.arange(len(points_VD)), divide)
+
+
+def responsibilities(points_ND: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Fit a mixture of two Gaussians with one variance, beginning with halves along a random
+    direction; return the share of the first in each point, (N,)."""
+    direction_D = np.random.default_rng(len(points_ND)).standard_normal(points_ND.shape[1])
+    along_N = (points_ND - points_ND.mean(0)) @ direction_D
+    share_N = (along_N > np.median(along_N)).astype(np.float64)
+    for _ in range(_EM_STEPS):
+        weights_2N = np.stack([share_N, 1 - share_N])
+        mass_2 = weights_2N.sum(1) + 1e-9
+        means_2D = weights_2N @ points_ND / mass_2[:, None]
+        squares_2N = ((points_ND - means_2D[:, None]) ** 2).sum(2)
+        variance = (weights_2N * squares_2N).sum() / points_ND.size + 1e-9
+        odds_N = np.log(mass_2[0] / mass_2[1]) - (squares_2N[0] - squares_2N[1]) / 2 / variance
+        share_N = 1 / (1 + np.exp(-odds_N.clip(-500, 500)))
+    return share_N
+
+
+def _halves(words: NDArray[np.int64]) -> tuple[Any, Any]:
+    return words[: len(words) // 2], words[len(words) // 2 :]
+
+
+def _huffman(words: Iterable[int], counts_V: Counts) -> Any:
+    """Return nested pairs of words."""
+    heap = [(max(1, int(counts_V[word])), number, word) for number, word in enumerate(words)]
+    heapq.heapify(heap)
+    for number in range(len(heap), 2 * len(heap) - 1):
+        (one, _, first), (other, _, second) = heapq.heappop(heap), heapq.heappop(heap)
+        heapq.heappush(heap, (one + other, number, (first, second)))
+    return heap[0][2]
+
+
+def _tree(root: Any, divide: Callable[[Any], tuple[Any, Any]]) -> Tree:
+    """Divide `root` until only single words are left."""
+    leaves: list[tuple[int, list[int]]] = []
+    nodes, rest = 0, [(root, [])]
+    while rest:
+        below, path = rest.pop()
+        if isinstance(below, int) or len(below) == 1:
+            leaves.append((below if isinstance(below, int) else int(below[0]), path))
+            continue
+        nodes += 1
+        for side, part in zip((nodes, -nodes), divide(below), strict=True):
+            rest.append((part, [*path, side]))
+    leaves.sort(key=lambda leaf: leaf[0])
+    paths = np.zeros((len(leaves), max(len(path) for _, path in leaves)), np.int32)
+    for row, (_, path) in zip(paths, leaves, strict=True):
+        row[: len(path)] = path
+    return Tree(paths, np.array([word for word, _ in leaves], np.int32))

@@ -1,0 +1,252 @@
+"""Output layers: exact distributions, brute force, and where their words come to stand."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rungwise.core.errors import ConfigError
+from rungwise.models.families.log_bilinear import LogBilinearConfig
+from rungwise.models.families.nnlm import NnlmConfig
+from rungwise.models.families.recurrent import LstmConfig
+from rungwise.models.losses import word_trees
+from rungwise.models.losses.objectives import CAUSAL
+from tests.conftest import SPECIAL_IDS
+from tests.small_models import random_causal_batch, shaken
+
+V = 37
+CLASSES = [{"kind": "classes", "by": by} for by in ("frequency", "equal")]
+TREES: list[dict[str, Any]] = [
+    {"kind": "tree", "shape": shape} for shape in ("random", "huffman", "balanced", "adaptive")
+]
+MANY_LEAVES = {"kind": "tree", "shape": "adaptive", "overlap": 0.45}
+FACTORED = [*CLASSES, *TREES, MANY_LEAVES]
+FAMILIES = {
+    "nnlm": NnlmConfig,
+    "lstm": LstmConfig,
+    "log_bilinear": LogBilinearConfig,
+}
+SIZES: dict[str, dict[str, Any]] = {
+    "nnlm": {"embedding_size": 4, "hidden_size": 5},
+    "lstm": {"num_layers": 1, "hidden_size": 6},
+    "log_bilinear": {"embedding_size": 6},
+}
+
+
+def text() -> list[np.ndarray[Any, Any]]:
+    """Two parts of a text whose words are as frequent as Zipf's law has it."""
+    weights = 1 / np.arange(1, V + 1)
+    rng = np.random.default_rng(0)
+    return [rng.choice(V, 3000, p=weights / weights.sum()).astype(np.uint16) for _ in range(2)]
+
+
+def built(output: dict[str, Any], family: str = "log_bilinear", **changes: Any) -> Any:
+    torch.manual_seed(0)
+    config = FAMILIES[family].model_validate(SIZES[family] | changes | {"output": output})
+    model = config.build(V, CAUSAL, 8)
+    model.read_text(text)
+    return shaken(model, 0.5).double().eval()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("output", FACTORED, ids=str)
+def test_the_sums_and_gradients_are_those_of_all_probabilities(
+    family: str, output: dict[str, Any]
+) -> None:
+    """Which sum to 1; brute force normalises them again and picks the targets."""
+    model = built(output, family)
+    torch.manual_seed(1)
+    batch = random_causal_batch(3, 7, V, packed=False, dtype=torch.float64)
+    states = model.states(batch.ids)
+    log_BTV = model.to_logits(states)
+    ones = torch.ones(3, 7, dtype=torch.float64)
+    torch.testing.assert_close(log_BTV.exp().sum(-1), ones, atol=1e-12, rtol=0)
+    picked = log_BTV.log_softmax(-1).gather(-1, batch.targets[..., None])[..., 0]
+    brute = -(picked * batch.weights).sum()
+    sums = model.sums(states, batch.targets, batch.weights)
+    torch.testing.assert_close(sums.total, brute, rtol=1e-12, atol=0)
+    assert not sums.correct.requires_grad
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    both = [
+        torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+        for value in (sums.total, brute)
+    ]
+    assert sum(each is not None for each in both[0]) >= 4
+    for ours, expected in zip(*both, strict=True):
+        if ours is None:
+            assert expected is None
+        else:
+            torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=20)
+@given(output=st.sampled_from(FACTORED), scale=st.floats(0.01, 20.0), seed=st.integers(0, 1000))
+def test_probabilities_of_random_states_sum_to_1(
+    output: dict[str, Any], scale: float, seed: int
+) -> None:
+    model = built(output).float()
+    generator = torch.Generator().manual_seed(seed)
+    states = torch.randn(5, 6, generator=generator) * scale
+    total = model.to_logits(states).double().exp().sum(-1)
+    torch.testing.assert_close(total, torch.ones_like(total), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("count", [1, V])
+def test_one_class_and_as_many_as_words_are_the_softmax(count: int) -> None:
+    plain = built({"kind": "softmax"})
+    model = built({"kind": "classes", "count": count, "by": "equal"})
+    model.load_state_dict(plain.state_dict(), strict=False)
+    if count == V:  # the choice of the class is that of the word
+        order = model.factors.order
+        model.factors.table.data = model.output_table()[order].detach()
+        model.factors.bias.data = model.bias[order].detach()
+    batch = random_causal_batch(3, 7, V, packed=False, dtype=torch.float64)
+    torch.testing.assert_close(model.logits(batch.ids), plain.logits(batch.ids).log_softmax(-1))
+    ours, expected = model(batch), plain(batch)
+    torch.testing.assert_close(ours.total, expected.total, rtol=1e-12, atol=0)
+    assert ours.correct == expected.correct
+
+
+@pytest.mark.parametrize("output", FACTORED, ids=str)
+def test_a_prediction_is_correct_if_each_choice_is_the_likeliest(output: dict[str, Any]) -> None:
+    """The word that is found so has the other choices' words behind it, one at a time."""
+    model = built(output)
+    states = torch.randn(1, 1, 6, dtype=torch.float64)
+    found = [
+        word
+        for word in range(V)
+        if model.sums(states, torch.tensor([[word]]), torch.ones(1, 1)).correct
+    ]
+    assert len(found) == 1
+
+
+def test_classes_by_frequency_have_equal_shares_and_falling_counts() -> None:
+    counts = np.sort(np.random.default_rng(1).zipf(1.3, 500).clip(max=3000))[::-1]
+    class_V = word_trees.frequency_classes(counts, 20)
+    sizes = np.bincount(class_V)
+    assert len(sizes) == 20
+    assert (np.diff(class_V) >= 0).all()
+    mass = np.bincount(class_V, counts)
+    for number in range(19):  # a class is closed by the word with which it reaches its share
+        share = mass[number:].sum() / (20 - number)
+        last = counts[class_V == number][-1]
+        assert mass[number] - last < share
+    nothing_left = word_trees.frequency_classes(np.zeros(7, np.int64), 7)
+    assert nothing_left.tolist() == list(range(7))
+
+
+def test_more_classes_than_words_are_refused() -> None:
+    config = LogBilinearConfig.model_validate({"output": {"kind": "classes", "count": V + 1}})
+    with pytest.raises(ConfigError, match=r"model\.output\.count is 38, .* 37 tokens; lower it"):
+        config.build(V, CAUSAL)
+
+
+def check_tree(tree: word_trees.Tree, words: int) -> None:
+    """Every node has both sides, every word a leaf, and the leaves fill the tree (Kraft)."""
+    depths = (tree.paths != 0).sum(1)
+    assert math.fsum(0.5**depth for depth in depths.tolist()) == 1.0
+    assert set(tree.words.tolist()) == set(range(words))
+    assert (np.diff(tree.words) >= 0).all()
+    sides = set(tree.paths[tree.paths != 0].tolist())
+    assert sides == {sign * node for node in range(1, len(depths)) for sign in (1, -1)}
+
+
+@settings(max_examples=30)
+@given(counts=st.lists(st.integers(0, 1000), min_size=1, max_size=60), seed=st.integers(0, 99))
+def test_every_tree_is_full_and_huffmans_is_within_a_bit_of_the_entropy(
+    counts: list[int], seed: int
+) -> None:
+    count = len(counts)
+    balanced = word_trees.random_tree(count)
+    check_tree(balanced, count)
+    assert balanced.paths.shape[1] == math.ceil(math.log2(count))
+    points = np.random.default_rng(seed).standard_normal((count, 3)).round()
+    for overlap in (0.0, 0.2, 0.49):
+        check_tree(word_trees.learned_tree(points, False, overlap), count)
+    halves = word_trees.learned_tree(points, True, 0.0)
+    check_tree(halves, count)
+    assert halves.paths.shape == balanced.paths.shape
+    tree = word_trees.huffman_tree(np.array(counts))
+    check_tree(tree, count)
+    shares = np.maximum(counts, 1) / np.maximum(counts, 1).sum()
+    entropy = -(shares * np.log2(shares)).sum()
+    mean = ((tree.paths != 0).sum(1) * shares).sum()
+    assert entropy - 1e-9 <= mean < entropy + 1 - 1e-9 or count == 1
+
+
+def test_a_tree_of_clusters_keeps_their_codes() -> None:
+    class_V = np.array([0, 1, 2, 0, 1, 0])
+    tree = word_trees.cluster_tree(class_V, ["00", "01", "1"], np.array([9, 5, 3, 4, 2, 1]))
+    check_tree(tree, 6)
+    signs = [np.sign(row).tolist() for row in tree.paths]
+    top = {
+        number: {tuple(signs[word][:2]) for word in np.flatnonzero(class_V == number)}
+        for number in range(2)
+    }
+    assert top == {0: {(1, 1)}, 1: {(1, -1)}}
+    assert signs[2] == [-1, 0, 0, 0]
+    uneven = word_trees.cluster_tree(class_V, ["000", "01", "1"], np.ones(6, np.int64))
+    check_tree(uneven, 6)
+
+
+def test_two_clouds_of_points_are_told_apart() -> None:
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((60, 5)) + np.where(np.arange(60) < 23, 8, -8)[:, None]
+    share = word_trees.responsibilities(points)
+    assert {tuple(side) for side in (np.flatnonzero(share > 0.5), np.flatnonzero(share < 0.5))} == {
+        tuple(range(23)),
+        tuple(range(23, 60)),
+    }
+
+
+def test_words_between_two_clouds_stand_on_both_sides() -> None:
+    points = np.array([[-3.0], [-2.9], [0.0], [2.9], [3.0]])
+    tree = word_trees.learned_tree(points, False, 0.45)
+    check_tree(tree, 5)
+    assert Counter(tree.words.tolist())[2] == 2
+    assert (word_trees.learned_tree(points, False, 0.0).words == np.arange(5)).all()
+
+
+@pytest.mark.parametrize("output", [CLASSES[0], MANY_LEAVES], ids=str)
+def test_a_trained_layer_is_read_from_its_file_and_scores_texts(output: dict[str, Any]) -> None:
+    """A tree in a file may have more leaves than the one that a new model begins with."""
+    model = built(output)
+    if output is MANY_LEAVES:
+        assert len(model.factors.words) > V
+    again = model_of(output).double()
+    again.load_state_dict(model.state_dict())
+    trained = FAMILIES["log_bilinear"](**SIZES["log_bilinear"]).trained(again, CAUSAL, SPECIAL_IDS)
+    every = [[first, second] for first in range(V) for second in range(V)]
+    total = math.fsum(math.exp(row.sum()) for row in trained.log_probabilities(every))
+    assert total == pytest.approx(1.0, abs=1e-9)
+    with torch.device("meta"):
+        bare = model_of(output)
+    bare.load_state_dict(model.state_dict(), assign=True)
+    torch.testing.assert_close(bare.factors.table, model.factors.table)
+
+
+def model_of(output: dict[str, Any]) -> Any:
+    return LogBilinearConfig.model_validate(SIZES["log_bilinear"] | {"output": output}).build(
+        V, CAUSAL, 8
+    )
+
+
+def test_huffmans_mean_path_on_the_treebank_is_its_entropy(real_data: Path) -> None:
+    """9.42 bits: the logarithm of the unigram perplexity 684.94."""
+    train = real_data / "corpora/en/ptb/ptb.train.txt.gz"
+    words = gzip.decompress(train.read_bytes()).decode().replace("\n", " <eos> ").split()
+    counts = np.array(list(Counter(words).values()))
+    assert (len(counts), counts.sum()) == (10_000, 929_589)
+    tree = word_trees.huffman_tree(counts)
+    mean = ((tree.paths != 0).sum(1) * counts).sum() / counts.sum()
+    assert math.log2(684.94) <= mean + 5e-4
+    assert mean <= 10.42
