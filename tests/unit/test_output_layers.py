@@ -13,20 +13,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from rungwise.core.errors import ConfigError
+from rungwise.models.families.brown_clusters import Clusters
 from rungwise.models.families.log_bilinear import LogBilinearConfig
 from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.losses import word_trees
 from rungwise.models.losses.objectives import CAUSAL
+from rungwise.models.losses.output_layer import TreeOutput
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import random_causal_batch, shaken
 
 V = 37
-CLASSES = [{"kind": "classes", "by": by} for by in ("frequency", "equal")]
+CLASSES = [{"kind": "classes", "by": by} for by in ("frequency", "equal", "brown")]
 TREES: list[dict[str, Any]] = [
-    {"kind": "tree", "shape": shape} for shape in ("random", "huffman", "balanced", "adaptive")
+    {"kind": "tree", "shape": shape}
+    for shape in ("random", "huffman", "brown", "balanced", "adaptive")
 ]
 MANY_LEAVES = {"kind": "tree", "shape": "adaptive", "overlap": 0.45}
 FACTORED = [*CLASSES, *TREES, MANY_LEAVES]
@@ -150,6 +154,11 @@ def test_more_classes_than_words_are_refused() -> None:
         config.build(V, CAUSAL)
 
 
+def test_only_an_adaptive_tree_has_words_on_both_sides() -> None:
+    with pytest.raises(ValidationError, match="overlap is 0.1, but a tree of shape huffman"):
+        TreeOutput(overlap=0.1)
+
+
 def check_tree(tree: word_trees.Tree, words: int) -> None:
     """Every node has both sides, every word a leaf, and the leaves fill the tree (Kraft)."""
     depths = (tree.paths != 0).sum(1)
@@ -185,17 +194,13 @@ def test_every_tree_is_full_and_huffmans_is_within_a_bit_of_the_entropy(
 
 def test_a_tree_of_clusters_keeps_their_codes() -> None:
     class_V = np.array([0, 1, 2, 0, 1, 0])
-    tree = word_trees.cluster_tree(class_V, ["00", "01", "1"], np.array([9, 5, 3, 4, 2, 1]))
+    counts = np.array([9, 5, 3, 4, 2, 1])
+    tree = word_trees.cluster_tree(Clusters(class_V, ("00", "01", "1")), counts)
     check_tree(tree, 6)
     signs = [np.sign(row).tolist() for row in tree.paths]
-    top = {
-        number: {tuple(signs[word][:2]) for word in np.flatnonzero(class_V == number)}
-        for number in range(2)
-    }
-    assert top == {0: {(1, 1)}, 1: {(1, -1)}}
+    tops = [{tuple(signs[word][:2]) for word in np.flatnonzero(class_V == c)} for c in range(2)]
+    assert tops == [{(1, 1)}, {(1, -1)}]
     assert signs[2] == [-1, 0, 0, 0]
-    uneven = word_trees.cluster_tree(class_V, ["000", "01", "1"], np.ones(6, np.int64))
-    check_tree(uneven, 6)
 
 
 def test_two_clouds_of_points_are_told_apart() -> None:

@@ -26,16 +26,16 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import BlockError, ConfigError
 from rungwise.models.losses import word_trees
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32, output_logits
 from rungwise.models.losses.word_trees import Text, Tree
@@ -90,11 +90,21 @@ class TreeOutput(Config):
     """A binary choice at each node on the path to a word."""
 
     kind: Literal["tree"] = "tree"
-    # balanced and adaptive: learnt from the mean states before each word, of this model with a
-    # random tree after a pass over the beginning of the text
+    # huffman and brown come from counts of the text; balanced and adaptive are learnt from the mean
+    # state before each word of this model with a random tree, after a pass over a million tokens
     shape: Literal["random", "huffman", "brown", "balanced", "adaptive"] = "huffman"
     # adaptive: how far from one half a word's share of a side may be for it to stand on both
     overlap: float = Field(default=0.0, ge=0.0, lt=0.5)
+
+    @model_validator(mode="after")
+    def _overlaps_an_adaptive_tree(self) -> Self:
+        if self.overlap and self.shape != "adaptive":
+            raise BlockError(
+                f"overlap is {self.overlap}, but a tree of shape {self.shape} has each word once; "
+                "set shape to adaptive",
+                {"overlap": 0.0},
+            )
+        return self
 
     def describe(self) -> str:
         return f", {self.shape} tree"
@@ -161,9 +171,11 @@ class WordClasses(FactoredOutput):
 
     def arrange(self, text: Text, model: Any) -> None:
         V, C = len(self.order), len(self.sizes)
+        counts_V = word_trees.count_words(text, V)
         if self.config.by == "frequency":
-            counts_V = word_trees.count_words(text, V)
             self._place(word_trees.frequency_classes(counts_V, C))
+        elif self.config.by == "brown":
+            self._place(word_trees.brown_clusters(text, counts_V, C).classes)
 
     def sums(
         self,
@@ -255,8 +267,12 @@ class WordTree(FactoredOutput):
 
     def arrange(self, text: Text, model: Any) -> None:
         V, shape = self._vocab_size, self.config.shape
+        counts_V = word_trees.count_words(text, V)
         if shape == "huffman":
-            self._plant(word_trees.huffman_tree(word_trees.count_words(text, V)))
+            self._plant(word_trees.huffman_tree(counts_V))
+        elif shape == "brown":
+            clusters = word_trees.brown_clusters(text, counts_V, math.isqrt(V))
+            self._plant(word_trees.cluster_tree(clusters, counts_V))
         elif shape in ("balanced", "adaptive"):
             points_VD = mean_states(copy.deepcopy(model), text, V)
             balanced = shape == "balanced"

@@ -6,8 +6,9 @@
                 neural network language model")
     random      a tree of halves of a random order
     huffman     the tree with the shortest mean path (Huffman 1952)
-    brown       clusters by mutual information of neighbours (Brown et al. 1992), and within each
-                the Huffman tree
+    brown       classes by mutual information of neighbours (Brown et al. 1992,
+                families/brown_clusters.py); the tree of their merges, and within each the Huffman
+                tree of its words
     balanced    halves of a mixture of two Gaussians, fitted to a point for each word (Mnih & Hinton
                 2008, "A scalable hierarchical distributed language model")
     adaptive    its sides by responsibility; words near the border go to both, as leaves of either
@@ -21,11 +22,14 @@ V words, C classes, L leaves, K nodes of the longest path, N words below a node,
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rungwise.models.families.brown_clusters import Clusters, cluster_words
+from rungwise.models.word_vectors.sparse_sums import SparseSums, merge_sums
 
 Text = Callable[[], Iterable[NDArray[np.integer]]]  # the ids of the training text, in parts
 Counts = NDArray[np.int64]
@@ -67,6 +71,15 @@ def frequency_classes(counts_V: Counts, classes: int) -> NDArray[np.int64]:
     return class_V
 
 
+def brown_clusters(text: Text, counts_V: Counts, classes: int) -> Clusters:
+    """Return Brown clusters of all words; those that do not occur count once."""
+    V = len(counts_V)
+    pairs = (ids[:-1].astype(np.int64) * V + ids[1:] for ids in text())
+    table = merge_sums([SparseSums(*np.unique(part, return_counts=True)) for part in pairs])
+    left_N, right_N = np.divmod(table.keys, V)
+    return cluster_words(left_N, right_N, table.sums, np.maximum(counts_V, 1), classes)
+
+
 def random_tree(vocab_size: int) -> Tree:
     """Return a tree of depth ceil(log2 V)."""
     return _tree(np.random.default_rng(0).permutation(vocab_size), _halves)
@@ -77,20 +90,15 @@ def huffman_tree(counts_V: Counts) -> Tree:
     return _tree(_huffman(range(len(counts_V)), counts_V), lambda pair: pair)
 
 
-def cluster_tree(class_V: NDArray[np.int64], codes: Sequence[str], counts_V: Counts) -> Tree:
-    """Return a tree of clusters with these codes of bits, each with the Huffman tree of its
-    words."""
-    below: dict[str, Any] = {}
-    for number, code in enumerate(codes):
-        if len(words := np.flatnonzero(class_V == number)):
-            below[code] = _huffman(words.tolist(), counts_V)
+def cluster_tree(clusters: Clusters, counts_V: Counts) -> Tree:
+    """Return the tree of clusters, each with the Huffman tree of its words."""
+    below = {
+        path: _huffman(np.flatnonzero(clusters.classes == number).tolist(), counts_V)
+        for number, path in enumerate(clusters.paths)
+    }
     while len(below) > 1:
-        deepest = max(below, key=len)
-        first, second = (below.pop(deepest[:-1] + bit, None) for bit in "01")
-        # A side without words leaves no node.
-        below[deepest[:-1]] = (
-            second if first is None else first if second is None else (first, second)
-        )
+        parent = max(below, key=len)[:-1]
+        below[parent] = below.pop(f"{parent}0"), below.pop(f"{parent}1")
     return _tree(*below.values(), lambda pair: pair)
 
 
