@@ -39,17 +39,17 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus import CorpusConfig, outside
 from rungwise.corpus import files as files_module
-from rungwise.corpus import stage as corpus_stage
 from rungwise.corpus.building import ranges
 from rungwise.corpus.building.comparison import choose_partitions
 from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import Range
+from rungwise.corpus.building.stage import group_ranges
 from rungwise.corpus.building.staging import NO_POSITIONS, PositionFiles
 from rungwise.corpus.deduplication import documents as duplicates
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
+from rungwise.instances.building import list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.instances.stage import list_orders
 from rungwise.tokens.summary import TokensRow
 
 CPUS = 1_000
@@ -183,7 +183,7 @@ def shuffling(packs: list[list[Range]], documents_per_byte: float) -> dict[str, 
             duplicates.decide(part, True, threshold=0)
         result[f"part_{rows}_bytes"] = part.nbytes
         del part
-    group_of = corpus_stage.group_ranges(packs)
+    group_of = group_ranges(packs)
     lost = round(documents * LOST_SHARE / parts)
     sample = np.column_stack(
         [

@@ -24,7 +24,7 @@ from rungwise.tokenizer import SpecialIds, TokenizerSummary
 
 if TYPE_CHECKING:
     from rungwise.instances.shard_task import ShardTask
-    from rungwise.tokens.stage import EncodeTask
+    from rungwise.tokens.building import EncodeTask
     from rungwise.tokens.summary import TokensSummary
 
 PEERS = ("tokenizers", "datasets", "transformers", "nanotoken", "gigatoken")
@@ -142,7 +142,7 @@ class Stages:
 
     def encode(self, files: Sequence[CorpusFile]) -> TokensSummary:
         """Encode files of the corpus, one after the other."""
-        from rungwise.tokens.stage import FileOrder, add_counts, summarise_files
+        from rungwise.tokens.building import FileOrder, add_counts, summarise_files
 
         rows = [self.tokens(FileOrder(row)) for row in files]
         task = self.instances
@@ -153,7 +153,7 @@ class Stages:
 
     def build(self, tokens: TokensSummary) -> list[dict[str, Any]]:
         """Build the shards of encoded files; their rows of the manifest."""
-        from rungwise.instances.stage import list_orders
+        from rungwise.instances.building import list_orders
 
         return [self.instances(row) for row in list_orders(self.instances.config, tokens.files)]
 
@@ -169,13 +169,13 @@ def make_stages(
     """The stages for masked pairs of 128 tokens or causal blocks of 1,024; tokens go to the folder
     `tokens` of `output`, shards to `instances`."""
     # The stages import Ray, which only few workers need; and here, since their methods are timed.
-    import rungwise.instances.stage
-    import rungwise.tokens.stage  # noqa: F401
+    import rungwise.instances.building
+    import rungwise.tokens.building  # noqa: F401
     from rungwise.instances.causal import CausalConfig
     from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.shard_task import ShardTask
     from rungwise.tokenizer import EncoderChoice, load_tokenizer, special_ids
-    from rungwise.tokens.stage import EncodeTask
+    from rungwise.tokens.building import EncodeTask
 
     masked = {"sequence_length": 128, "masking": {"unit": unit}}
     config = CausalConfig() if kind == "causal" else MaskedPairsConfig.model_validate(masked)

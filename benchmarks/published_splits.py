@@ -47,7 +47,7 @@ from rungwise.pretraining.config import FitConfig
 from rungwise.pretraining.gradient import plan_run, pretrain
 from rungwise.pretraining.initial import build_model
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.stage import entropy
+from rungwise.tokens.building import entropy
 from rungwise.tokens.text import TokenisedText
 from rungwise.training.config import GradientConfig, GradientFit
 from rungwise.training.curriculum import Turn, open_phases

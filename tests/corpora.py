@@ -12,7 +12,8 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig, stage
+from rungwise.corpus import CorpusConfig
+from rungwise.corpus.building import stage
 from rungwise.corpus.document import SCHEMA, text_digest
 from rungwise.corpus.summary import SPLITS, CorpusSummary
 from tests.summaries import corpus_of

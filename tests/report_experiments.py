@@ -36,7 +36,7 @@ from rungwise.evaluation.statistics import (
 )
 from rungwise.finetune import FinetuneConfig
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.serving.registry import RegisterSummary
+from rungwise.serving.stage import RegisterSummary
 from rungwise.sweep.record import Epoch, ScoredTrial, SweepSummary, Trial
 from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind, TaskInfo, TaskSummary

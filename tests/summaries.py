@@ -16,7 +16,7 @@ from rungwise.models.family import Family
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary
 from rungwise.tokenizer import EncoderChoice, TokenizerSummary
-from rungwise.tokens import stage as tokens_stage
+from rungwise.tokens import building
 from rungwise.tokens.config import TokensConfig
 
 
@@ -47,16 +47,16 @@ def tokens_of(
     """The tokens of a corpus, encoded in this process."""
     place = folder if isinstance(folder, Folder) else Folder.at(folder)
     pieces = TokenizerSummary.of(tokenizer)
-    task = tokens_stage.EncodeTask(
+    task = building.EncodeTask(
         config or TokensConfig(), corpus.folder, tokenizer.folder, place, EncoderChoice()
     )
     files = CorpusSummary.of(corpus).files
-    rows = [task(tokens_stage.FileOrder(row)) for row in files if row.documents]
+    rows = [task(building.FileOrder(row)) for row in files if row.documents]
     held_out = np.zeros(pieces.vocab_size, np.int64)
     for row in rows:
-        tokens_stage.add_counts(row, held_out)
+        building.add_counts(row, held_out)
     inputs = made_of(corpus=corpus, tokenizer=tokenizer)
-    summary = tokens_stage.summarise_files(rows, pieces, held_out).model_dump(mode="json")
+    summary = building.summarise_files(rows, pieces, held_out).model_dump(mode="json")
     record = {"stage": "tokens", "fingerprint": "t" * 12, "inputs": inputs, "summary": summary}
     return artifacts.finish(place, record | {"label": "made", "finished": ""}, {})
 

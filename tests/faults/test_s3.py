@@ -42,7 +42,8 @@ set_environment()
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.context import Context, SilentReporter
-from rungwise.corpus import CorpusConfig, stage
+from rungwise.corpus import CorpusConfig
+from rungwise.corpus.building import stage
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 with session(ComputeConfig(object_store_megabytes=100)):

@@ -15,7 +15,8 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig, stage
+from rungwise.corpus import CorpusConfig
+from rungwise.corpus.building import stage
 
 if __name__ == "__main__":
     wanted = json.loads(Path(sys.argv[1]).read_text())

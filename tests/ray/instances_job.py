@@ -15,7 +15,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages import artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.instances import stage
+from rungwise.instances import building
 from rungwise.instances.kinds import read_kind
 
 if __name__ == "__main__":
@@ -27,5 +27,5 @@ if __name__ == "__main__":
     compute = ComputeConfig(object_store_megabytes=100)
     with session(compute, num_cpus=wanted["cpus"]):
         output = Folder.at(wanted["output"])
-        summary = stage.build_instances(config, inputs, output, Context(compute))
+        summary = building.build_instances(config, inputs, output, Context(compute))
     print(json.dumps(summary.sha256))

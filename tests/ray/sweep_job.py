@@ -27,7 +27,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.pipeline import runner
 from rungwise.sweep import SWEEP
-from rungwise.sweep.stage import run_sweep
+from rungwise.sweep.running import run_sweep
 from tests.toy_sweeps import inputs, stage_config, toy
 
 EPOCH_SECONDS = 0.15

@@ -26,7 +26,6 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pretraining.pretrained import load_module, trained_config
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tasks.data.task_text import TaskTextConfig
 from rungwise.tasks.kinds.examples import (
     SPLITS,
     Example,
@@ -36,6 +35,7 @@ from rungwise.tasks.kinds.examples import (
     Text,
     write_examples,
 )
+from rungwise.tasks.stage import TaskTextConfig
 from rungwise.training.feed import Source, held_out_batches
 from tests.conftest import made_up_sentences, small_recipe, write_corpus, write_recipe
 

@@ -15,9 +15,9 @@ from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
-from rungwise.corpus import CorpusConfig, read_documents, stage
+from rungwise.corpus import CorpusConfig, read_documents
 from rungwise.corpus import files as corpus_files
-from rungwise.corpus.building import comparison
+from rungwise.corpus.building import comparison, stage
 from tests.corpora import build
 
 pytestmark = pytest.mark.usefixtures("ray_session")

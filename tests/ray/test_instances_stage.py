@@ -24,7 +24,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.instances import stage
+from rungwise.instances import building
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shard_task import ShardTask
@@ -77,7 +77,7 @@ def one_process(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFa
     """The digests of all shards, built one after the other in this process, without Ray."""
     output = Folder.at(tmp_path_factory.mktemp("one"))
     task = ShardTask(CONFIG, inputs["tokens"].folder, output, 300, SPECIAL_IDS)
-    orders = stage.list_orders(CONFIG, TokensSummary.of(inputs["tokens"]).files)
+    orders = building.list_orders(CONFIG, TokensSummary.of(inputs["tokens"]).files)
     assert len(orders) == 2 * 2 * SHARDS
     return {order.file: task(order)["sha256"] for order in orders}
 
@@ -115,9 +115,9 @@ def test_two_workers_make_the_bytes_of_one_process_and_say_what_is_in_them(
     inputs: dict[str, Artifact], one_process: dict[str, str], tmp_path: Path, ray_session: None
 ) -> None:
     output = Folder.at(tmp_path)
-    summary = stage.build_instances(CONFIG, inputs, output, Context())
+    summary = building.build_instances(CONFIG, inputs, output, Context())
     assert summary.sha256 == one_process
-    assert set(output.names()) == {*one_process, stage.MANIFEST, stage.SUMMARY_FILE}
+    assert set(output.names()) == {*one_process, building.MANIFEST, building.SUMMARY_FILE}
     assert summary.statistics["selected_share"] == pytest.approx(0.15, abs=0.003)
     assert summary.statistics["most_predictions"] <= 20
     record = record_of("instances", summary) | {"config": CONFIG.model_dump(mode="json")}
@@ -128,7 +128,7 @@ def test_two_workers_make_the_bytes_of_one_process_and_say_what_is_in_them(
         rows = reader.rows(np.arange(0, len(reader), 97))
         assert (rows.ids[:, 0] == 2).all()
     # A finished manifest is taken as it is.
-    assert stage.build_instances(CONFIG, inputs, output, Context()) == summary
+    assert building.build_instances(CONFIG, inputs, output, Context()) == summary
 
 
 def test_killed_with_four_workers_and_resumed_with_one_the_bytes_are_the_same(
@@ -152,7 +152,7 @@ def test_killed_with_four_workers_and_resumed_with_one_the_bytes_are_the_same(
     names = {path.name for path in output.iterdir()}
     assert {name for name in names if not name.startswith(".")} == {
         *one_process,
-        stage.MANIFEST,
+        building.MANIFEST,
     }
 
 
@@ -166,10 +166,10 @@ def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(
     remote = {"tokens": folder.uri}
     output = Folder.at(f"{bucket}/out")
     assert finished(start(tmp_path, remote, output.uri, cpus=2)) == one_process
-    assert set(output.names()) == {*one_process, stage.MANIFEST, stage.SUMMARY_FILE}
+    assert set(output.names()) == {*one_process, building.MANIFEST, building.SUMMARY_FILE}
     for name, expected in one_process.items():
         assert output.sha256(name) == expected
-    summary = InstancesSummary.model_validate_json(output.read_bytes(stage.MANIFEST))
+    summary = InstancesSummary.model_validate_json(output.read_bytes(building.MANIFEST))
     record = record_of("instances", summary) | {"config": CONFIG.model_dump(mode="json")}
     found = artifact.finish(output, record, summary.sha256)
     reader = InstanceReader(found, "train", cache_folder=tmp_path / "cache")
@@ -196,7 +196,7 @@ def test_a_builder_that_breaks_the_contract_stops_the_stage_and_says_where(
     monkeypatch.setattr(MaskedPairsConfig, "build", always_next)
     task = ShardTask(CONFIG, inputs["tokens"].folder, Folder.at(tmp_path), 300, SPECIAL_IDS)
     with pytest.raises(DataError, match=r"^train-.*IsNext pairs with B from another document must"):
-        task(stage.list_orders(CONFIG, TokensSummary.of(inputs["tokens"]).files)[0])
+        task(building.list_orders(CONFIG, TokensSummary.of(inputs["tokens"]).files)[0])
     assert Folder.at(tmp_path).names() == []
 
 
@@ -209,5 +209,5 @@ def test_what_stops_a_task_reaches_the_user_as_one_error(
     changed = {"tokens": without.replace_summary(inputs["tokens"])}
     output = Folder.at(tmp_path / "out")
     with pytest.raises(DataError, match="no special token for 'mask'"):
-        stage.build_instances(CONFIG, changed, output, Context())
-    assert stage.MANIFEST not in output.names()
+        building.build_instances(CONFIG, changed, output, Context())
+    assert building.MANIFEST not in output.names()

@@ -17,7 +17,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch
 from rungwise.sweep.record import ScoredTrial, SweepSummary
-from rungwise.sweep.stage import run_sweep
+from rungwise.sweep.running import run_sweep
 from rungwise.sweep.trial import Train
 from tests.toy_sweeps import (
     BEST_RATE,

@@ -25,7 +25,7 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import chained_stages, pretrain_stages
 from rungwise.pipeline.workflow import plan
 from rungwise.report.sections.findings import describe_text
-from rungwise.tasks.data.task_text import TaskTextConfig, build_task_text, documents
+from rungwise.tasks.data.task_text import build_task_text, documents
 from rungwise.tasks.kinds.examples import (
     Answer,
     ChoiceExample,
@@ -37,6 +37,7 @@ from rungwise.tasks.kinds.examples import (
     Text,
     write_examples,
 )
+from rungwise.tasks.stage import TaskTextConfig
 from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.summaries import task_of
 

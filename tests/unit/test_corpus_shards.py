@@ -15,8 +15,9 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig, Document, read_documents, stage
+from rungwise.corpus import CorpusConfig, Document, read_documents
 from rungwise.corpus.building import range_builder as build
+from rungwise.corpus.building import stage
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.config import Rules

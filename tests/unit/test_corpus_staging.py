@@ -14,7 +14,8 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig, stage
+from rungwise.corpus import CorpusConfig
+from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.ranges import Range, list_ranges

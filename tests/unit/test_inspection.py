@@ -19,7 +19,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument
-from rungwise.instances import stage
+from rungwise.instances import building
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.document_rows import DocumentRowsConfig
 from rungwise.instances.inspection import find_instances, show_instances
@@ -71,8 +71,8 @@ def build(root: Path, kind: str) -> Artifact:
     tokens = tokens_of(root / "tokens" / "small-tttttttttttt", corpus_artifact, tokenizer_artifact)
     output, read = Folder.at(root / "instances" / f"small-{kind}"), TokensSummary.of(tokens)
     task = ShardTask(config, tokens.folder, output, read.vocab_size, read.special)
-    rows = [task(order) for order in stage.list_orders(config, read.files)]
-    summary = stage._summary(task, read, rows)
+    rows = [task(order) for order in building.list_orders(config, read.files)]
+    summary = building._summary(task, read, rows)
     record = record_of("instances", kind, summary, {"tokens": tokens})
     return artifact.finish(output, record | {"config": config.model_dump(mode="json")}, {})
 

@@ -22,6 +22,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.instances import shards
 from rungwise.instances.blocks import MaskedBlocksConfig
+from rungwise.instances.building import build_instances
 from rungwise.instances.contract import Facts, Share, check_shares
 from rungwise.instances.frame import ranges
 from rungwise.instances.kind import Built
@@ -30,9 +31,8 @@ from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.rows import join_rows, pad_rows
 from rungwise.instances.sentence_order import SentenceOrderConfig
-from rungwise.instances.stage import build_instances
 from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
-from rungwise.tokens.stage import entropy
+from rungwise.tokens.building import entropy
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText
 from tests.summaries import standing

@@ -16,7 +16,8 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.instances import stage
+from rungwise.instances import building
+from rungwise.instances.building import list_orders
 from rungwise.instances.contract import Facts
 from rungwise.instances.labelled_pairs import LabelledPairs, LabelledPairsConfig
 from rungwise.instances.masking import Vocabulary
@@ -24,12 +25,12 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.instances.rows import pad_rows
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.shards import Shard
-from rungwise.instances.stage import list_orders
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import instances_stages
 from rungwise.tasks.data import task_tokens
-from rungwise.tasks.data.task_tokens import TaskTokensConfig, encode_pairs
+from rungwise.tasks.data.task_tokens import encode_pairs
 from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
+from rungwise.tasks.stage import TaskTokensConfig
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer, train
 from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokens.summary import TokensSummary
@@ -109,7 +110,7 @@ def test_rows_are_those_of_a_slow_builder(
     )
     rows = [task(order) for order in list_orders(config, summary.files)]
     assert [row["instances"] for row in rows] == [20, 20, 10, 20, 10]
-    instances = stage._summary(task, summary, rows)
+    instances = building._summary(task, summary, rows)
     artifact = standing("instances", output, instances, config.model_dump(mode="json"))
     cut = 0
     for split, examples in splits.items():

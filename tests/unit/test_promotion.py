@@ -37,7 +37,8 @@ from rungwise.serving import promotion
 from rungwise.serving.card import escape, fit_description, list_uses
 from rungwise.serving.predictor import FILES, Predictor
 from rungwise.serving.pretrained import load_predictor
-from rungwise.serving.registry import RegisterConfig, register_model
+from rungwise.serving.registry import register_model
+from rungwise.serving.stage import RegisterConfig
 from rungwise.tasks.data.unlabelled import parse_examples
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import (

@@ -23,7 +23,7 @@ from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report import formats
 from rungwise.report.sections import findings, origin
 from rungwise.report.sections.variants import TaskResult
-from rungwise.serving.registry import RegisterSummary
+from rungwise.serving.stage import RegisterSummary
 from rungwise.tasks.kinds.examples import TaskSummary
 
 MINUS = "\N{MINUS SIGN}"

@@ -19,10 +19,11 @@ from rungwise.pipeline.overview import description
 from rungwise.pipeline.recipe import Recipe
 from rungwise.report.ladder import claims as board
 from rungwise.report.ladder import plots, rows
-from rungwise.report.ladder.page import LadderConfig, write_ladder
+from rungwise.report.ladder.page import write_ladder
 from rungwise.report.ladder.picture import draw_ladder
 from rungwise.report.ladder.ranking import Ranked, Ranking
 from rungwise.report.ladder.rungs import Cell, Column, gather_rungs, history_rows
+from rungwise.report.stage import LadderConfig
 from rungwise.report.writing import ReportSummary
 from tests import ladders
 from tests.ladders import EVIL, MODELS, NATS

@@ -31,7 +31,7 @@ from rungwise.sweep.record import (
     trial_name,
     write_record,
 )
-from rungwise.sweep.stage import summarise
+from rungwise.sweep.running import summarise
 from rungwise.sweep.trial import Job, run_trial
 from rungwise.sweep.tune import count_concurrent
 from tests.toy_sweeps import artifact, inputs, stage_config, toy

@@ -18,12 +18,12 @@ import yaml
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.tasks.building import build_task
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig, split_files
 from rungwise.tasks.data import files
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import read_examples
 from rungwise.tasks.kinds.tagging import marks_spans
-from rungwise.tasks.stage import build_task
 from tests.conftest import REPOSITORY
 from tests.summaries import standing
 

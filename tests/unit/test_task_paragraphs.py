@@ -14,10 +14,10 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import SCHEMA, text_digest
+from rungwise.tasks.building import build_task
 from rungwise.tasks.config import ParagraphTaskConfig
 from rungwise.tasks.data.paragraphs import hide_name
 from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, read_examples
-from rungwise.tasks.stage import build_task
 from tests.summaries import corpus_of, standing
 
 

@@ -15,11 +15,11 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
+from rungwise.tasks.building import build_task
 from rungwise.tasks.config import TaskConfig, outside
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, read_examples
 from rungwise.tasks.kinds.kind import TaskKind
-from rungwise.tasks.stage import build_task
 from tests.conftest import s3_bucket
 from tests.summaries import standing
 

@@ -38,8 +38,8 @@ from rungwise.tokenizer import (
     train,
     train_tokenizer,
 )
+from rungwise.tokenizer.building import _rate
 from rungwise.tokenizer.config import TrainedConfig
-from rungwise.tokenizer.stage import _rate
 from tests.corpora import corpus_of_sentences
 
 TEXT = [

@@ -16,9 +16,9 @@ from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument, read_documents
 from rungwise.corpus.summary import CorpusSummary
+from rungwise.instances.building import list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shard_task import ShardTask
-from rungwise.instances.stage import list_orders
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,

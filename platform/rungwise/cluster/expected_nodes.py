@@ -12,8 +12,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from rungwise.cluster.description import MACHINE_FILE, Machine
 from rungwise.core.configuration.yaml_file import load
 
@@ -40,6 +38,8 @@ def scaling_variables() -> dict[str, str]:
 
 def list_nodes() -> list[dict[str, float]]:
     """The resources of each node, alive or still to come. Call in a task of a run."""
+    import ray
+
     groups: dict[str, Any] = json.loads(os.environ.get(_GROUPS_VARIABLE, "{}"))
     alive = [node for node in ray.nodes() if node["Alive"]]
     counts = Counter(node["Labels"].get(_GROUP_LABEL) for node in alive)

@@ -32,8 +32,7 @@ from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
 from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.tasks.config import FilesTaskConfig
-from rungwise.tasks.data.task_text import TASK_TEXT, TaskTextConfig
-from rungwise.tasks.stage import TASK
+from rungwise.tasks.stage import TASK, TASK_TEXT, TaskTextConfig
 from rungwise.tokens.stage import TOKENS
 from rungwise.training.config import GradientConfig
 

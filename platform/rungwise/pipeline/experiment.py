@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
-from rungwise.evaluation.comparison.compare import EVALUATE
 from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.evaluation.comparison.inputs import input_name
+from rungwise.evaluation.comparison.stage import EVALUATE
 from rungwise.evaluation.comparison.table import TABLE, TableConfig
 from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe

@@ -26,7 +26,7 @@ from rungwise.core.tracking.tracker import Tracker
 from rungwise.monitoring import Monitor
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.overview import choose_folder, page_name
-from rungwise.report.page import PAGE
+from rungwise.report.stage import REPORT_PAGE
 
 # So little that a task waiting for its own workers cannot starve them. Zero would allow stages on
 # the head node of a cluster, which declares no CPUs to keep all work away.
@@ -143,7 +143,7 @@ class Job:
                 f"at {build.tracker.public_uri}; all stages before it are done, run the same "
                 "command when the server is back"
             )
-        tracking = TrackingRun(build.tracker.uri, run_id, PAGE)
+        tracking = TrackingRun(build.tracker.uri, run_id, REPORT_PAGE)
         context = Context(build.compute, tracking=tracking, recipe=build.recipe)
         return stage.type.run(stage.config, self._inputs, self._folder, context)
 

@@ -9,7 +9,7 @@ from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
 from rungwise.pipeline.experiment import plan_experiment
 from rungwise.pipeline.recipe import Recipe
-from rungwise.report.ladder.page import LADDER, LadderConfig
+from rungwise.report.stage import LADDER, LadderConfig
 
 
 def ladder_stages(recipe: Recipe) -> dict[str, Stage]:

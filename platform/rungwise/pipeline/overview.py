@@ -6,13 +6,11 @@ from collections.abc import Mapping
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.tracking.sender import EXPERIMENT_ID, RUN_ID
-from rungwise.evaluation.comparison.compare import EVALUATE
+from rungwise.evaluation.comparison.stage import EVALUATE
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.report.ladder.page import LADDER
-from rungwise.report.page import REPORT
-from rungwise.report.sections import findings
+from rungwise.report.stage import LADDER, REPORT
 from rungwise.serving.card import link_page
 
 PAGE_FILES = "report_files"  # sorts after report.html
@@ -52,6 +50,8 @@ def headline_metrics(finished: Mapping[str, Artifact]) -> dict[str, float]:
 
 def description(finished: Mapping[str, Artifact], root: str) -> str:
     """Markdown with the verdict, the picture of the page and a line for each result."""
+    from rungwise.report.sections import findings  # late import: a plan draws nothing
+
     pages = [artifact for artifact in finished.values() if artifact.stage in _PAGES]
     results = {
         title: artifact for title, artifact in finished.items() if artifact.stage not in _PAGES

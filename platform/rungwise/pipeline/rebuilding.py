@@ -17,22 +17,20 @@ from pydantic import TypeAdapter, ValidationError
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.later import imported
 from rungwise.core.stages.stage import Stage, StageType
 from rungwise.core.stages.title import Title
 from rungwise.corpus.stage import CORPUS
 from rungwise.evaluation.comparison.claims import CLAIMS
-from rungwise.evaluation.comparison.compare import EVALUATE
+from rungwise.evaluation.comparison.stage import EVALUATE
 from rungwise.evaluation.comparison.table import TABLE
 from rungwise.evaluation.suites.measure import MEASURE
 from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
 from rungwise.pretraining.stage import PRETRAIN
-from rungwise.report.ladder.page import LADDER
-from rungwise.report.page import REPORT
+from rungwise.report.stage import LADDER, REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
 from rungwise.sweep.stage import SWEEP
-from rungwise.tasks.data.task_text import TASK_TEXT
-from rungwise.tasks.data.task_tokens import TASK_TOKENS
-from rungwise.tasks.stage import TASK
+from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS
 from rungwise.tokenizer.stage import TOKENIZER
 from rungwise.tokens.stage import TOKENS
 
@@ -72,7 +70,7 @@ def restore_stages(chain: Sequence[Artifact]) -> list[Stage]:
                 "the evaluation whose model was registered"
             )
         record, kind = artifact.record, _TYPES[artifact.stage]
-        adapter = TypeAdapter[Any](typing.get_type_hints(kind.run)["config"])
+        adapter = TypeAdapter[Any](typing.get_type_hints(imported(kind.run))["config"])
         try:
             config = adapter.validate_python(record["config"])
         except ValidationError as error:

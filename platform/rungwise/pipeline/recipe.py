@@ -41,9 +41,9 @@ from rungwise.models.config import DEFAULT_KIND, ModelConfig
 from rungwise.pipeline.continued import ContinuedConfig
 from rungwise.pretraining.config import PretrainConfig, refuse_other_kind, with_objective
 from rungwise.pretraining.initial import NOT_OF_WEIGHTS
-from rungwise.report.page import ReportConfig
+from rungwise.report.stage import ReportConfig
 from rungwise.serving.hugging_face import load_config, weights_folder
-from rungwise.serving.registry import RegistryConfig
+from rungwise.serving.stage import RegistryConfig
 from rungwise.sweep import SweepConfig
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tokenizer import TokenizerConfig

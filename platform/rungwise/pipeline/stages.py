@@ -21,12 +21,11 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig, check_rows
 from rungwise.pretraining.initial import INITIAL, ImportConfig
 from rungwise.pretraining.stage import PRETRAIN
-from rungwise.report.page import REPORT
+from rungwise.report.stage import REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
-from rungwise.serving.registry import REGISTER, RegisterConfig, RegistryConfig
+from rungwise.serving.stage import REGISTER, RegisterConfig, RegistryConfig
 from rungwise.tasks.config import FilesTaskConfig
-from rungwise.tasks.data.task_tokens import TASK_TOKENS, TaskTokensConfig
-from rungwise.tasks.stage import TASK
+from rungwise.tasks.stage import TASK, TASK_TOKENS, TaskTokensConfig
 from rungwise.tokenizer import TOKENIZER
 from rungwise.tokens.config import TokensConfig
 from rungwise.tokens.stage import TOKENS

@@ -5,6 +5,8 @@ gradient           steps on batches, on the workers of Ray Train  gradient.py
 counts             sums over the shards, by Ray Data              counts.py
 asynchronous       word by word over the text, by Ray tasks       asynchronous.py
 cooccurrence       sums as above, then epochs over their cells    cooccurrence.py
+
+Each module is imported by the process that fits with it: a plan needs none.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining import prolonging
-from rungwise.pretraining.asynchronous import pretrain_asynchronously
 from rungwise.pretraining.config import (
     VERSION,
     AsynchronousConfig,
@@ -24,9 +25,6 @@ from rungwise.pretraining.config import (
     FitConfig,
     PretrainStageConfig,
 )
-from rungwise.pretraining.cooccurrence import pretrain_by_cooccurrence
-from rungwise.pretraining.counts import pretrain_by_counts
-from rungwise.pretraining.gradient import pretrain_by_gradient
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.config import GradientConfig
 
@@ -39,12 +37,20 @@ def pretrain_model(
     model = config.model
     match config.pretrain:
         case GradientConfig() as pretrain:
+            from rungwise.pretraining.gradient import pretrain_by_gradient
+
             return pretrain_by_gradient(FitConfig(model, pretrain), inputs, output, context)
         case CountsConfig() as pretrain:
+            from rungwise.pretraining.counts import pretrain_by_counts
+
             return pretrain_by_counts(FitConfig(model, pretrain), inputs, output, context)
         case AsynchronousConfig() as pretrain:
+            from rungwise.pretraining.asynchronous import pretrain_asynchronously
+
             return pretrain_asynchronously(FitConfig(model, pretrain), inputs, output, context)
         case CooccurrenceConfig() as pretrain:
+            from rungwise.pretraining.cooccurrence import pretrain_by_cooccurrence
+
             return pretrain_by_cooccurrence(FitConfig(model, pretrain), inputs, output, context)
 
 

@@ -16,12 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field
-
-from rungwise.core.configuration.config import Config
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
@@ -43,21 +39,10 @@ from rungwise.report.sections.variants import (
     input_artifact,
     select_stage,
 )
-from rungwise.report.writing import ReportSummary, render_template, write_files
-from rungwise.serving.registry import RegisterSummary
+from rungwise.report.stage import REPORT_PAGE, ReportConfig, ReportSummary
+from rungwise.report.writing import render_template, write_files
+from rungwise.serving.stage import RegisterSummary
 from rungwise.tokenizer import TokenizerSummary, load_tokenizer
-
-PAGE = "report.html"
-
-
-class ReportConfig(Config):
-    """The title of the page, and how many examples it shows; which kind depends on the model."""
-
-    title: str | None = None  # null: the label of the run
-    fill_in_examples: int = Field(default=8, ge=0, le=48)  # hidden words that the model guesses
-    continuations: int = Field(default=4, ge=0, le=16)  # prompts that the model continues
-    neighbours: int = Field(default=8, ge=0, le=48)  # words shown with their nearest words
-    seed: int = Field(default=0, ge=0)  # draws the examples
 
 
 @dataclass(frozen=True)
@@ -101,12 +86,9 @@ def write_report(
     )
     plots = draw_plots(content)
     recipe = origin.recipe_text(context.recipe)
-    page = PAGE, render_page(content, config.title, plots, recipe)
+    page = REPORT_PAGE, render_page(content, config.title, plots, recipe)
     headline = findings.headline(inputs, content.objective, content.comparison)
     return write_files(output, page, plots, csv_tables(content), recipe, headline)
-
-
-REPORT = StageType("report", 6, write_report, ReportSummary)
 
 
 def draw_plots(content: Content) -> dict[str, bytes]:

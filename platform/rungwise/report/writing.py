@@ -9,19 +9,13 @@ from typing import Any
 import jinja2
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tables import csv_bytes
 from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.report import formats
 from rungwise.report.sections import origin, results, tables
 from rungwise.report.sections.origin import RECIPE
-
-
-class ReportSummary(Summary):
-    """The name of the page."""
-
-    page: str
+from rungwise.report.stage import ReportSummary
 
 
 def environment() -> jinja2.Environment:

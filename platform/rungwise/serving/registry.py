@@ -21,14 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import Field
 
-from rungwise.core.configuration.config import Config
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, TrackingRun
-from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import PARENT_TAG
 from rungwise.core.tracking.store import quieten_mlflow
@@ -49,6 +45,7 @@ from rungwise.serving.card import (
 )
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import PretrainedPredictor, describe_model, load_predictor
+from rungwise.serving.stage import RegisterConfig, RegisterSummary
 from rungwise.tasks.kinds.examples import (
     Example,
     TaskInfo,
@@ -65,36 +62,6 @@ _REQUIREMENTS = (
     *("mlflow", "torch", "tokenizers", "safetensors", "numpy", "pandas", "pydantic", "pyyaml"),
     *("pyarrow", "fsspec", "scikit-learn"),
 )
-
-
-class RegistryConfig(Config):
-    """Where models go in the MLflow registry."""
-
-    # followed by the task, or by the model.kind of a pretraining: rungwise-sst-2, rungwise-ngram
-    name: str = Field(default="rungwise", pattern=r"^[^/:.%\"']+$")
-    alias: str = "champion"  # alias of the version to use
-
-    def name_of(self, what: str) -> str:
-        """The name of a model of this task or kind."""
-        # MLflow refuses some characters that a task's name may have.
-        return f"{self.name}-{what.replace('.', '-')}"
-
-
-class RegisterConfig(RegistryConfig):
-    """The whole name, and the licences of the sources of each corpus, by its fingerprint."""
-
-    licences: dict[str, tuple[str | None, ...]] = Field(default_factory=dict)
-
-
-class RegisterSummary(Summary):
-    """A version in the registry. `alias` is None if another version keeps it, or if it is no better
-    than a baseline."""
-
-    name: str
-    version: str
-    alias: str | None
-    model_uri: str
-    tags: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -292,9 +259,6 @@ def _list_files(weights: Folder, tokenizer: Folder, description: Folder) -> dict
         "tokenizer": str(tokenizer.local(TOKENIZER_FILE)),
         "description": str(description.local(DESCRIPTION)),
     }
-
-
-REGISTER = StageType("register", 8, register_model, RegisterSummary, place="driver")
 
 
 def _input_example(examples: list[Example], info: TaskInfo) -> list[str] | pd.DataFrame:

@@ -1,16 +1,15 @@
-"""Task stage: labelled examples in three splits, and the test scores of trivial rules.
-
-Writes train.parquet, validation.parquet and test.parquet (examples.py).
-"""
+"""The stages of tasks, for planning; each Later names the function that builds."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from pydantic import Field
+
+from rungwise.core.configuration.config import Config
+from rungwise.core.stages.later import Later
 from rungwise.core.stages.stage import StageType
-from rungwise.core.storage.folder import Folder
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import (
     FilesTaskConfig,
     MadeTaskConfig,
@@ -18,46 +17,9 @@ from rungwise.tasks.config import (
     identity,
     outside,
 )
-from rungwise.tasks.data import files, made, paragraphs
-from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import ExampleCounts, TaskSummary, write_examples
-
-
-def build_task(
-    config: ParagraphTaskConfig | MadeTaskConfig | FilesTaskConfig,
-    inputs: dict[str, Artifact],
-    output: Folder,
-    context: Context,
-) -> TaskSummary:
-    """Write the splits. `inputs` has the corpus that a task is made of, and is empty for files.
-
-    Raises DataError, naming file and line, for data that no model should be trained on.
-    """
-    match config:
-        case ParagraphTaskConfig():
-            task = paragraphs.load(config, inputs["corpus"])
-        case MadeTaskConfig():
-            task = made.load(config, inputs["corpus"])
-        case FilesTaskConfig():
-            task = files.load(config)
-    for split, examples in task.splits.items():
-        write_examples(examples, output, split)
-    for note in task.notes:
-        context.report.note(note)
-    counts = {split: len(examples) for split, examples in task.splits.items()}
-    labels = f"  {len(task.info.labels)} labels" if task.info.labels else ""
-    return TaskSummary(
-        info=task.info,
-        examples=ExampleCounts(**counts),
-        # A balanced draw hides which label is the commonest; the whole training split shows it.
-        baselines=task_kind(task.info).baselines(
-            task.whole_train or task.splits["train"], task.splits["test"]
-        ),
-        overlap=task.overlap,
-        irregular=task.irregular,
-        headline=f"{task.info.kind}{labels}  {counts['train']} to train on  "
-        f"{counts['validation']} to validate  {counts['test']} to test",
-    )
+from rungwise.tasks.data.files import check_first_examples
+from rungwise.tasks.kinds.examples import TaskSummary
+from rungwise.tokens.summary import TokensSummary
 
 
 def _digest_readable(
@@ -66,8 +28,43 @@ def _digest_readable(
     """`outside`, of files whose first examples can be read: a plan names a wrong column."""
     digests = outside(config)
     if isinstance(config, FilesTaskConfig):
-        files.check_first_examples(config)
+        check_first_examples(config)
     return digests
 
 
-TASK = StageType("task", 8, build_task, TaskSummary, identity=identity, outside=_digest_readable)
+TASK = StageType(
+    "task",
+    8,
+    Later("rungwise.tasks.building:build_task"),
+    TaskSummary,
+    identity=identity,
+    outside=_digest_readable,
+)
+
+
+class TaskTextConfig(Config):
+    """Which training text of a task to read. Labels only select examples; they are not text.
+
+    `labels` and `minimum_score` keep the pairs that people judged alike, for objectives that learn
+    from such pairs.
+    """
+
+    labels: tuple[str, ...] | None = None  # keep examples with these labels; null: all
+    minimum_score: float | None = None  # keep examples with at least this score; null: all
+    # share held out to measure the loss on
+    held_out_fraction: float = Field(default=0.1, gt=0, lt=1)
+    seed: int = Field(default=0, ge=0)
+
+
+TASK_TEXT = StageType(
+    "task_text", 6, Later("rungwise.tasks.data.task_text:build_task_text"), CorpusSummary
+)
+
+
+class TaskTokensConfig(Config):
+    """Empty: the task and the tokenizer decide everything."""
+
+
+TASK_TOKENS = StageType(
+    "task_tokens", 2, Later("rungwise.tasks.data.task_tokens:encode_pairs"), TokensSummary
+)

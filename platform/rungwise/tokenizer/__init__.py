@@ -25,7 +25,7 @@ from rungwise.tokenizer.special import (
     SpecialIds,
     special_ids,
 )
-from rungwise.tokenizer.stage import TOKENIZER, TokenizerSummary, train_tokenizer
+from rungwise.tokenizer.stage import TOKENIZER, TokenizerSummary
 from rungwise.tokenizer.token_bytes import token_bytes
 from rungwise.tokenizer.training import train
 
@@ -64,5 +64,4 @@ __all__ = [
     "special_ids",
     "token_bytes",
     "train",
-    "train_tokenizer",
 ]

@@ -26,7 +26,7 @@ def gc(options: argparse.Namespace) -> None:
     from rungwise.core.stages import artifact as artifacts
     from rungwise.core.stages.lease import Drivers, Lease
     from rungwise.pipeline import workflow
-    from rungwise.serving.registry import REGISTER
+    from rungwise.serving.stage import REGISTER
 
     say = plain_console().print
     recipe = workflow.load_recipe(options.config, options.overrides)

@@ -55,10 +55,8 @@ def run(options: argparse.Namespace) -> None:
 def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: Console) -> None:
     from rungwise.core.configuration.secrecy import without_password
     from rungwise.core.plural import counted
-    from rungwise.report.ladder.page import LADDER
-    from rungwise.report.page import REPORT
-    from rungwise.report.writing import ReportSummary
-    from rungwise.serving.registry import REGISTER, RegisterSummary
+    from rungwise.report.stage import LADDER, REPORT, ReportSummary
+    from rungwise.serving.stage import REGISTER, RegisterSummary
 
     console.print()
     table = Table(box=None, pad_edge=False)

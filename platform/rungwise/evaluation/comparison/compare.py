@@ -18,7 +18,6 @@ import numpy as np
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.config import CompareConfig, EvaluateConfig
 from rungwise.evaluation.comparison.inputs import Variant, resolve_variant
@@ -126,9 +125,6 @@ def compare_variants(
         chosen=best.row,
         headline=f"test {metric.replace('_', ' ')}: {means} ({_describe_runs(variants, settings)})",
     )
-
-
-EVALUATE = StageType("evaluate", 10, compare_variants, EvaluateSummary, resumes=True)
 
 
 def _summarise_variant(

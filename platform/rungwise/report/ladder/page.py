@@ -14,10 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rungwise.core.configuration.config import Config
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.comparison import published
@@ -44,19 +42,11 @@ from rungwise.report.plots import budgets
 from rungwise.report.sections import findings, origin, tables
 from rungwise.report.sections.tables import Row
 from rungwise.report.sections.variants import Comparison, gather_comparison, select_stage
-from rungwise.report.writing import ReportSummary, render_template, write_files
+from rungwise.report.stage import LADDER_PAGE, LadderConfig, ReportSummary
+from rungwise.report.writing import render_template, write_files
 from rungwise.tokenizer import TokenizerSummary
 
-PAGE = "ladder.html"
 _WORDS = 4  # at most, whose senses are drawn
-
-
-class LadderConfig(Config):
-    """The title of the page, and each rung by name with the titles of its measure stages, one per
-    seed of pretraining."""
-
-    title: str | None  # the label of the run if unset
-    measured: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -90,11 +80,8 @@ def write_ladder(
     content = gather_content(config, inputs)
     plots = draw_plots(content)
     recipe = origin.recipe_text(context.recipe)
-    page = PAGE, render_page(content, config.title, plots, recipe)
+    page = LADDER_PAGE, render_page(content, config.title, plots, recipe)
     return write_files(output, page, plots, csv_tables(content), recipe, write_headline(content))
-
-
-LADDER = StageType("ladder", 2, write_ladder, ReportSummary)
 
 
 def write_headline(content: Content) -> str:

@@ -11,7 +11,7 @@ import yaml
 from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.report.sections.variants import select_stage
-from rungwise.serving.registry import RegisterSummary
+from rungwise.serving.stage import RegisterSummary
 
 RECIPE = "recipe.yaml"
 

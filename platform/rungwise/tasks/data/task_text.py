@@ -20,13 +20,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, assert_never, cast
 
-from pydantic import Field
-
-from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.config import Rules
@@ -40,24 +36,11 @@ from rungwise.tasks.kinds.examples import (
     Text,
     read_examples,
 )
+from rungwise.tasks.stage import TaskTextConfig
 from rungwise.tokens.segmenters import blanks_before
 
 _SPLIT = "train"
 _LABEL = "task"  # the origin of every document; says nothing about its class
-
-
-class TaskTextConfig(Config):
-    """Which training text of a task to read. Labels only select examples; they are not text.
-
-    `labels` and `minimum_score` keep the pairs that people judged alike, for objectives that learn
-    from such pairs.
-    """
-
-    labels: tuple[str, ...] | None = None  # keep examples with these labels; null: all
-    minimum_score: float | None = None  # keep examples with at least this score; null: all
-    # share held out to measure the loss on
-    held_out_fraction: float = Field(default=0.1, gt=0, lt=1)
-    seed: int = Field(default=0, ge=0)
 
 
 def build_task_text(
@@ -80,9 +63,6 @@ def build_task_text(
                 f"(now {config.held_out_fraction}), or use a task with more examples"
             )
     return summary
-
-
-TASK_TEXT = StageType("task_text", 6, build_task_text, CorpusSummary)
 
 
 def alike(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Example]:

@@ -16,14 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.plural import counted
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary, Text, read_examples
+from rungwise.tasks.stage import TaskTokensConfig
 from rungwise.tokenizer import (
     CLEAN_UP,
     TextEncoder,
@@ -32,17 +31,13 @@ from rungwise.tokenizer import (
     choose_encoder,
     load_tokenizer,
 )
-from rungwise.tokens.stage import summarise_files
+from rungwise.tokens.building import summarise_files
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText, document_hash, write_tokens
 
 _SPLITS = ("train", "validation")
 _SOURCE = "task"
 _PAIRS_PER_FILE = 1 << 16
-
-
-class TaskTokensConfig(Config):
-    """Empty: the task and the tokenizer decide everything."""
 
 
 def encode_pairs(
@@ -102,9 +97,6 @@ def encode_pairs(
     if empty:
         headline += f"  {counted(empty, 'pair')} left out for a text without tokens"
     return summary.model_copy(update={"labels": info.labels, "headline": headline})
-
-
-TASK_TOKENS = StageType("task_tokens", 2, encode_pairs, TokensSummary)
 
 
 def encode_examples(

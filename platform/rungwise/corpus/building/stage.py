@@ -1,0 +1,206 @@
+"""The corpus stage on Ray Data: read and clean; compare keys; write the documents that stay.
+
+    ranges ── read ──> staged files ── keys ──> duplicates ── write ──> files of the ranges
+
+Each range (ranges.py) is read, and later written, by one task; a task takes several ranges. Text
+stays where it was read to. The driver holds a report per range and nothing that grows with
+documents.
+
+The result depends on the ranges, which follow from the config and the files, not on tasks or
+workers. A killed stage resumes with the remaining ranges (staging.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rungwise.cluster.session import quiet_ray_data
+from rungwise.cluster.tasks import pack_items, run_tasks
+from rungwise.core.errors import DataError
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.notes import read_note, write_note
+from rungwise.core.storage.folder import Folder
+from rungwise.corpus.building.comparison import Comparison
+from rungwise.corpus.building.held_out import Bucket, add_buckets, choose_split, count_buckets
+from rungwise.corpus.building.range_task import RangeTask
+from rungwise.corpus.building.ranges import Range, list_ranges
+from rungwise.corpus.building.staging import STAGING
+from rungwise.corpus.config import CorpusConfig, source_key, source_names
+from rungwise.corpus.deduplication.documents import Position
+from rungwise.corpus.readers.streams import unpacked_bytes
+from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
+
+# The summary of a stage killed between its last file and its record.
+_SUMMARY_FILE = ".summary.json"
+# A task reads, from each file of positions, those of its group and a footer of a few hundred bytes
+# per group: with a group per task, a terabyte of text would have a terabyte of footers.
+_MOST_GROUPS = 64
+
+
+def build_corpus(
+    config: CorpusConfig, inputs: dict[str, Any], output: Folder, context: Context
+) -> CorpusSummary:
+    """Build the corpus of `config` in `output`.
+
+    Raises DataError or ConfigError for faults that the user can mend, wherever on the cluster.
+    """
+    stored = read_note(output, _SUMMARY_FILE)
+    if stored is not None:
+        summary = CorpusSummary(**stored["summary"], sha256=stored["sha256"])
+    else:
+        quiet_ray_data()
+        summary = _build(config, output, context)
+        stored = {"summary": summary.model_dump(mode="json"), "sha256": summary.sha256}
+        write_note(output, _SUMMARY_FILE, stored, summary.sha256)
+    output.remove(STAGING)
+    return summary
+
+
+def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSummary:
+    task, ranges = RangeTask(config, output), list_ranges(config)
+    task.stage_tests()
+    packs = pack_items(ranges, [_text_bytes(range) for range in ranges])
+    read: dict[int, RangeReport] = {}
+    documents = num_bytes = 0
+    for number, report in _run(packs, lambda pack: map(task.read, pack)):
+        read[number] = report
+        context.report.progress(len(read), 2 * len(ranges))
+        documents += report.documents
+        num_bytes += _text_bytes(ranges[number])
+        metrics = {"read/documents": documents, "read/bytes": num_bytes}
+        context.report.metrics(metrics, step=len(read))
+    reports = [read[range.number] for range in ranges]
+    _refuse_damage(config, ranges, reports)
+    if not documents:
+        _refuse_too_few(config, summarise_reports(reports))
+    group_of = group_ranges(packs)
+    numbers = [[range.number for range in pack] for pack in packs]
+    comparison = Comparison(task, numbers, group_of)
+    decisions, duplicates = comparison.find_duplicates(documents)
+    for decision in decisions:
+        if decision.same_name:
+            _refuse_same_name(task, ranges, *decision.same_name)
+    repeats = comparison.find_repeats(num_bytes, duplicates)
+
+    def count(longest: int, begin: int, width: int) -> list[Bucket]:
+        def buckets(pack: list[Range]) -> Iterator[list[Bucket]]:
+            positions = duplicates.read(int(group_of[pack[0].number]))
+            for range in pack:
+                rows = positions[positions[:, 0] == range.number, 1]
+                yield count_buckets(task.keys(range.number), rows, longest, begin, width)
+
+        return add_buckets(run_tasks(packs, buckets))
+
+    split = choose_split(config.held_out_fraction, decisions, count)
+
+    def write(pack: list[Range]) -> Iterator[RangeReport]:
+        group = int(group_of[pack[0].number])
+        positions = duplicates.read(group), repeats.read(group)
+        return (task.write(range, *positions, split) for range in pack)
+
+    written: dict[int, RangeReport] = {}
+    for number, report in _run(packs, write):
+        written[number] = report
+        context.report.progress(len(ranges) + len(written), 2 * len(ranges))
+    summary = summarise_reports([*reports, *(written[range.number] for range in ranges)])
+    _refuse_too_few(config, summary)
+    return summary
+
+
+def _run(
+    packs: list[list[Range]], work: Callable[[list[Range]], Iterator[RangeReport]]
+) -> Iterator[tuple[int, RangeReport]]:
+    """Run `work` on each pack as a task; yield the number and the report of each range."""
+
+    def reports(pack: list[Range]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for range, report in zip(pack, work(pack), strict=True):
+            yield range.number, report.to_plain()
+
+    for number, report in run_tasks(packs, reports):
+        yield number, RangeReport.from_plain(report)
+
+
+def group_ranges(packs: list[list[Range]]) -> np.ndarray:
+    """Return the group of each range, (ranges,), equal within a pack."""
+    group_of = np.empty(sum(map(len, packs)), np.int64)
+    for number, pack in enumerate(packs):
+        group_of[[range.number for range in pack]] = number % _MOST_GROUPS
+    return group_of
+
+
+def _text_bytes(range: Range) -> float:
+    """Return the bytes of text that take as long as this range."""
+    return range.num_bytes if range.end is not None else sum(map(unpacked_bytes, range.files))
+
+
+def _refuse_damage(config: CorpusConfig, ranges: list[Range], reports: list[RangeReport]) -> None:
+    skipped = sum(report.skipped_bytes for report in reports)
+    total = sum(range.num_bytes for range in ranges)
+    if skipped > config.skip_limit * total:
+        first = next(part for report in reports for part in report.skipped)
+        where = ", ".join(filter(None, (first.file, first.place)))
+        count = sum(report.skipped_parts for report in reports)
+        parts = "one part" if count == 1 else f"{count:,} parts"
+        raise DataError(
+            f"{parts} of the files cannot be read, {skipped / total:.2%} of their bytes, more than "
+            f"the {config.skip_limit:.2%} of corpus.skip_limit; the first is {where}: "
+            f"{first.detail}; change {first.key}, mend the files, or raise the limit"
+        )
+
+
+def _refuse_same_name(
+    task: RangeTask, ranges: list[Range], first: Position, second: Position
+) -> None:
+    source = ranges[first.range].source
+    name, id_ = source_names(task.config.sources)[source], task.document_id(*first)
+    id_field = getattr(task.config.sources[source], "id_field", None)
+    if id_field is None:
+        change = f"give one of its {source_key(source, 'paths')} a source of its own"
+    else:
+        change = f"change {source_key(source, 'id_field')} (now {id_field})"
+    raise DataError(
+        f"two documents of the source {name!r} have the id {id_!r}, in "
+        f"{_describe_files(ranges[first.range])} and {_describe_files(ranges[second.range])}; "
+        f"{change}"
+    )
+
+
+def _describe_files(range: Range) -> str:
+    first, last = range.files[0].uri, range.files[-1].uri
+    return first if first == last else f"one of {first} to {last}"
+
+
+def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:
+    documents = summary.documents
+    if not summary.files:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in summary.dropped.items())
+        for part in summary.skipped[:1]:
+            reasons += f" ({part.file}: {part.detail})"
+        raise DataError(
+            f"no document long enough: found {reasons or 'nothing'}; lower "
+            f"corpus.minimum_characters (now {config.minimum_characters}) or add to corpus.sources"
+        )
+    if documents.total == 1:
+        raise DataError(
+            "the corpus is one document, of too few sentences to hold a part of it out, and it "
+            "takes one to train on and one held out, or two of each for instances of kind "
+            "masked_pairs; add documents, or cut it into several with corpus.sources.N.documents "
+            "(blank_line or line)"
+        )
+    if not documents.train:
+        raise DataError(
+            f"no document fell into train: there are {documents.total} in all and "
+            f"corpus.held_out_fraction is {config.held_out_fraction}; lower it or add "
+            "documents to corpus.sources"
+        )
+    if not documents.validation:
+        # Documents are held out before their repeated paragraphs go.
+        raise DataError(
+            "no document is left in validation: those held out were too short without their "
+            "repeated paragraphs; raise corpus.held_out_fraction (now "
+            f"{config.held_out_fraction}), change corpus.seed, or set corpus.duplicate_paragraphs "
+            "to null"
+        )

@@ -1,0 +1,15 @@
+"""The evaluate stage, for planning; compare.py compares the variants."""
+
+from __future__ import annotations
+
+from rungwise.core.stages.later import Later
+from rungwise.core.stages.stage import StageType
+from rungwise.evaluation.comparison.summary import EvaluateSummary
+
+EVALUATE = StageType(
+    "evaluate",
+    10,
+    Later("rungwise.evaluation.comparison.compare:compare_variants"),
+    EvaluateSummary,
+    resumes=True,
+)

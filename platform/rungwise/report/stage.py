@@ -1,0 +1,39 @@
+"""The stages that write a page, for planning: their settings, and where they are written."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rungwise.core.configuration.config import Config
+from rungwise.core.stages.later import Later
+from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.summary import Summary
+
+
+class ReportConfig(Config):
+    """The title of the page, and how many examples it shows; which kind depends on the model."""
+
+    title: str | None = None  # null: the label of the run
+    fill_in_examples: int = Field(default=8, ge=0, le=48)  # hidden words that the model guesses
+    continuations: int = Field(default=4, ge=0, le=16)  # prompts that the model continues
+    neighbours: int = Field(default=8, ge=0, le=48)  # words shown with their nearest words
+    seed: int = Field(default=0, ge=0)  # draws the examples
+
+
+class LadderConfig(Config):
+    """The title of the page, and each rung by name with the titles of its measure stages, one per
+    seed of pretraining."""
+
+    title: str | None  # the label of the run if unset
+    measured: dict[str, tuple[str, ...]]
+
+
+class ReportSummary(Summary):
+    """The name of the page."""
+
+    page: str
+
+
+REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
+REPORT = StageType("report", 6, Later("rungwise.report.page:write_report"), ReportSummary)
+LADDER = StageType("ladder", 2, Later("rungwise.report.ladder.page:write_ladder"), ReportSummary)

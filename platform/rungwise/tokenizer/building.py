@@ -1,0 +1,237 @@
+"""Tokenizer stage: learn a vocabulary from a sample of the training documents, or read one and add
+words of theirs; write `tokenizer.json`, and measure it on held-out documents."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from tokenizers import Tokenizer
+
+from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.storage.folder import Folder
+from rungwise.corpus.cleaning.accents import Marked, count_marked, strip_accents
+from rungwise.corpus.document import read_documents
+from rungwise.corpus.summary import CorpusSummary, count_units
+from rungwise.tokenizer.config import (
+    CharacterConfig,
+    CountedConfig,
+    TokenizerFileConfig,
+    TrainedConfig,
+    UnigramConfig,
+    WordConfig,
+    WordPieceConfig,
+)
+from rungwise.tokenizer.encoder import make_encoder
+from rungwise.tokenizer.files import FILE, load_tokenizer, read_tokenizer
+from rungwise.tokenizer.new_words import add_new_words
+from rungwise.tokenizer.reading import remove_clean_up
+from rungwise.tokenizer.special import special_ids
+from rungwise.tokenizer.stage import TokenizerSummary
+from rungwise.tokenizer.training import count_words, from_counts, train
+
+_EVALUATED_CHARACTERS = 1_000_000  # of held-out text, to measure on
+_NEW_WORDS_CHARACTERS = 64_000_000  # of training text, to find new words
+_BATCH_SENTENCES = 1000
+
+
+def train_tokenizer(
+    config: TrainedConfig | TokenizerFileConfig,
+    inputs: dict[str, Artifact],
+    output: Folder,
+    context: Context,
+) -> TokenizerSummary:
+    """Train or read a tokenizer, write `tokenizer.json`, and measure it on held-out text.
+
+    Raises DataError if the text cannot fill the vocabulary, or the file is not a vocabulary.
+    """
+    corpus = inputs["corpus"]
+    if isinstance(config, TokenizerFileConfig):
+        tokenizer, characters = remove_clean_up(read_tokenizer(config)), 0
+        if config.new_words:
+            sample = _sample(corpus, "train", _NEW_WORDS_CHARACTERS)
+            tokenizer = add_new_words(tokenizer, sample, config.new_words, config.new_word_count)
+            characters = sample.characters
+    elif isinstance(config, CharacterConfig | WordConfig):
+        counts, characters = _count(config, corpus)
+        tokenizer = from_counts(config, counts)
+    else:
+        sample = _sample(corpus, "train", config.sample_megabytes * 1e6)
+        tokenizer = train(_choose_accents(config, sample, context), sample)
+        characters = sample.characters
+        _check_size(config, tokenizer, characters)
+    with output.staged(FILE) as path:
+        tokenizer.save(str(path))
+    tokenizer = load_tokenizer(output)
+    size = tokenizer.get_vocab_size()
+    measured = _measure(tokenizer, corpus)
+    _note_lost_accents(tokenizer, corpus, context)
+    return TokenizerSummary(
+        kind=config.kind,
+        vocab_size=size,
+        special=special_ids(tokenizer),
+        sample_characters=characters,
+        **measured,
+        headline=f"{config.kind} V={size:,}  {_rate(measured)}  "
+        f"{measured['unknown_rate']:.3%} unknown",
+    )
+
+
+def _choose_accents(
+    config: TrainedConfig, sentences: Iterable[str], context: Context
+) -> TrainedConfig:
+    """Keep accents where the config leaves them open and many words of the text have them."""
+    if not isinstance(config, WordPieceConfig) or config.strip_accents is not None:
+        return config
+    marked = _count_marked(sentences if config.lowercase else ())
+    if not marked.matters:
+        return config
+    context.report.note(
+        f"accents and other marks are kept, since {marked.share:.0%} of the words have them: "
+        f"{marked.example} would be {strip_accents(marked.example)}; "
+        "tokenizer.strip_accents decides"
+    )
+    return config.model_copy(update={"strip_accents": False})
+
+
+def _note_lost_accents(tokenizer: Tokenizer, corpus: Artifact, context: Context) -> None:
+    """Say so if a vocabulary drops the accents of a text that needs them."""
+    marked = _count_marked(_sample(corpus, "validation", _EVALUATED_CHARACTERS))
+    if marked.matters and tokenizer.normalizer is not None:
+        plain = tokenizer.normalizer.normalize_str(marked.example)
+        if plain == strip_accents(plain):
+            context.report.note(
+                f"accents and other marks are dropped, which changes {marked.share:.0%} of the "
+                f"words, {marked.example} to {plain}; tokenizer.strip_accents decides, or a "
+                "tokenizer.json itself"
+            )
+
+
+def _count_marked(sentences: Iterable[str]) -> Marked:
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        words = sentence.split()
+        if sentence.isascii():
+            counts[""] += len(words)
+        else:
+            counts.update(words)
+    return count_marked(counts)
+
+
+def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) -> None:
+    pieces = tokenizer.get_vocab_size()
+    if pieces > config.vocab_size:
+        raise DataError(
+            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but the text has so many "
+            f"different characters that {pieces:,} pieces are needed; "
+            f"raise it to more than {pieces:,}"
+        )
+    if pieces < config.vocab_size:
+        rarer = "" if isinstance(config, UnigramConfig) else "lower tokenizer.min_frequency, "
+        raise DataError(
+            f"tokenizer.vocab_size: {config.vocab_size:,} asked, but {characters:,} "
+            f"characters of text fill only {pieces:,}; set tokenizer.vocab_size to {pieces:,} "
+            f"or less, {rarer}or add text"
+        )
+
+
+def _rate(measured: dict[str, Any]) -> str:
+    """Format the tokens per word, or per character of text that blanks do not cut into words."""
+    characters = round(measured["tokens_per_word"] * measured["characters_per_token"])
+    _, unit = count_units(1, characters)
+    rate = measured["tokens_per_word"] / (characters if unit == "characters" else 1)
+    return f"{rate:.2f} tokens a {unit.removesuffix('s')}"
+
+
+def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
+    encoder = make_encoder(tokenizer)
+    unknown_id = special_ids(tokenizer).unk
+    held_out = _sample(corpus, "validation", _EVALUATED_CHARACTERS)
+    tokens = unknown = words = 0
+    iterator = iter(held_out)
+    while batch := list(islice(iterator, _BATCH_SENTENCES)):
+        words += sum(len(sentence.split()) for sentence in batch)
+        encoded = encoder.encode(pa.array(batch, pa.string()))
+        tokens += len(encoded.ids)
+        if unknown_id is not None:
+            unknown += int(np.count_nonzero(encoded.ids == unknown_id))
+    return {
+        "unknown_rate": unknown / max(tokens, 1),
+        "tokens_per_word": tokens / max(words, 1),
+        "characters_per_token": held_out.characters / max(tokens, 1),
+    }
+
+
+def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int]:
+    """Count words, or characters, of the sample; also return the size of the sample in characters.
+
+    One task per file; counts are summed on the cluster, and only frequent words come here.
+    """
+    import ray.data
+    from ray.data.context import ShuffleStrategy
+
+    from rungwise.cluster.session import quiet_ray_data
+
+    quiet_ray_data()
+    quotas = _sample(corpus, "train", config.sample_megabytes * 1e6).quotas
+    tasks = [{"file": file, "quota": quota} for file, quota in quotas.items()]
+    folder = corpus.folder
+
+    def count(batch: pa.Table) -> pa.Table:
+        [task] = batch.to_pylist()
+        sample = _Sample(folder, {task["file"]: task["quota"]})
+        counts = count_words(config, sample)
+        # No word is empty: this key holds the characters read.
+        counts[""] = sample.characters
+        return pa.table({"word": list(counts.keys()), "count": list(counts.values())})
+
+    def frequent(batch: pa.Table) -> pa.Table:
+        return batch.filter(pc.field("count") >= config.min_frequency)
+
+    rows = ray.data.from_items(tasks, override_num_blocks=len(tasks))
+    # Ray's default shuffle starts its own processes, which takes longer than the sum.
+    rows.context.shuffle_strategy = ShuffleStrategy.SORT_SHUFFLE_PULL_BASED
+    summed = (
+        rows.map_batches(count, batch_size=1, batch_format="pyarrow")
+        .groupby("word")
+        .sum("count")
+        .rename_columns({"sum(count)": "count"})
+        .map_batches(frequent, batch_format="pyarrow")
+    )
+    counts = {row["word"]: row["count"] for row in summed.iter_rows()}
+    return counts, counts.pop("", 0)
+
+
+class _Sample:
+    """Sentences from the start of each file up to its quota; counts their characters."""
+
+    def __init__(self, folder: Folder, quotas: Mapping[str, int]) -> None:
+        self._folder = folder
+        self.quotas = quotas
+        self.characters = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.characters = 0
+        for file, quota in self.quotas.items():
+            end = self.characters + quota
+            documents = read_documents(self._folder, file)
+            for sentence in (line for document in documents for line in document.sentences):
+                if self.characters >= end:
+                    break
+                self.characters += len(sentence)
+                yield sentence
+
+
+def _sample(corpus: Artifact, split: str, limit: float) -> _Sample:
+    """Sample up to `limit` characters, of all files alike: documents are sorted by source."""
+    rows = [row for row in CorpusSummary.of(corpus).files if row.split == split]
+    share = min(1.0, int(limit) / max(1, sum(row.characters for row in rows)))
+    return _Sample(corpus.folder, {row.file: math.ceil(share * row.characters) for row in rows})

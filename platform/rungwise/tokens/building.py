@@ -1,0 +1,157 @@
+"""Tokens stage: encode the corpus once, a file of ids per file of text."""
+
+from __future__ import annotations
+
+import base64
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rungwise.cluster.build_files import MARKERS, FileRow, build_files
+from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.summary import PerSplit
+from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.corpus.summary import CorpusFile, CorpusSummary
+from rungwise.tokenizer import (
+    EncoderChoice,
+    TokenizerSummary,
+    cached_encoder,
+    choose_encoder,
+    load_tokenizer,
+)
+from rungwise.tokenizer.encoder import sample_corpus
+from rungwise.tokens import text as texts
+from rungwise.tokens.config import TokensConfig
+from rungwise.tokens.encoding import encode_file
+from rungwise.tokens.summary import TokensRow, TokensSummary
+
+
+@dataclass(frozen=True)
+class FileOrder:
+    """An order to encode one corpus file."""
+
+    source: CorpusFile
+
+    @property
+    def file(self) -> str:
+        return self.source.file.removesuffix(".parquet") + ".arrow"
+
+    @property
+    def text_bytes(self) -> int:
+        return self.source.bytes
+
+
+@dataclass(frozen=True)
+class EncodeTask:
+    """Encodes files of a corpus; holds what they share."""
+
+    config: TokensConfig
+    corpus: Folder
+    tokenizer: Folder
+    output: Folder
+    encoder: EncoderChoice
+
+    def __call__(self, order: FileOrder) -> FileRow:
+        """Encode one file; return its row of the manifest."""
+        source = order.source
+        encoder = cached_encoder(self.tokenizer, self.encoder)
+        tokenizer = _load_tokenizer(self.tokenizer)
+        text = encode_file(self.corpus, source, tokenizer, encoder, self.config)
+        with self.output.staged(order.file) as path:
+            texts.write_tokens(text, path)
+            sha256 = file_digest(path)
+        held_out = text.ids if source.split == "validation" else text.ids[:0]
+        counts = np.stack(np.unique(held_out, return_counts=True)).astype("<u4")
+        return {
+            "file": order.file,
+            "split": source.split,
+            "source": source.source,
+            "sha256": sha256,
+            "documents": len(text.documents),
+            "sentences": len(text.starts) - 1,
+            "tokens": len(text.ids),
+            "text_bytes": source.bytes,
+            "held_out_counts": base64.b64encode(counts.tobytes()).decode(),
+        }
+
+
+@functools.lru_cache(maxsize=2)  # a worker uses one for many files
+def _load_tokenizer(tokenizer: Folder) -> Tokenizer:
+    return load_tokenizer(tokenizer)
+
+
+def encode_corpus(
+    config: TokensConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> TokensSummary:
+    """Encode every file of the corpus.
+
+    Raises DataError if spans are requested and the corpus has none, or a file is corrupt.
+    """
+    corpus, tokenizer = CorpusSummary.of(inputs["corpus"]), TokenizerSummary.of(inputs["tokenizer"])
+    if config.spans and config.mask_units.phrases is None and not corpus.spans.total:
+        raise DataError(
+            "instances.masking.unit is phrase, but the corpus holds no spans and "
+            "instances.mask_units.phrases names no list; name spans_field in a jsonl or parquet "
+            "source, or give a list, or set instances.masking.unit=whole_word"
+        )
+    task = EncodeTask(
+        config,
+        inputs["corpus"].folder,
+        inputs["tokenizer"].folder,
+        output,
+        _encoder(corpus, inputs, context),
+    )
+    orders = [FileOrder(row) for row in corpus.files if row.documents]
+    held_out = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    rows = build_files(
+        orders, task, output, context.report, lambda row, _: add_counts(row, held_out)
+    )
+    output.remove(MARKERS)
+    return summarise_files(rows, tokenizer, held_out)
+
+
+def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Context) -> EncoderChoice:
+    sample = sample_corpus(inputs["corpus"].folder, corpus.file_names("train"))
+    tokenizer = load_tokenizer(inputs["tokenizer"].folder)
+    choice = choose_encoder(tokenizer, context.compute.tokenizer_backend, sample)
+    if choice.notice is not None:
+        context.report.note(choice.notice)
+    return choice
+
+
+def add_counts(row: FileRow, held_out: NDArray[np.int64]) -> None:
+    """Move the counts of a row into the totals, (V,), since the driver keeps all rows."""
+    counts = np.frombuffer(base64.b64decode(row.pop("held_out_counts")), "<u4").reshape(2, -1)
+    held_out[counts[0]] += counts[1]
+
+
+def summarise_files(
+    rows: Sequence[FileRow], tokenizer: TokenizerSummary, held_out: NDArray[np.int64]
+) -> TokensSummary:
+    """Summarise files from their rows and the counts of held-out tokens."""
+    files = tuple(TokensRow(**{key: row[key] for key in TokensRow.model_fields}) for row in rows)
+    units = ("documents", "tokens", "text_bytes")
+    totals: dict[str, Any] = {unit: PerSplit.sum_rows(files, unit) for unit in units}
+    tokens, text_bytes = totals["tokens"].total, totals["text_bytes"].total
+    return TokensSummary(
+        files=files,
+        vocab_size=tokenizer.vocab_size,
+        special=tokenizer.special,
+        **totals,
+        unigram_entropy=entropy(held_out),
+        headline=f"{tokens / 1e6:.1f} M tokens  {text_bytes / max(tokens, 1):.2f} bytes a token",
+        sha256={row.file: row.sha256 for row in files},
+    )
+
+
+def entropy(counts: NDArray[np.int64]) -> float:
+    """Return the Shannon entropy of a histogram, in nats."""
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log(share)).sum()) + 0.0
