@@ -48,6 +48,7 @@ HEADS = {
     "cls": lambda width: SequenceHead(width, 3, "cls", 0.1, pooler=True),
     "mean": lambda width: SequenceHead(width, 3, "mean", 0.1),
     "last": lambda width: SequenceHead(width, 1, "last", 0.1),
+    "all": lambda width: SequenceHead(width, 2, "last_max_mean", 0.1),
     "token": lambda width: TokenHead(width, 4, 0.1),
     "span": lambda width: SpanHead(width),
     "choice": lambda width: ChoiceHead(width, 1, "mean", 0.1),
@@ -131,6 +132,34 @@ def test_texts_apart_are_compared_by_their_vectors(kind):
         read = np.concatenate([u, v, np.abs(u - v), u * v])
         expected = linear.weight.numpy() @ read + linear.bias.numpy()
         np.testing.assert_allclose(logits_BC[index].numpy(), expected, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_last_maximum_and_mean_stand_side_by_side_and_see_no_padding():
+    """Howard & Ruder 2018, section 3.3, in the order of fastai."""
+    states_RTE = torch.randn(3, 9, 4)
+    head = SequenceHead(4, 2, "last_max_mean", 0.0)
+    vectors = head.vectors(states_RTE, torch.tensor(LENGTHS)).numpy()
+    for row, length in enumerate(LENGTHS):
+        real = states_RTE[row, :length].numpy()
+        expected = np.concatenate([real[-1], real.max(axis=0), real.mean(axis=0)])
+        np.testing.assert_allclose(vectors[row], expected, rtol=1e-6)
+    assert head.linear.in_features == 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dropped_word_is_gone_at_all_its_places_in_training_alone(kind):
+    encoder = small_config(kind).encoder(objective_of(kind), VOCAB_SIZE, 0.0, 3)
+    ids_RT = torch.randint(VOCAB_SIZE, (3, 9))
+    whole_RTE = encoder.eval().body.token_embedding(ids_RT)
+    encoder.drop_words(0.5)
+    assert torch.equal(encoder.body.token_embedding(ids_RT), whole_RTE)
+    vectors_RTE = encoder.train().body.token_embedding(ids_RT)
+    gone_RT = (vectors_RTE == 0).all(-1)
+    gone = set(ids_RT[gone_RT].tolist())
+    assert gone
+    assert not gone & set(ids_RT[~gone_RT].tolist())
+    torch.testing.assert_close(vectors_RTE[~gone_RT], 2 * whole_RTE[~gone_RT])
 
 
 @torch.no_grad()

@@ -45,6 +45,16 @@ def schedule(**keys):
     return OptimizerConfig(learning_rate=1.0, schedule=ScheduleConfig(**keys))
 
 
+def test_slanted_triangles_by_hand() -> None:
+    """Howard & Ruder 2018, equation 3, with a peak of 0.01 in the first tenth of 1,000 steps."""
+    config = OptimizerConfig(
+        learning_rate=0.01, schedule=ScheduleConfig(kind="slanted", warmup_fraction=0.1)
+    )
+    rates = [learning_rate_at(step, 1000, config) for step in (0, 50, 100, 550, 999, 1000)]
+    golden = [0.0003125, 0.0051563, 0.01, 0.0051563, 0.0003233, 0.0003125]
+    assert rates == pytest.approx(golden, abs=5e-8)
+
+
 @pytest.mark.parametrize(
     ("keys", "total", "expected"),
     [

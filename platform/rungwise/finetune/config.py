@@ -7,6 +7,7 @@ discriminative  a layer learns more slowly than the one above, and may wait for 
                 its turn (Howard & Ruder 2018, arXiv:1801.06146)
 lora            fixed, with low-rank changes (Hu et al. 2021, arXiv:2106.09685) changes, top, head
 features        fixed; layers are mixed (Peters et al. 2018, arXiv:1802.05365)  mix, top, head
+                or read side by side
 """
 
 from __future__ import annotations
@@ -57,11 +58,13 @@ class LoraAdaptation(Config):
 
 
 class FeaturesAdaptation(Config):
-    """The encoder is fixed, and a learned mix of its layers is read."""
+    """The encoder is fixed, and a learned mix of its layers is read, or they are side by side."""
 
     kind: Literal["features"] = "features"
-    # layers to mix, 0 the embeddings; a single one makes a probe of it
+    # layers to read, 0 the embeddings; a single one makes a probe of it
     layers: Literal["all"] | list[Annotated[int, Field(ge=0)]] = "all"
+    # mix: their learned mean; join: side by side, as CoVe is read (McCann et al. 2017)
+    combine: Literal["mix", "join"] = "mix"
     layer_norm: bool = False  # normalise each layer before mixing
 
     @model_validator(mode="after")
@@ -69,6 +72,8 @@ class FeaturesAdaptation(Config):
         once = self.layers == "all" or len(set(self.layers)) == len(self.layers) > 0
         if not once:
             raise ValueError(f"layers must name at least one, each once, found {self.layers}")
+        if self.layer_norm and self.combine == "join":
+            raise ValueError("layer_norm is for a mix, but combine is join; leave it out")
         return self
 
 
@@ -79,11 +84,32 @@ class LinearTop(Config):
 
 
 class BilstmTop(Config):
-    """A randomly initialised BiLSTM between the encoder and the head."""
+    """A randomly initialised BiLSTM between the encoder and the head.
+
+    With vectors of its own it is a tagger by itself, which the states of the encoder join somewhere
+    (TagLM, Peters et al. 2017, arXiv:1705.00108, section 2)."""
 
     kind: Literal["bilstm"] = "bilstm"
     hidden_size: int = Field(default=256, ge=1)  # of one direction
     num_layers: int = Field(default=1, ge=1)
+    # size of token vectors of its own, which are trained; null: it reads only the encoder
+    embedding_size: int | None = Field(default=None, ge=1)
+    # its layer whose output the states of the encoder join, 0: the vectors; null: they do not
+    states_after: int | None = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _reads_something(self) -> Self:
+        if self.embedding_size is None and self.states_after != 0:
+            raise ValueError(
+                f"states_after is {self.states_after}, but the first layer reads nothing else than "
+                "the encoder; set embedding_size, or states_after to 0"
+            )
+        if self.states_after is not None and self.states_after > self.num_layers:
+            raise ValueError(
+                f"states_after is {self.states_after}, but num_layers is {self.num_layers}; lower "
+                "the first"
+            )
+        return self
 
 
 Adaptation = Annotated[
@@ -106,7 +132,8 @@ class FinetuneConfig(Config):
     loaded_layers: int | None = Field(default=None, ge=0)
     adaptation: Adaptation = FullAdaptation()
     top: Top = LinearTop()
-    # vector of a text, for tasks of texts and choice: first token, mean, or last token
+    # vector of a text, for tasks of texts and choice: first token, mean, last token, or the last,
+    # the maximum and the mean side by side (Howard & Ruder 2018)
     pooling: Pooling = "cls"
     learning_rate: float = Field(default=5e-5, gt=0)
     # peak rate of all but the encoder; null: `learning_rate`
@@ -118,14 +145,21 @@ class FinetuneConfig(Config):
     epochs: int = Field(default=3, ge=1)
     # keep the weights of the epoch that is best on validation; false: the last
     best_epoch: bool = False
+    # linear: from 0 to the peak and back; slanted: from 1/32 of it and back (Howard & Ruder 2018)
+    schedule: Literal["linear", "slanted"] = "linear"
     # share of the steps in which the rate rises to its peak
     warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0)
     # also of the encoder, whatever pretraining had, as few examples are seen many times
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    # share of words dropped, at all their places in a batch (Dai & Le 2015)
+    word_dropout: float = Field(default=0.0, ge=0, lt=1)
     # compute matrix products in bfloat16, where the device takes them natively
     bfloat16: bool = False
     sequence_length: int = Field(default=128, ge=3)  # tokens per row, special tokens included
+    # of a recurrent encoder: it reads the whole row, gradients go back so many tokens (truncated
+    # backpropagation through time); null: to the beginning
+    gradient_length: int | None = Field(default=None, ge=1)
     # a pair of texts as one row, as two rows in either order whose vectors are added, or a row for
     # each text, whose vectors are compared
     pairs: Pairs = "joined"
@@ -137,6 +171,8 @@ class FinetuneConfig(Config):
     stride: int = Field(default=64, ge=1)
     # longest answer to a question, or longest text written
     max_answer_tokens: int = Field(default=30, ge=1)
+    # score which tag follows which, with a conditional random field
+    crf: bool = False
     # never predict a tag that its scheme (IOB2, IOBES) forbids after the one before
     legal_tags: bool = False
     # weight of an added next-token loss; 0.5 in Radford et al. 2018, section 3.2

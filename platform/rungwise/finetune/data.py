@@ -107,6 +107,8 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
     encoder = _outline(model, objective)
     if info.kind == "generation":
         encoder.write()
+    if config.gradient_length is not None:
+        encoder.truncate(config.gradient_length)
     pools = task_kind(info).head in ("sequence", "choice")
     if pools and config.pooling == "cls" and encoder.causal and config.top.kind == "linear":
         raise ConfigError(
@@ -125,6 +127,15 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
             raise ConfigError(
                 f"finetune.adaptation.layers names {above[0]}, but the pretrained model has 0, the "
                 f"embeddings, to {encoder.num_layers}; change it, or to all"
+            )
+    if isinstance(config.adaptation, FeaturesAdaptation) and config.adaptation.combine == "mix":
+        layers = config.adaptation.layers
+        widths = encoder.widths if layers == "all" else [encoder.widths[each] for each in layers]
+        if len(set(widths)) > 1:
+            raise ConfigError(
+                f"finetune.adaptation.layers mixes layers of {', '.join(map(str, widths))} units, "
+                "which have no mean; name layers of one width, or set finetune.adaptation.combine "
+                "to join"
             )
     if config.auxiliary_language_model:
         _check_auxiliary(config, info, model, objective)
@@ -171,6 +182,7 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
             of_text,
             f"{' and '.join(OF_TEXT)} (questions have windows, and sentences of tags go on)",
         ),
+        ("crf", info.kind == "tagging", "tagging"),
         ("legal_tags", tags, "tags that mark spans (O, B-PER, I-PER)"),
     ):
         value = getattr(config, key)

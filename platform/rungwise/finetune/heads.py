@@ -11,7 +11,8 @@
 
 The heads are those of Devlin et al. 2019 (arXiv:1810.04805, section 4): one linear layer after
 dropout. The sequence and choice heads read one vector per row: the state of the first token, [CLS],
-the mean, or the state of the last token, "extract" in Radford et al. 2018. BERT's pooler, a layer
+the mean, or the state of the last token, "extract" in Radford et al. 2018; or the last, the maximum
+and the mean side by side, as in Howard & Ruder 2018. BERT's pooler, a layer
 and tanh on [CLS], is trained by pretraining with sentence pairs.
 
 An item may have several rows. The vectors of both orders of a pair are added before the linear
@@ -33,12 +34,12 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from rungwise.finetune.tops import BiLstm, ScalarMix
+from rungwise.finetune.tops import BiLstm, ScalarMix, Tagger
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.block import initialise
 from rungwise.tasks.kinds.kind import Pairs
 
-Pooling = Literal["cls", "mean", "last"]
+Pooling = Literal["cls", "mean", "last", "last_max_mean"]
 INITIALIZER_RANGE = 0.02  # of the weights of a head, as in BERT and GPT, whatever the encoder's
 
 
@@ -69,7 +70,7 @@ class Pool(nn.Module):
         self.dense = nn.Linear(width, width) if pooler else None
 
     def forward(self, states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
-        """Return (R, E)."""
+        """Return (R, E), or (R, 3 E) of three vectors side by side."""
         match self.pooling:
             case "cls":
                 pooled_RE = states_RTE[:, 0]
@@ -77,6 +78,9 @@ class Pool(nn.Module):
                 pooled_RE = mean_over_tokens(states_RTE, lengths_R)
             case "last":
                 pooled_RE = last_token(states_RTE, lengths_R)
+            case "last_max_mean":
+                parts = (last_token, max_over_tokens, mean_over_tokens)
+                pooled_RE = torch.cat([part(states_RTE, lengths_R) for part in parts], dim=1)
         return pooled_RE if self.dense is None else torch.tanh(self.dense(pooled_RE))
 
 
@@ -96,7 +100,8 @@ class PooledHead(nn.Module):
         self.pool = Pool(width, pooling, pooler)
         self.pairs: Pairs = pairs
         self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(4 * width if pairs == "apart" else width, num_outputs)
+        width *= (3 if pooling == "last_max_mean" else 1) * (4 if pairs == "apart" else 1)
+        self.linear = nn.Linear(width, num_outputs)
         initialise(self, INITIALIZER_RANGE)
 
     def forward(self, states_RTE: Tensor, rows: Rows) -> Tensor:
@@ -177,7 +182,7 @@ class HeadedEncoder(nn.Module):
     """An encoder, optionally a mix of its layers and a BiLSTM on top, and a head.
 
     With `fixed` the encoder gets no gradient and never uses dropout. `mixed` are the layers that
-    `mix` weighs, 0 the embeddings; without a mix the last layer is read.
+    are read, 0 the embeddings: weighed by `mix`, or else side by side. By default it is the last.
     """
 
     def __init__(
@@ -185,7 +190,7 @@ class HeadedEncoder(nn.Module):
         encoder: LayeredEncoder,
         head: Head,
         *,
-        top: BiLstm | None = None,
+        top: BiLstm | Tagger | None = None,
         mix: ScalarMix | None = None,
         mixed: Sequence[int] = (),
         fixed: bool = False,
@@ -200,23 +205,24 @@ class HeadedEncoder(nn.Module):
         encoder.requires_grad_(not fixed)
 
     def forward(self, ids_RT: Tensor, segments_RT: Tensor | None, rows: Rows) -> Tensor:
-        return self.read(self.states(ids_RT, segments_RT, rows.lengths), rows)
+        return self.read(ids_RT, self.states(ids_RT, segments_RT, rows.lengths), rows)
 
-    def read(self, states_RTE: Tensor, rows: Rows) -> Tensor:
-        """Return the logits of the head from the states of the encoder."""
+    def read(self, ids_RT: Tensor, states_RTE: Tensor, rows: Rows) -> Tensor:
+        """Return the logits of the head from the ids and the states of the encoder."""
         if self.top is not None:
-            states_RTE = self.top(states_RTE, rows.lengths)
+            states_RTE = self.top(states_RTE, rows.lengths, ids_RT)
         return self.head(states_RTE, rows)
 
     def states(
         self, ids_RT: Tensor, segments_RT: Tensor | None, lengths_R: Tensor | None
     ) -> Tensor:
-        """Return the states (R, T, E) of the encoder, from its last layer or the mix."""
+        """Return the states (R, T, E) of the encoder, from its last layer or those to read."""
         with torch.no_grad() if self.fixed else contextlib.nullcontext():
             layers = self.encoder.layers(ids_RT, segments_RT, lengths_R)
-        if self.mix is None:
+        if not self.mixed:
             return layers[-1]
-        return self.mix([layers[index] for index in self.mixed])
+        read = [layers[index] for index in self.mixed]
+        return torch.cat(read, dim=-1) if self.mix is None else self.mix(read)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode as in PyTorch, but keep a fixed encoder in evaluation mode."""
@@ -235,6 +241,15 @@ def mean_over_tokens(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
     # Select instead of multiplying: padding may hold NaN, and must not count.
     kept_RTE = torch.where(real_RT1, states_RTE, states_RTE.new_zeros(()))
     return kept_RTE.sum(dim=1) / lengths_R[:, None].to(states_RTE.dtype)
+
+
+def max_over_tokens(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:
+    """Return the maximum (R, E) of each unit over the real tokens of each row, marks included."""
+    if lengths_R is not None:
+        place_T = torch.arange(states_RTE.shape[1], device=states_RTE.device)
+        padding_RT1 = (place_T >= lengths_R[:, None])[:, :, None]
+        states_RTE = states_RTE.masked_fill(padding_RT1, -math.inf)
+    return states_RTE.amax(dim=1)
 
 
 def last_token(states_RTE: Tensor, lengths_R: Tensor | None) -> Tensor:

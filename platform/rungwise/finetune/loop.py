@@ -6,7 +6,8 @@ seed gives the same bits.
     classification        cross entropy of the label
     multilabel            binary cross entropy, averaged over the labels
     regression            squared error
-    tagging               cross entropy of the tags, averaged over the words of a batch
+    tagging               cross entropy of the tags, or with a conditional random field of the
+                          sequence of tags, averaged over the words of a batch
     span                  mean of the cross entropies of start and end
     choice                cross entropy of the option
     generation            cross entropy of the next tokens, averaged over a batch, ends included
@@ -34,6 +35,7 @@ from rungwise.core.randomness import bits
 from rungwise.finetune.batches import ItemBatch, collate
 from rungwise.finetune.config import FinetuneConfig, LoraAdaptation
 from rungwise.finetune.copies import Copies, model_devices
+from rungwise.finetune.crf import CrfHead
 from rungwise.finetune.data import TaskData, check
 from rungwise.finetune.learning import (
     learning_rate_shares,
@@ -101,7 +103,7 @@ def finetune(
     optimizer_config = OptimizerConfig(
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
-        schedule=ScheduleConfig(warmup_fraction=config.warmup_fraction),
+        schedule=ScheduleConfig(kind=config.schedule, warmup_fraction=config.warmup_fraction),
     )
     optimizer = build_optimizer(model, optimizer_config, learning_rate_shares(model, config))
     items = data.splits["train"].items
@@ -185,8 +187,11 @@ def add_gradients(
     def compute_loss(model: TaskModel, part: ItemBatch) -> Tensor:
         assert part.targets is not None, "a training split has targets"
         logits, states_RTE = logits_and_states(model, part)
-        of_classes = None if weights is None else weights.to(logits.device)
-        total, _ = loss_sums(model.info.kind, logits, part.targets, of_classes)
+        if isinstance(model.head, CrfHead):
+            total = model.head.loss(logits, part.rows, part.targets)
+        else:
+            of_classes = None if weights is None else weights.to(logits.device)
+            total, _ = loss_sums(model.info.kind, logits, part.targets, of_classes)
         if not share:
             return total / count
         return total / count + share * language_model_loss(model, part, states_RTE) / rows

@@ -16,6 +16,7 @@ from torch import Tensor
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.finetune.config import BilstmTop, FeaturesAdaptation, FinetuneConfig
+from rungwise.finetune.crf import CrfHead
 from rungwise.finetune.heads import (
     ChoiceHead,
     Head,
@@ -25,7 +26,7 @@ from rungwise.finetune.heads import (
     SpanHead,
     TokenHead,
 )
-from rungwise.finetune.tops import BiLstm, ScalarMix
+from rungwise.finetune.tops import BiLstm, ScalarMix, Tagger
 from rungwise.models.config import model_config
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
@@ -57,22 +58,34 @@ class TaskModel(HeadedEncoder):
         encoder = family.encoder(objective, pretrained.vocab_size, config.dropout, added)
         if info.kind == "generation":
             encoder.write()
+        if config.word_dropout:
+            encoder.drop_words(config.word_dropout)
+        if config.gradient_length is not None:
+            encoder.truncate(config.gradient_length)
         mixed: list[int] = []
-        mix = None
+        mix, width = None, encoder.width
         if isinstance(config.adaptation, FeaturesAdaptation):
             layers = config.adaptation.layers
             mixed = list(range(encoder.num_layers + 1)) if layers == "all" else layers
-            mix = ScalarMix(len(mixed), config.adaptation.layer_norm)
-        top, width = None, encoder.width
+            widths = [encoder.widths[layer] for layer in mixed]
+            width = sum(widths)
+            if config.adaptation.combine == "mix":
+                mix, width = ScalarMix(len(mixed), config.adaptation.layer_norm), widths[0]
+        top, num_tokens = None, pretrained.vocab_size + added
         if isinstance(config.top, BilstmTop):
-            sizes = config.top
-            top = BiLstm(width, sizes.hidden_size, sizes.num_layers, config.dropout)
-            width = 2 * sizes.hidden_size
+            own, shape = config.top, (config.top.hidden_size, config.top.num_layers)
+            if own.embedding_size is None:
+                top, width = BiLstm(width, *shape, config.dropout), 2 * own.hidden_size
+            else:
+                top = Tagger(
+                    width, num_tokens, own.embedding_size, *shape, own.states_after, config.dropout
+                )
+                width = top.out
         # A pooler reads the last layer's state of the first token and nothing else.
         pooler = bool(encoder.pooler) and config.pooling == "cls" and top is None and not mixed
         super().__init__(
             encoder,
-            _head(config, info, width, pooler, pretrained.vocab_size + added),
+            _head(config, info, width, pooler, num_tokens),
             top=top,
             mix=mix,
             mixed=mixed,
@@ -120,7 +133,7 @@ def _head(
         case "sequence":
             return SequenceHead(width, outputs, *pooled, config.pairs)
         case "token":
-            return TokenHead(width, outputs, config.dropout)
+            return (CrfHead if config.crf else TokenHead)(width, outputs, config.dropout)
         case "span":
             return SpanHead(width)
         case "choice":

@@ -170,7 +170,7 @@ def logits_and_states(model: TaskModel, batch: ItemBatch) -> tuple[Tensor, Tenso
     """Return the logits, in float32, and the states (R, T, E) of the encoder."""
     with precision(model):
         states_RTE = model.states(batch.ids, batch.segments, batch.rows.lengths)
-        logits = model.read(states_RTE, batch.rows)
+        logits = model.read(batch.ids, states_RTE, batch.rows)
     return at_least_float32(logits), states_RTE
 
 

@@ -3,6 +3,9 @@
 Devlin et al. 2019 (arXiv:1810.04805) add a BiLSTM with random weights to the left-to-right model
 (table 5, "+ BiLSTM") and to the fixed features of BERT (section 5.3).
 
+With token vectors of its own it is TagLM's tagger (Peters et al. 2017, arXiv:1705.00108): the
+states of a language model join the output of one of its layers.
+
 The mean is that of Peters et al. 2018 ("Deep contextualized word representations",
 arXiv:1802.05365, equation 1):
 
@@ -40,8 +43,11 @@ class BiLstm(nn.Module):
             dropout=dropout if num_layers > 1 else 0.0,
         )
 
-    def forward(self, states_BTE: Tensor, lengths_B: Tensor | None) -> Tensor:
-        """Return (B, T, 2H), zeros at padding. `lengths_B` is None if no row is padded."""
+    def forward(
+        self, states_BTE: Tensor, lengths_B: Tensor | None, ids_BT: Tensor | None = None
+    ) -> Tensor:
+        """Return (B, T, 2H), zeros at padding. `lengths_B` is None if no row is padded; the ids are
+        not read."""
         if lengths_B is None:
             return self.lstm(states_BTE)[0]
         # Pack, as the right-to-left direction would otherwise begin with the padding.
@@ -53,6 +59,42 @@ class BiLstm(nn.Module):
         )
         assert isinstance(out_BTH, torch.Tensor)
         return out_BTH
+
+
+class Tagger(nn.Module):
+    """Token vectors and a BiLSTM; the states (B, T, `width`) of an encoder join the output of layer
+    `after`, 0 the vectors, or none. `out` is the width of what it returns."""
+
+    def __init__(
+        self,
+        width: int,
+        vocab_size: int,
+        embedding_size: int,
+        hidden_size: int,
+        num_layers: int,
+        after: int | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        joined, below = (0, num_layers) if after is None else (width, after)
+        self.embedding = nn.Embedding(vocab_size, embedding_size)
+        self.dropout = nn.Dropout(dropout)
+        self.below = BiLstm(embedding_size, hidden_size, below, dropout) if below else None
+        self.out = (2 * hidden_size if below else embedding_size) + joined
+        self.joins = after is not None
+        self.above = None
+        if below < num_layers:
+            self.above = BiLstm(self.out, hidden_size, num_layers - below, dropout)
+            self.out = 2 * hidden_size
+
+    def forward(self, states_BTE: Tensor, lengths_B: Tensor | None, ids_BT: Tensor) -> Tensor:
+        """Return (B, T, `out`)."""
+        x_BTD = self.dropout(self.embedding(ids_BT))
+        if self.below is not None:
+            x_BTD = self.below(x_BTD, lengths_B)
+        if self.joins:
+            x_BTD = torch.cat((x_BTD, self.dropout(states_BTE)), dim=-1)
+        return x_BTD if self.above is None else self.above(x_BTD, lengths_B)
 
 
 class ScalarMix(nn.Module):

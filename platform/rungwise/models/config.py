@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.bigram import BigramConfig
@@ -32,6 +33,7 @@ ModelConfig = Annotated[
     | LlamaConfig
     | LstmConfig
     | RnnConfig
+    | AwdLstmConfig
     | ElmoConfig
     | NnlmConfig
     | LogBilinearConfig

@@ -88,6 +88,10 @@ class Family(Config):
         """Wrap a trained module with the family's capabilities (capabilities.py)."""
         self._lacks("weights that are learnt by gradient")
 
+    def carries_state(self, objective: Objective) -> bool:
+        """Whether a row goes on with the state in which the row before has ended."""
+        return False
+
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the floating-point operations per token of a training step, forward and backward: 6
         per weight of each matrix that multiplies the token (2 forward, 4 backward), and attention.
@@ -164,6 +168,9 @@ class StatefulFamily(LayeredFamily):
     @property
     def compiles(self) -> bool:
         return False  # recurrent layers are kernels of their own
+
+    def carries_state(self, objective: Objective) -> bool:
+        return "causal" in objective.reads  # rows of other kinds do not continue one another
 
 
 class TransformerFamily(LayeredFamily):

@@ -30,7 +30,6 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.kind import Kind
 from rungwise.instances.kinds import read_kind
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
 from rungwise.models.losses.objectives import CarriesState
 from rungwise.models.transformer.block import parameter_count, recompute_activations
@@ -212,7 +211,7 @@ def _estimate_phase(
 ) -> PhaseEstimate:
     size, epochs = config.pretrain.global_batch_size, None
     if measures.instances is not None:
-        epochs = steps * size / rows_per_epoch(config.model, measures.instances, size)
+        epochs = steps * size / rows_per_epoch(config, measures.instances, size)
     return PhaseEstimate(
         steps,
         measures.sequence_length,
@@ -312,7 +311,7 @@ def _time_batches(
         optimizers = build_optimizers(model, optimizer, bfloat16)
         step = Step(model, objective, exchange, optimizers, optimizer, group, bfloat16)
         batch = measures.kind.random_batch(micro, measures.vocab_size).to(group.device)
-        if isinstance(config.model, StatefulFamily):
+        if config.carries_state:
             state_shape = cast(CarriesState, model).state_shape
             state: Any = {"state": torch.zeros(micro, *state_shape, device=group.device)}
             batch = replace(batch, **state)

@@ -243,7 +243,7 @@ def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, C
             f"{config.objective.name}, which the compiler does not take whole"
         )
     count, batch = summary.instances.train, config.pretrain.global_batch_size
-    if rest := count - rows_per_epoch(config.model, count, batch):
+    if rest := count - rows_per_epoch(config, count, batch):
         worker.report.note(
             f"{rest} of {count:,} instances are left out of every epoch, so that "
             f"{batch} streams are of equal length"

@@ -166,7 +166,7 @@ def kill_steps(config: GradientFit, instances: Artifact, steps: int) -> tuple[st
     """Where a run of so many steps can be killed: that part in words, first and last step. Raises
     UserError for a run of one step, which leaves nothing to compare."""
     size = config.pretrain.global_batch_size
-    count = rows_per_epoch(config.model, InstancesSummary.of(instances).instances.train, size)
+    count = rows_per_epoch(config, InstancesSummary.of(instances).instances.train, size)
     latest = steps - max(1, math.ceil(REST * steps))
     if latest < 1:
         raise UserError(

@@ -59,6 +59,8 @@ def export_onnx(
         )
     if task is not None and task.top is not None:
         raise ConfigError("finetune.top is a bilstm, which cannot be written as ONNX; use linear")
+    if task is not None and task.config.crf:
+        raise ConfigError("finetune.crf is true, which cannot be written as ONNX; leave it out")
     if task is not None and task.info.kind == "generation":
         raise ConfigError(
             "a text is written token by token, which a graph of ONNX does not say; expected a task "

@@ -13,7 +13,7 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.instances.order import OrderConfig
 from rungwise.models.config import ModelConfig
-from rungwise.models.family import Family, StatefulFamily
+from rungwise.models.family import Family
 from rungwise.models.fitting import Fitting
 from rungwise.models.losses.objectives import Objective
 from rungwise.training.average import AverageConfig, LastAverageConfig
@@ -144,7 +144,7 @@ class GradientConfig(Fitting):
                 f"pretrain.global_batch_size is {self.global_batch_size}, but pretrain.objective "
                 f"{objective.name} compares the texts of a batch; raise it to 2 or more"
             )
-        if isinstance(model, StatefulFamily):
+        if model.carries_state(objective):
             self._check_streams(model, compute)
 
     def _check_streams(self, model: Family, compute: ComputeConfig) -> None:
@@ -248,6 +248,11 @@ class FitConfig(Generic[FittingT_co]):
         """Whether torch.compile takes the step: losses that compare a whole batch have no fixed
         shapes."""
         return self.model.compiles and not self.objective.sentences
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether rows are streams of text, with a state carried from each to the next."""
+        return self.model.carries_state(self.objective)
 
     def blocks(self) -> dict[str, Any]:
         """Both blocks of the recipe as plain data."""

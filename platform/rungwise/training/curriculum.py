@@ -22,7 +22,6 @@ from rungwise.instances.order import Order, ReadOrder, Share
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.streams import StreamOrder
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.family import Family, StatefulFamily
 from rungwise.training.config import GradientConfig, GradientFit
 from rungwise.training.feed import (
     Source,
@@ -60,7 +59,7 @@ class Turn:
         fit the sources."""
         files, settings = self.summary.split_files("train"), config.pretrain
         rows = np.array([row.instances for row in files], dtype=np.int64)
-        if isinstance(config.model, StatefulFamily):
+        if config.carries_state:
             return StreamOrder(rows, settings.seed, settings.global_batch_size)
         if quotas := compute_quotas(settings.order, self.summary.instances_by_source("train")):
             sources = [row.source for row in files]
@@ -98,7 +97,7 @@ def count_epochs(config: GradientFit, turns: Sequence[Turn], steps: int) -> floa
     """How many epochs of the instances the first `steps` steps read, summed over the turns."""
     size = config.pretrain.global_batch_size
     return sum(
-        count * size / rows_per_epoch(config.model, turn.summary.instances.train, size)
+        count * size / rows_per_epoch(config, turn.summary.instances.train, size)
         for turn, count in count_steps(turns, steps)
     )
 
@@ -112,10 +111,10 @@ def count_steps(turns: Sequence[Turn], steps: int) -> list[tuple[Turn, int]]:
     ]
 
 
-def rows_per_epoch(model: Family, instances: int, global_batch_size: int) -> int:
+def rows_per_epoch(config: GradientFit, instances: int, global_batch_size: int) -> int:
     """Instances that an epoch reads. If the model carries a state, streams are equally long, so up
     to `global_batch_size` - 1 instances are left out."""
-    rest = instances % global_batch_size if isinstance(model, StatefulFamily) else 0
+    rest = instances % global_batch_size if config.carries_state else 0
     return instances - rest
 
 
@@ -132,7 +131,7 @@ def open_phases(config: GradientFit, turns: Sequence[Turn], worker: Worker) -> l
 
 def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Worker) -> Phase:
     settings, compute, group = config.pretrain, worker.compute, worker.group
-    order, carries_state = turn.order(config), isinstance(config.model, StatefulFamily)
+    order, carries_state = turn.order(config), config.carries_state
     cache_bytes = compute.shard_cache_megabytes << 20
     train_source, validation_source = (
         Source(InstanceReader(turn.instances, split, cache_bytes), compute.compile)

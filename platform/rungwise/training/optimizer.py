@@ -31,6 +31,8 @@ The learning rate is a pure function of the step, so resuming needs only the ste
     linear               warm-up to the peak, straight line to final_fraction of it
     cosine               warm-up to the peak, half a cosine to final_fraction of it
     warmup_stable_decay  warm-up to the peak, plateau, straight line to final_fraction of it
+    slanted              straight lines from 1/32 of the peak to it and back (Howard & Ruder 2018,
+                         arXiv:1801.06146, equation 3: slanted triangles)
 
 The last is from Hu et al. 2024 (MiniCPM, arXiv:2404.06395): a run can continue from its plateau.
 """
@@ -52,6 +54,7 @@ from rungwise.models.transformer.layer import StackedLinear
 from rungwise.training.muon import Muon
 
 _SHARE = "learning_rate_share"  # extra key of a parameter group
+_SLANT = 32  # the peak of slanted triangles over their ends
 
 
 class ScheduleConfig(Config):
@@ -62,8 +65,9 @@ class ScheduleConfig(Config):
     plateau of a shorter one.
     """
 
-    # shape after the warm-up; warmup_stable_decay: a plateau, then a linear decay
-    kind: Literal["linear", "cosine", "warmup_stable_decay"] = "linear"
+    # shape after the warm-up; warmup_stable_decay: a plateau, then a linear decay; slanted: a line,
+    # both it and the warm-up from and to 1/32 of the peak, whatever final_fraction
+    kind: Literal["linear", "cosine", "warmup_stable_decay", "slanted"] = "linear"
     # share of the steps in which the rate rises to its peak
     warmup_fraction: float = Field(default=0.01, ge=0.0, lt=1.0)
     # share of the steps in the decay; for warmup_stable_decay only
@@ -248,6 +252,10 @@ def learning_rate_at(step: float, total_steps: int, config: OptimizerConfig | Mu
     """
     schedule = config.schedule
     warmup_steps, begin = schedule.warmup(total_steps), schedule.decay_from(total_steps)
+    if schedule.kind == "slanted":
+        rising = step / max(1, warmup_steps)
+        falling = 1 - (step - warmup_steps) / max(1, total_steps - warmup_steps)
+        return config.learning_rate * (1 + (_SLANT - 1) * max(0.0, min(rising, falling))) / _SLANT
     if step < warmup_steps:
         return config.learning_rate * (step + 1) / (warmup_steps + 1)
     progress = min(1.0, max(0.0, step - begin) / max(1, total_steps - begin))

@@ -12,6 +12,10 @@ et al. 2017, arXiv:1611.01462), with a bias. The state at the end of a block sta
 truncated backpropagation through time over one block. It also crosses the ends of documents, which
 the text marks.
 
+An LSTM may also learn as a sequence autoencoder (Dai & Le 2015, "Semi-supervised Sequence
+Learning", arXiv:1511.01432): it reads a document, and writes it again from its last state with the
+same weights. Writing begins with a vector of zeros, and reads before each word the one before it.
+
 Three dropouts keep the model from memorising a small corpus. Each is drawn once per block and used
 at all positions (Gal & Ghahramani 2016, arXiv:1512.05287; Merity et al. 2018, "Regularizing and
 Optimizing LSTM Language Models", arXiv:1708.02182):
@@ -20,11 +24,14 @@ Optimizing LSTM Language Models", arXiv:1708.02182):
     word_dropout        words, in all rows alike
     recurrent_dropout   recurrent weights
 
-Shapes: B batch, T sequence, D hidden, L layers, S parts of a state, V vocabulary.
+Shapes: B batch, T sequence, D hidden, L layers, S parts of a state, V vocabulary. In a state the
+layers are as wide as the widest, with zeros behind the narrower.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -33,18 +40,32 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from rungwise.core.plural import counted
 from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.family import StatefulFamily
-from rungwise.models.losses.objectives import CAUSAL, Objective
+from rungwise.models.losses.cross_entropy import TokenSums
+from rungwise.models.losses.objectives import CAUSAL, Objective, Part
 from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
 from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.body import Body, NextWordModel
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.instances.document_rows import DocumentRows
     from rungwise.tokenizer.special import SpecialIds
+
+AUTOENCODER = dataclasses.replace(
+    CAUSAL,
+    name="autoencoder",
+    tokens=Part(
+        "rewriting", "rewriting", "Tokens written again correctly", "token of a known document"
+    ),
+    reads=("document_rows",),
+    counts=lambda batch: batch.lengths.sum()[None].float(),  # () -> (1,)
+    is_code_length=False,
+)
 
 
 class RecurrentFamily(StatefulFamily):
@@ -72,6 +93,11 @@ class RecurrentFamily(StatefulFamily):
         return self.output.kind == "softmax"
 
     @property
+    def sizes(self) -> list[int]:
+        """The width of the embeddings and of each layer's output."""
+        return [self.hidden_size] * (self.num_layers + 1)
+
+    @property
     def depth(self) -> int:
         return self.num_layers
 
@@ -84,7 +110,8 @@ class RecurrentFamily(StatefulFamily):
         return f"{counted(self.num_layers, 'layer')}, hidden size {self.hidden_size}{output}"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return RecurrentForPretraining(self, self.layers(vocab_size, vocab_multiple))
+        module = Autoencoder if objective is AUTOENCODER else RecurrentForPretraining
+        return module(self, self.layers(vocab_size, vocab_multiple))
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         # An encoder has only the dropout that fine-tuning sets.
@@ -99,16 +126,19 @@ class RecurrentFamily(StatefulFamily):
         return CarryingModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the G gates of each layer (RNN: 1, LSTM: 4) over input and state, and the output:
-        6·L·G·2·D² + 6·D·V; the rows that a token multiplies in place of V for classes or a tree."""
-        L, D = self.num_layers, self.hidden_size
-        return float(6 * L * self.gates * 2 * D * D + 6 * D * self.output.rows(V))
+        """Count the G gates of each layer (RNN: 1, LSTM: 4) over its input of A and its state of D
+        units, and the output: 6·sum of G·D·(A + D), + 6·D·V; the rows that a token multiplies in
+        place of V for classes or a tree. An autoencoder reads twice."""
+        sizes, reads = self.sizes, 2 if objective is AUTOENCODER else 1
+        cells = sum(D * (A + D) for A, D in itertools.pairwise(sizes))
+        return float(6 * reads * self.gates * cells + 6 * sizes[-1] * self.output.rows(V))
 
 
 class LstmConfig(RecurrentFamily):
     """An LSTM language model; the defaults are the medium one of Zaremba et al. 2014,
     arXiv:1409.2329, with its output tied."""
 
+    objectives: ClassVar = (CAUSAL, AUTOENCODER)
     gates: ClassVar[int] = 4
 
     year: ClassVar[int] = 2012
@@ -160,14 +190,19 @@ class Recurrent(Body):
     cells: ClassVar[type[nn.LSTM | nn.RNN]]
     parts: ClassVar[int]  # of a layer's state
 
+    # Gradients go back so many tokens; None: to the beginning of the row.
+    gradient_length: int | None = None
+
     def __init__(self, config: RecurrentFamily, vocab_size: int, vocab_multiple: int = 1) -> None:
-        D, bound = config.hidden_size, config.initializer_range
-        super().__init__(vocab_size, D, config.dropout, vocab_multiple)
+        sizes, bound = config.sizes, config.initializer_range
+        super().__init__(vocab_size, sizes[0], config.dropout, vocab_multiple)
+        self.hidden_size, self.width, self.widths = config.hidden_size, sizes[-1], sizes
         self.dropout = RowDropout(config.dropout)
         self.word_dropout = config.word_dropout
         self.recurrent_dropout = config.recurrent_dropout
         self.layers = nn.ModuleList(
-            self.cells(D, D, batch_first=True) for _ in range(config.num_layers)
+            self.cells(before, after, batch_first=True)
+            for before, after in itertools.pairwise(sizes)
         )
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
@@ -176,14 +211,43 @@ class Recurrent(Body):
     def encode(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[list[Tensor], Tensor]:
         """Return the embeddings and each layer's output, (B, T, D) each, and the state after the
         last token. A state of None stands for zeros."""
-        outputs = [self._embed(ids_BT)]
-        after = []
+        vectors_BTD, spans, after_BLSD = self.embed(ids_BT), [], state_BLSD
+        for span_BTD in vectors_BTD.split(self.span_lengths(ids_BT.shape[1]), dim=1):
+            outputs, after_BLSD = self.read(span_BTD, after_BLSD)
+            after_BLSD = after_BLSD.detach()
+            spans.append(outputs)
+        assert after_BLSD is not None
+        if len(spans) == 1:
+            return spans[0], after_BLSD
+        return [torch.cat(layer, dim=1) for layer in zip(*spans, strict=True)], after_BLSD
+
+    def span_lengths(self, sequence_length: int) -> list[int]:
+        """Return the lengths of the spans of a row that gradients do not leave."""
+        span = self.gradient_length
+        if span is None or not torch.is_grad_enabled():
+            return [sequence_length]
+        return [min(span, sequence_length - at) for at in range(0, sequence_length, span)]
+
+    def read(
+        self, vectors_BTD: Tensor, state_BLSD: Tensor | None, lengths_B: Tensor | None = None
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return these vectors and each layer's output, and the state after the last token, which
+        is that of `lengths_B` if rows are padded."""
+        outputs, after = [vectors_BTD], []
+        widest = max(self.widths[1:])
         for number, layer in enumerate(self.layers):
-            state = None if state_BLSD is None else self._unpacked(state_BLSD[:, number])
-            x_BTD, state = self._through(layer, self.dropout(outputs[-1]), state)
+            size = self.widths[number + 1]
+            state = None if state_BLSD is None else self._unpacked(state_BLSD[:, number, :, :size])
+            input_BTD = self.drop_input(outputs[-1], number)
+            x_BTD, state = self._through(layer, input_BTD, state, lengths_B)
             outputs.append(x_BTD)
-            after.append(torch.cat(state if self.parts > 1 else (state,)).transpose(0, 1))
+            end_BSD = torch.cat(state if self.parts > 1 else (state,)).transpose(0, 1)
+            after.append(functional.pad(end_BSD, (0, widest - size)))
         return outputs, torch.stack(after, dim=1)  # L of (B, S, D) -> (B, L, S, D)
+
+    def drop_input(self, input_BTD: Tensor, number: int) -> Tensor:
+        """Drop units of the input of layer `number`, counted from 0."""
+        return self.dropout(input_BTD)
 
     def encode_layers(
         self,
@@ -196,7 +260,8 @@ class Recurrent(Body):
     def levels(self) -> list[list[nn.Module]]:
         return [[self.token_embedding], *([layer] for layer in self.layers)]
 
-    def _embed(self, ids_BT: Tensor) -> Tensor:
+    def embed(self, ids_BT: Tensor) -> Tensor:
+        """Return the vectors (B, T, D) of tokens, without the words that are dropped."""
         vector_BTD = self.token_embedding(ids_BT)
         if not (self.training and self.word_dropout):
             return vector_BTD
@@ -209,12 +274,18 @@ class Recurrent(Body):
         parts = tuple(part_BD[None].contiguous() for part_BD in state_BSD.unbind(1))
         return parts if self.parts > 1 else parts[0]
 
-    def _through(self, layer: nn.Module, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
-        if not (self.training and self.recurrent_dropout):
-            return layer(x_BTD, state)
-        weight = layer.get_parameter("weight_hh_l0")
-        dropped = {"weight_hh_l0": functional.dropout(weight, self.recurrent_dropout)}
-        return functional_call(layer, dropped, (x_BTD, state))
+    def _through(
+        self, layer: nn.Module, x_BTD: Tensor, state: Any, lengths_B: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        dropped = {}
+        if self.training and self.recurrent_dropout:
+            weight = layer.get_parameter("weight_hh_l0")
+            dropped = {"weight_hh_l0": functional.dropout(weight, self.recurrent_dropout)}
+        if lengths_B is None:
+            return functional_call(layer, dropped, (x_BTD, state))
+        packed = pack_padded_sequence(x_BTD, lengths_B.cpu(), True, enforce_sorted=False)
+        output, state = functional_call(layer, dropped, (packed, state))
+        return pad_packed_sequence(output, True, total_length=x_BTD.shape[1])[0], state
 
 
 class Lstm(Recurrent):
@@ -237,9 +308,8 @@ class RecurrentForPretraining(NextWordModel):
     """The layers with their output, tied or not, and a bias."""
 
     def __init__(self, config: RecurrentFamily, body: Recurrent) -> None:
-        sizes = config.hidden_size, config.initializer_range
-        super().__init__(body, config.output, *sizes, config.tied)
-        self.state_shape = (config.num_layers, body.parts, config.hidden_size)  # of one row
+        super().__init__(body, config.output, body.width, config.initializer_range, config.tied)
+        self.state_shape = (config.num_layers, body.parts, max(body.widths[1:]))  # of one row
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, rows: CausalBatch[Tensor]
@@ -259,3 +329,22 @@ class RecurrentForPretraining(NextWordModel):
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Start from a zero state; boundaries and positions are ignored."""
         return self.read_block(ids_BT, None)[0]
+
+
+class Autoencoder(RecurrentForPretraining):
+    """Reads a document, and writes it from its last state."""
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, rows: DocumentRows[Tensor]
+    ) -> TokenSums:
+        """Return the summed loss and correct predictions of all tokens, given those before and the
+        state behind them all."""
+        body = self.body
+        assert isinstance(body, Recurrent)
+        vectors_BTD = body.embed(rows.ids)
+        _, whole_BLSD = body.read(vectors_BTD, None, rows.lengths)
+        before_BTD = functional.pad(vectors_BTD[:, :-1], (0, 0, 1, 0))
+        outputs, _ = body.read(before_BTD, whole_BLSD)
+        place_T = torch.arange(rows.ids.shape[1], device=rows.ids.device)
+        weights_BT = (place_T < rows.lengths[:, None]).to(vectors_BTD.dtype)
+        return self.sums(body.dropout(outputs[-1]), rows.ids, weights_BT)

@@ -111,6 +111,7 @@ class Encoder(Protocol):
     unbounded."""
 
     width: int
+    widths: list[int]  # of each layer; the last is `width`
     causal: bool
     max_length: int | None
 
@@ -123,7 +124,7 @@ class Encoder(Protocol):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
-        """Return the embeddings and each layer's states, (B, T, E) each. `lengths_B` counts the
+        """Return the embeddings and each layer's states, (B, T, width) each. `lengths_B` counts the
         real tokens of each row; None means no padding. States at padding are meaningless."""
         ...
 

@@ -6,7 +6,8 @@
 
 Rows are framed as in pretraining, with no untrained special tokens. A word is the mean of its
 tokens, even in left-to-right models, where only the last token has seen the whole word: the mean
-includes it, and one rule for all rungs keeps their layers 0 comparable.
+includes it, and one rule for all rungs keeps their layers 0 comparable. Layers narrower than the
+widest have zeros behind their units.
 
 Shapes: K layers, N words, E width, B batch, T sequence.
 """
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from rungwise.models.trained.capabilities import Encoder, WordVectors
 from rungwise.models.trained.language_models import windows
@@ -69,7 +71,8 @@ class EncodedWords:
             numbers += [number for _, places in batch for _, number in places]
         count = sum(map(len, words))
         if not states:
-            return np.zeros((self.encoder.num_layers + 1, count, self.encoder.width), np.float32)
+            widest = max(self.encoder.widths)
+            return np.zeros((self.encoder.num_layers + 1, count, widest), np.float32)
         return _means(torch.cat(states, dim=1), numbers, count)
 
     def _row(self, ids: Sequence[int], start: int, stop: int) -> list[int]:
@@ -83,7 +86,11 @@ class EncodedWords:
         lengths_B = torch.tensor([len(row) for row in rows])
         padded = bool((lengths_B < longest).any())
         layers = self.encoder.layers(ids_BT, None, lengths_B if padded else None)
-        return [layer_BTE.float() for layer_BTE in layers]
+        widest = max(self.encoder.widths)
+        return [
+            functional.pad(layer_BTE.float(), (0, widest - layer_BTE.shape[2]))
+            for layer_BTE in layers
+        ]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@
     bert: all masked objectives    both directions, in every layer         D      no
     modern_bert                    both directions, near tokens in most    D      no
     bert: left_to_right            its token and those before              D      yes
-    gpt, llama, lstm, rnn          its token and those before              D      yes
+    gpt, llama, lstm, rnn,         its token and those before              D      yes
+    awd_lstm
     bidirectional, elmo            left to right and right to left, each   2D     no
                                    up to the token, concatenated
     nnlm                           its token and the n - 2 before it       D      yes
@@ -26,6 +27,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.losses.objectives import Objective
@@ -44,6 +46,7 @@ class LayeredEncoder(OnBody):
     ) -> None:
         super().__init__(body)
         self.width = body.width
+        self.widths = body.widths or [body.width] * len(body.levels())
         self.causal = body.causal
         self.max_length = max_length
         self.new_tokens = new_tokens
@@ -64,6 +67,30 @@ class LayeredEncoder(OnBody):
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
         return self.body.encode_layers(ids_BT, segments_BT, lengths_B)
+
+    def drop_words(self, share: float) -> None:
+        """In training drop this share of the words, at all their places in a batch: their vectors
+        are zeros, the others' are divided by what is left (Gal & Ghahramani 2016,
+        arXiv:1512.05287)."""
+
+        def drop(table: nn.Module, ids: tuple[Tensor, ...], vectors_BTD: Tensor) -> Tensor:
+            if not table.training:
+                return vectors_BTD
+            kept_V = functional.dropout(vectors_BTD.new_ones(self.body.vocab_size), share)
+            return vectors_BTD * kept_V[ids[0]][:, :, None]
+
+        self.body.token_embedding.register_forward_hook(drop)
+
+    def truncate(self, length: int) -> None:
+        """Let gradients go back only so many tokens. Raises ConfigError for a body that is not
+        recurrent."""
+        if not hasattr(self.body, "gradient_length"):
+            raise ConfigError(
+                f"finetune.gradient_length is {length}, but a {self.body.name} does not read token "
+                "by token with one state; leave it out, or take a model.kind that does (lstm, rnn, "
+                "awd_lstm)"
+            )
+        self.body.gradient_length = length
 
     def write(self) -> None:
         """Make attention in the second text causal, for generation; the first text is unaffected.

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import ConfigError
+from rungwise.finetune.crf import CrfHead
 from rungwise.finetune.heads import (
     ChoiceHead,
     HeadedEncoder,
@@ -198,10 +199,11 @@ def _find_headed(model: HeadedEncoder) -> tuple[Bert, str]:
             "what reads from left to right has marks of its own, which no tokenizer of "
             "transformers knows"
         )
-    if model.top is not None or model.mix is not None:
+    if model.top is not None or model.mixed or isinstance(head, CrfHead):
         raise ConfigError(
-            "transformers has no model with a BiLSTM or a mix of layers below its head; expected "
-            "finetune.top.kind linear, and finetune.adaptation.kind other than features"
+            "transformers has no model with a BiLSTM or a mix of layers below its head, nor with a "
+            "conditional random field; expected finetune.top.kind linear, finetune.adaptation.kind "
+            "other than features, and no finetune.crf"
         )
     if isinstance(model, TaskModel) and model.config.pairs != "joined":
         raise ConfigError(
