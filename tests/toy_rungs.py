@@ -31,13 +31,14 @@ def toy_rung(
     encoder: Any = None,
     split_punctuation: bool = True,
     corpus: Artifact | None = None,
+    lowercase: bool = False,
 ) -> Rung:
     """A rung whose tokenizer has these words, word i with the id FIRST_WORD + i."""
     counts = {word: len(words) - i for i, word in enumerate(words)}
     config = WordConfig(
         vocab_size=len(words) + FIRST_WORD + 16,
         min_frequency=1,
-        lowercase=False,
+        lowercase=lowercase,
         split_punctuation=split_punctuation,
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,9 @@ def toy_rung(
     bare = Artifact("", "", Folder.at(folder), {})
     tokens = TokensSummary.model_construct(special=SPECIAL_IDS, headline="").replace_summary(bare)
     rung = Rung(bare, tokens, bare, corpus or bare, Context().report)
-    rung.__dict__.update(model=model, encoder=encoder)
+    rung.__dict__.update(model=model, encoder=encoder, untrained=None)
+    if corpus is None:
+        rung.made_once["word floors"] = {}
     return rung
 
 

@@ -62,8 +62,8 @@ def test_a_model_with_vectors_of_texts_alone_is_measured_by_them(tmp_path: Path)
     rung = toy_rung(tmp_path, ["a", "b"], Lengths())
     suite = SentencesSuite(path=(str(path),), format=PAIRS)
     assert suite.serves(rung)
-    [items] = suite.measure(rung, "sts").items
-    assert items.part == "own vector"
+    [items, pearson] = suite.measure(rung, "sts").items
+    assert (items.part, items.metric, pearson.metric) == ("own vector", "correlation", "pearson")
     np.testing.assert_allclose(items.numbers, [[4.5, 3 / np.sqrt(5 * 2)]])
     assert not suite.serves(toy_rung(tmp_path / "none", ["a", "b"], object()))
 
@@ -82,7 +82,7 @@ def test_bags_of_words_of_the_sts_benchmark(real_data: Path, tmp_path: Path) -> 
     counter.fit([text for pair in pairs for text in (pair.text, str(pair.second))])
     words = list(counter.vocabulary_)
     rung = toy_rung(tmp_path, words, of_words(np.eye(len(words))))
-    [items] = suite.measure(rung, "sts").items
+    [items, pearson] = suite.measure(rung, "sts").items
     first, second = (
         counter.transform(texts)
         for texts in ([pair.text for pair in pairs], [str(pair.second) for pair in pairs])
@@ -92,6 +92,10 @@ def test_bags_of_words_of_the_sts_benchmark(real_data: Path, tmp_path: Path) -> 
     expected: Any = stats.spearmanr([pair.target for pair in pairs], theirs)
     assert estimate_items([items]).mean == pytest.approx(expected.statistic, abs=1e-3)
     assert 0.5 < expected.statistic < 0.8
+    gold = [float(str(pair.target)) for pair in pairs]
+    assert estimate_items([pearson]).mean == pytest.approx(
+        np.corrcoef(gold, theirs)[0, 1], abs=1e-4
+    )
 
 
 def test_damage_is_counted_on_the_terminal_and_named_by_the_key_of_the_suite(

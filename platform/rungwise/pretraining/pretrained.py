@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import safetensors.numpy
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -25,8 +27,11 @@ from rungwise.training.config import GradientConfig
 from rungwise.training.tensor_files import MODEL, load_tensors
 
 
-def load_model(pretrain: Artifact, special: SpecialIds | None = None) -> object:
-    """The trained model on the CPU; its protocols of capabilities.py say what it offers.
+def load_model(
+    pretrain: Artifact, special: SpecialIds | None = None, trained: bool = True
+) -> object:
+    """The trained model on the CPU; its protocols of capabilities.py say what it offers. Without
+    `trained`, one fitted by gradient has its random weights.
 
     It reads rows up to the length it was trained on: later positions may be untrained. `special`
     are the ids of its tokenizer, by default looked up below the same root.
@@ -35,7 +40,8 @@ def load_model(pretrain: Artifact, special: SpecialIds | None = None) -> object:
     match config.pretrain:
         case GradientConfig():
             special = special or InstancesSummary.of(find_input(pretrain, "instances")).special
-            model: Any = config.model.trained(load_module(pretrain), config.objective, special)
+            module = load_module(pretrain, trained)
+            model: Any = config.model.trained(module, config.objective, special)
             longest = getattr(model, "max_length", None)  # models without a limit may have none
             if longest is None:
                 return model
@@ -62,26 +68,41 @@ def find_tokenizer(pretrain: Artifact) -> Artifact:
     return find_input(find_tokens(pretrain), "tokenizer")
 
 
-def load_module(pretrain: Artifact) -> nn.Module:
-    """The module trained by gradient, with its heads, in eval mode on the CPU."""
+def load_module(pretrain: Artifact, trained: bool = True) -> nn.Module:
+    """The module trained by gradient, with its heads, in eval mode on the CPU. Without `trained`,
+    its weights are random and only its buffers are read."""
     config = trained_config(pretrain)
-    module = config.model.build(PretrainSummary.of(pretrain).vocab_size, config.objective)
+    with _seeded():
+        module = config.model.build(PretrainSummary.of(pretrain).vocab_size, config.objective)
     tensors = load_tensors(pretrain.folder, MODEL)
+    if not trained:
+        weights = {name for name, _ in module.named_parameters()}
+        tensors = {name: each for name, each in tensors.items() if name not in weights}
     began_with = PretrainSummary.of(pretrain).began_with
     for name in () if began_with is None else began_with.carried:
         del tensors[name]
-    module.load_state_dict(tensors)
+    module.load_state_dict(tensors, strict=trained)
     return module.eval()
 
 
-def load_encoder(pretrain: Artifact) -> LayeredEncoder | None:
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Draw the same random weights each time."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        yield
+
+
+def load_encoder(pretrain: Artifact, trained: bool = True) -> LayeredEncoder | None:
     """The trained model as an encoder of states, layer by layer, in eval mode and without new
-    tokens; None for a family without states."""
+    tokens; None for a family without states. Without `trained`, its weights are random."""
     config, summary = trained_config(pretrain), PretrainSummary.of(pretrain)
     if not isinstance(config.model, LayeredFamily):
         return None
-    encoder = config.model.encoder(config.objective, summary.vocab_size, dropout=0.0)
-    encoder.load(load_tensors(pretrain.folder, MODEL))
+    with _seeded():
+        encoder = config.model.encoder(config.objective, summary.vocab_size, dropout=0.0)
+    load = encoder.load if trained else encoder.load_spelling
+    load(load_tensors(pretrain.folder, MODEL))
     encoder.max_length = _longest(pretrain, encoder.max_length)
     return encoder.eval()
 

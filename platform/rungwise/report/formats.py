@@ -25,6 +25,7 @@ _METRICS = {
     "matthews": "Matthews correlation",
     "correlation": "Spearman correlation",
     "pearson": "Pearson correlation",
+    "weighted_pearson": "Pearson correlation, weighted by size",
     "spearman": "Spearman correlation",
     "answerable_f1": "F1 of the answerable",
     "unanswerable_accuracy": "accuracy of the unanswerable",

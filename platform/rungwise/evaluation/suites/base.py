@@ -8,8 +8,8 @@ skipped, and the page says so.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -37,16 +37,33 @@ class Rung:
     tokenizer: Artifact
     corpus: Artifact
     report: Reporter
+    is_trained: bool = True  # else with the random weights that training could begin with
 
     @cached_property
     def model(self) -> Any:
         """The model on the CPU; test for its capabilities with `isinstance`."""
-        return load_model(self.pretrain)
+        return load_model(self.pretrain, trained=self.is_trained)
 
     @cached_property
     def encoder(self) -> Encoder | None:
         """The pretrained encoder, which gives states of every layer; None if there is none."""
-        return load_encoder(self.pretrain)
+        return load_encoder(self.pretrain, self.is_trained)
+
+    @cached_property
+    def untrained(self) -> Rung | None:
+        """The same model before training; None for one that is not fitted by gradient."""
+        return None if self.summary.gradient is None else replace(self, is_trained=False)
+
+    @cached_property
+    def made_once(self) -> dict[str, Any]:
+        """What suites of this rung share, by name."""
+        return {}
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What `make` returned at the first call of this name."""
+        if name not in self.made_once:
+            self.made_once[name] = make()
+        return self.made_once[name]
 
     @cached_property
     def summary(self) -> PretrainSummary:
@@ -64,17 +81,18 @@ class Rung:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens."""
-        encoded = self._encode(texts, words=False)
+        encoded = self.encode_array(texts)
         return _split_by_text(encoded.ids.tolist(), encoded)
 
     def encode_words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[bool]]]:
         """The ids of each text, and for each id whether a word of the tokenizer begins there."""
-        encoded = self._encode(texts, words=True)
+        encoded = self.encode_array(texts, words=True)
         assert encoded.word_starts is not None
         ids, starts = encoded.ids.tolist(), encoded.word_starts.tolist()
         return _split_by_text(ids, encoded), _split_by_text(starts, encoded)
 
-    def _encode(self, texts: Sequence[str], words: bool) -> Encoded:
+    def encode_array(self, texts: Sequence[str], words: bool = False) -> Encoded:
+        """The ids of all texts in one array, without special tokens."""
         clean = pa.array(map(CLEAN_UP.normalize_str, texts), pa.string())
         return cached_encoder(self.tokenizer.folder).encode(clean, words=words)
 

@@ -4,6 +4,9 @@
     by_neighbours   vote of the k nearest training vectors by cosine
     by_line         logistic regression on standardised vectors
     by_mix          logistic regression on a learned mean of all layers (finetune/tops.py)
+    by_ridge        least squares with a penalty, in closed form
+    by_best_line    logistic regression whose penalty is chosen on folds of the training vectors
+    to_scores       the same two for scores of pairs
 
 Classes are numbered by frequency, 0 the most frequent. Ties, as between the equal vectors of a
 static rung, go to the more frequent class. Everything is deterministic.
@@ -13,8 +16,9 @@ Shapes: K layers, N training vectors, M test vectors, E width, C classes.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +31,14 @@ from rungwise.finetune.tops import ScalarMix
 
 Vectors = NDArray[np.floating]
 Classes = NDArray[np.int64]
+Places = NDArray[np.int64]
 _DECIMALS = 10  # of a cosine; states can differ little from their mean
 _STEPS = 200
 # L2 penalty relative to the summed loss: 1 in scikit-learn, but a sense has few sentences.
 _PENALTY = 10.0
+_RIDGE = 0.01  # penalty of a squared error, relative to the number of training vectors
+_GRID = tuple(2.0**power for power in range(-2, 4))  # SentEval's; C is 1 over the penalty
+_FOLDS_SEED = 1111
 
 
 def by_frequency(names: Sequence[str]) -> list[str]:
@@ -88,6 +96,95 @@ class Mix:
         return {"shares": list(self.shares), "gamma": self.gamma, "centre": centre}
 
 
+def by_ridge(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
+    """The class (M,) with the highest value, a line for each class fitted to -1 and 1."""
+    targets_NC = 2 * np.eye(int(classes_N.max()) + 1)[classes_N] - 1
+    return _ridge(train_NE, targets_NC, test_ME).argmax(axis=1)
+
+
+def _ridge(train_NE: Vectors, targets_NC: Vectors, test_ME: Vectors) -> Vectors:
+    train_NE, test_ME = standardised(train_NE.astype(np.float64), test_ME.astype(np.float64))
+    mean_C, penalty = targets_NC.mean(axis=0), _RIDGE * len(train_NE)
+    square_EE = train_NE.T @ train_NE + penalty * np.eye(train_NE.shape[1])
+    return test_ME @ np.linalg.solve(square_EE, train_NE.T @ (targets_NC - mean_C)) + mean_C
+
+
+def by_best_line(train_NE: Vectors, classes_N: Classes, test_ME: Vectors, number: int) -> Classes:
+    """The class (M,); the penalty has the highest accuracy over `number` folds. The grid and the
+    folds are those of SentEval (Conneau and Kiela 2018, arXiv:1803.05449)."""
+    from sklearn.linear_model import LogisticRegression  # takes a second
+
+    def predict(rows: Places, C: float, vectors: Vectors) -> Classes:
+        line = LogisticRegression(C=C, max_iter=1000).fit(train_NE[rows], classes_N[rows])
+        return line.predict(vectors)
+
+    def right(C: float) -> int:
+        parts = folds(classes_N, number)
+        return sum(int((predict(i, C, train_NE[j]) == classes_N[j]).sum()) for i, j in parts)
+
+    best = max(_GRID, key=right)
+    return predict(np.arange(len(train_NE)), best, test_ME)
+
+
+def folds(classes_N: Classes, number: int) -> list[tuple[Places, Places]]:
+    """Training and test places of folds with equal shares of every class, those of SentEval."""
+    from sklearn.model_selection import StratifiedKFold  # takes a second
+
+    number = max(2, min(number, int(np.bincount(classes_N).max(initial=0))))
+    parts = StratifiedKFold(number, shuffle=True, random_state=_FOLDS_SEED)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The least populated class")
+        return [*parts.split(classes_N, classes_N)]
+
+
+def to_scores(
+    train_NE: Vectors, scores_N: NDArray[np.float64], test_ME: Vectors, two_hot: bool
+) -> NDArray[np.float64]:
+    """Scores (M,) of pairs: by ridge regression, or `two_hot` (Tai et al. 2015, arXiv:1503.00075).
+
+    Two-hot predicts shares of the whole scores from the lowest to the highest: 3.6 is 0.4 of a 3
+    and 0.6 of a 4. Squared errors of a softmax are minimised, and the score is the mean of shares.
+    """
+    if not two_hot:
+        return _ridge(train_NE, scores_N[:, None], test_ME)[:, 0]
+    train, test = map(_as_tensor, standardised(train_NE, test_ME))
+    grid = np.arange(np.floor(scores_N.min()), np.ceil(scores_N.max()) + 1)
+    shares = _as_tensor(np.clip(1 - np.abs(scores_N[:, None] - grid), 0, 1))
+    line = nn.Linear(train.shape[1], len(grid))
+
+    def value() -> torch.Tensor:
+        penalty = _RIDGE * line.weight.square().sum() / len(grid)
+        return (line(train).softmax(dim=1) - shares).square().sum(dim=1).mean() + penalty
+
+    minimise([line], value)
+    with torch.no_grad():
+        return line(test).softmax(dim=1).double().numpy() @ grid
+
+
+def _as_tensor(values: Vectors) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
+
+
+def minimise(parts: Sequence[nn.Module], value: Callable[[], torch.Tensor]) -> None:
+    """Set lines to zero and all parameters to the minimum of `value`."""
+    parameters = [each for part in parts for each in part.parameters()]
+    for line in parts:
+        if isinstance(line, nn.Linear):
+            nn.init.zeros_(line.weight)
+            nn.init.zeros_(line.bias)
+    optimizer = torch.optim.LBFGS(
+        parameters, max_iter=_STEPS, tolerance_change=1e-5, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        total = value()
+        total.backward()
+        return total
+
+    optimizer.step(loss)  # pyright: ignore[reportArgumentType]
+
+
 def by_mix(
     train_KNE: Vectors,
     classes_N: Classes,
@@ -103,31 +200,20 @@ def by_mix(
     """
     K, N, E = train_KNE.shape
     C = int(classes_N.max()) + 1 if allowed_NC is None else allowed_NC.shape[1]
-    train, test = (
-        torch.from_numpy(np.ascontiguousarray(x, np.float32)) for x in (train_KNE, test_KME)
-    )
+    train, test = _as_tensor(train_KNE), _as_tensor(test_KME)
     closed_NC = None if allowed_NC is None else torch.from_numpy(~allowed_NC)
     classes = torch.from_numpy(classes_N)
     mix, line = ScalarMix(K), nn.Linear(E, C)
-    nn.init.zeros_(line.weight)
-    nn.init.zeros_(line.bias)
-    parameters = [*mix.parameters(), *line.parameters()]
-    optimizer = torch.optim.LBFGS(
-        parameters, max_iter=_STEPS, tolerance_change=1e-5, line_search_fn="strong_wolfe"
-    )
 
-    def loss() -> torch.Tensor:
-        optimizer.zero_grad()
+    def value() -> torch.Tensor:
         logits_NC = line(mix(list(train)))
         if closed_NC is not None:
             logits_NC = logits_NC.masked_fill(closed_NC, -torch.inf)
         penalty = _PENALTY * line.weight.square().sum()
         penalty = penalty + mix.scores.square().sum() + (mix.gamma - 1).square()
-        value = nn.functional.cross_entropy(logits_NC, classes) + penalty / (2 * N)
-        value.backward()
-        return value
+        return nn.functional.cross_entropy(logits_NC, classes) + penalty / (2 * N)
 
-    optimizer.step(loss)
+    minimise([mix, line], value)
     with torch.no_grad():
         logits_MC = line(mix(list(test)))
         if allowed_MC is not None:

@@ -12,6 +12,10 @@ from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.evaluation.suites.polysemy import PolysemySuite
 from rungwise.evaluation.suites.probe import ProbeSuite
 from rungwise.evaluation.suites.senses import SensesSuite
+from rungwise.evaluation.suites.sentence_probe import (
+    SentenceProbeSuite,
+    SentencePropertiesSuite,
+)
 from rungwise.evaluation.suites.sentences import SentencesSuite
 from rungwise.evaluation.suites.similarity import SimilaritySuite
 from rungwise.evaluation.suites.speed import SpeedSuite
@@ -22,6 +26,8 @@ SuiteConfig = Annotated[
     | SimilaritySuite
     | AnalogiesSuite
     | SentencesSuite
+    | SentenceProbeSuite
+    | SentencePropertiesSuite
     | SensesSuite
     | PolysemySuite
     | ProbeSuite

@@ -5,6 +5,8 @@
     bits_per_byte       document                nats, bytes        sum of nats / ln 2 / bytes
     accuracy            pair, question, ...     credit, 1          mean credit
     correlation         pair of texts           gold, predicted    Spearman's rho
+    pearson             pair of texts           gold, predicted    Pearson's r, mean over groups
+    weighted_pearson    pair of texts           gold, predicted    the same, weighted by their sizes
     tokens_per_second   round                   tokens, seconds    sum of tokens / seconds
 
 The interval of one model resamples items. That of several seeds of its pretraining, or of a
@@ -44,7 +46,7 @@ ItemKey = tuple[str, str, str]  # suite, part, metric
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric over items. `value` maps summed rows (..., 2) to it; None for rank statistics."""
+    """A metric over items. `value` maps summed rows (..., 2) to it; None for correlations."""
 
     name: str
     higher_is_better: bool
@@ -59,6 +61,8 @@ METRICS = {
         Metric("bits_per_byte", False, lambda sums: sums[..., 0] / math.log(2) / sums[..., 1]),
         Metric("accuracy", True, lambda sums: sums[..., 0] / sums[..., 1], (0.0, 1.0)),
         Metric("correlation", True, within=(-1.0, 1.0)),
+        Metric("pearson", True, within=(-1.0, 1.0)),
+        Metric("weighted_pearson", True, within=(-1.0, 1.0)),
         Metric("tokens_per_second", True, lambda sums: sums[..., 0] / sums[..., 1]),
     )
 }
@@ -109,13 +113,13 @@ def estimate_items(seeds: Sequence[Items], seed: int = 0) -> Estimate:
     if len(seeds) > 1:
         return contrast([(1.0, seeds)], seed).estimate(*metric.within)
     (items,) = seeds
-    value = metric.value
-    if value is not None:
+    sums_to_value = metric.value
+    if sums_to_value is not None:
         numbers = items.numbers[None, None]
-        return bootstrap(numbers, lambda sums: value(sums)[0], seed, _RESAMPLES)
-    rho, draws = _draw_correlations(items.numbers[None], seed)
+        return bootstrap(numbers, lambda sums: sums_to_value(sums)[0], seed, _RESAMPLES)
+    value, draws = _draw_correlations(items, items.numbers[None], seed)
     low, high = np.quantile(draws[:, 0], [0.025, 0.975])
-    return Estimate(float(rho[0]), float(low), float(high), len(items.names))
+    return Estimate(float(value[0]), float(low), float(high), len(items.names))
 
 
 def contrast(
@@ -151,7 +155,8 @@ def contrast(
             numbers, lambda sums: values(sums) @ weights_U, seed, _RESAMPLES
         )
     else:
-        values_U, draws = _draw_correlations(numbers, seed)
+        shared_items = first.select([first.names.index(name) for name in names])
+        values_U, draws = _draw_correlations(shared_items, numbers, seed)
         variance = float(np.var(draws @ weights_U, ddof=1))
     groups: dict[str, NDArray[np.floating]] = {}
     by_term = np.split(values_U, np.cumsum([len(seeds) for _, seeds in terms])[:-1])
@@ -215,25 +220,38 @@ def _numbers_by_name(items: Items, names: list[str]) -> NDArray[np.float64]:
 
 
 def _draw_correlations(
-    numbers: NDArray[np.float64], seed: int
+    items: Items, numbers: NDArray[np.float64], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Spearman's rho of each run (U,), and over drawn items (R, U)."""
-    count = numbers.shape[1]
-    resamples = np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
-    indices = np.concatenate([np.arange(count)[None], resamples])
-    rho = np.stack([_rank_correlations(rows, indices) for rows in numbers], axis=1)
-    return rho[0], rho[1:]
+    """The correlation of each run (U,), and over drawn items (R, U). `numbers` (U, N, 2) are those
+    of the runs, `items` says what they are; items are drawn within the groups that are averaged."""
+    ranks = items.metric == "correlation"
+    groups = np.array([""] * len(items.names) if ranks else items.groups)
+    rng, sums, weights = np.random.default_rng(seed), 0.0, 0
+    for group in np.unique(groups):
+        rows = numbers[:, groups == group]
+        count = rows.shape[1]
+        resamples = rng.integers(count, size=(_RESAMPLES, count))
+        indices = np.concatenate([np.arange(count)[None], resamples])
+        weight = count if items.metric == "weighted_pearson" else 1
+        sums = sums + weight * np.stack(
+            [_correlations(run, indices, ranks) for run in rows], axis=1
+        )
+        weights += weight
+    values = np.asarray(sums) / weights
+    return values[0], values[1:]
 
 
-def _rank_correlations(
-    rows: NDArray[np.float64], indices: NDArray[np.int64]
+def _correlations(
+    rows: NDArray[np.float64], indices: NDArray[np.int64], ranks: bool
 ) -> NDArray[np.float64]:
-    """Spearman's rho (1 + R,) of rows (N, 2), picked by `indices` (1 + R, N), of which the first
-    are all; 0 where one side is constant."""
+    """Pearson's r, or with `ranks` Spearman's rho, (1 + R,) of rows (N, 2), picked by `indices`
+    (1 + R, N), of which the first are all; 0 where one side is constant."""
     from scipy.stats import rankdata  # takes most of a second
 
-    gold, predicted = (rankdata(rows[indices, column], axis=1) for column in (0, 1))
-    gold -= gold.mean(axis=1, keepdims=True)
-    predicted -= predicted.mean(axis=1, keepdims=True)
+    gold, predicted = rows[indices, 0], rows[indices, 1]
+    if ranks:
+        gold, predicted = (rankdata(each, axis=1) for each in (gold, predicted))
+    gold = gold - gold.mean(axis=1, keepdims=True)
+    predicted = predicted - predicted.mean(axis=1, keepdims=True)
     scale = np.sqrt((gold**2).sum(axis=1) * (predicted**2).sum(axis=1))
     return (gold * predicted).sum(axis=1) / np.where(scale == 0, 1.0, scale)

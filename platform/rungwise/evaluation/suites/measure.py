@@ -168,4 +168,4 @@ def _identity(config: MeasureConfig) -> dict[str, Any]:
     }
 
 
-MEASURE = StageType("measure", 6, measure, MeasureSummary, identity=_identity, outside=_outside)
+MEASURE = StageType("measure", 7, measure, MeasureSummary, identity=_identity, outside=_outside)

@@ -18,14 +18,16 @@ from typing import Any
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.task_contrast import TaskMean
 from rungwise.evaluation.statistics import Estimate
+from rungwise.evaluation.suites.floors import PPMI, RANDOM, VECTORS
 from rungwise.evaluation.suites.items import METRICS, ItemKey, Items
 from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore, merge_seeds, read_items
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.sections.variants import input_artifact
 from rungwise.report.style import Series, series
+from rungwise.tasks.scoring.units import format_metric
 
 PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"
-SENSES, POLYSEMY, PROBE = "senses", "polysemy", "probe"
+SENSES, POLYSEMY, PROBE, SENTENCE_PROBE = "senses", "polysemy", "probe", "sentence_probe"
 MIXED = "linear mix"  # the part of senses and probes that needs no choice of layer
 TASKS = "mean of tasks"
 _PSEUDO = "pseudo"
@@ -180,9 +182,24 @@ def gather_columns(
         columns.append(_column(rungs, suite, _largest_part(rungs, suite), "correlation", suite))
     for suite in suite_names(rungs, SENSES):
         columns.append(_column(rungs, suite, MIXED, "accuracy", suite))
+    for suite in suite_names(rungs, SENTENCE_PROBE):
+        for metric in ("accuracy", "pearson"):
+            name = f"{suite}{_floors(rungs, suite, metric)}"
+            columns.append(_column(rungs, suite, VECTORS, metric, name))
     means = {name: Cell(each.mean) for name, each in averages.items()}
     columns.append(Column(TASKS, f"of {tasks}", "accuracy", means, _best(means, "accuracy")))
     return [column for column in columns if column.cells]
+
+
+def _floors(rungs: Sequence[Rung], suite: str, metric: str) -> str:
+    """The highest value of each floor that vectors of sentences must beat, in brackets."""
+    values = {
+        part: max(score.value for score in scores)
+        for part in (RANDOM, PPMI)
+        if (scores := [s for r in rungs if (s := r.measure.value(suite, metric, part))])
+    }
+    written = (f"{part} {format_metric(value, metric)}" for part, value in values.items())
+    return f" ({', '.join(written)})" if values else ""
 
 
 def _column(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-CORRELATIONS = ("matthews", "pearson", "spearman", "correlation")
+CORRELATIONS = ("matthews", "pearson", "weighted_pearson", "spearman", "correlation")
 # Decimal digits of metrics that are no shares.
 OWN_UNITS = {
     "mean_squared_error": 3,

@@ -1,0 +1,127 @@
+"""Vectors of sentences, and the floors that a sentence encoder must beat.
+
+    vectors        the model's own way, else the mean of its last layer, else of its word table
+    untrained      the same model before training
+    random words   the mean of a random vector for each token
+    PPMI words     the mean of vectors from counts of the corpus: positive pointwise mutual
+                   information of tokens within five, by singular value decomposition (Levy,
+                   Goldberg and Dagan 2015, "Improving Distributional Similarity with Lessons
+                   Learned from Word Embeddings")
+
+Random word vectors are strong where two sentences are compared, for they measure how many words
+both share. All is deterministic, and the same for all models of one corpus and tokenizer.
+
+Shapes: N texts, V vocabulary, D size of a vector, E width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.corpus.document import read_documents
+from rungwise.corpus.summary import CorpusSummary
+from rungwise.evaluation.suites.base import Rung
+from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
+from rungwise.models.trained.capabilities import SentenceVectors
+from rungwise.models.trained.contexts import StaticWords
+
+WORDS, OWN = "words", "own vector"  # the parts of the word table, and of a model's own way
+VECTORS, UNTRAINED, RANDOM, PPMI = "vectors", "untrained", "random words", "PPMI words"
+_SIZE = 200
+_WINDOW = 5
+_SMOOTHING = 0.75  # exponent of the counts of contexts
+_MOST_CHARACTERS = 24_000_000  # of the corpus that is counted, about 4 M words
+
+Vectors = NDArray[np.float64]
+
+
+def has_sentence_vectors(rung: Rung) -> bool:
+    return reads_words(rung) or isinstance(rung.model, SentenceVectors)
+
+
+def vectors_by_part(rung: Rung, texts: Sequence[str]) -> dict[str, Vectors]:
+    """The vectors (N, E) of sentences: of each layer, of the word table, the model's own."""
+    vectors: dict[str, NDArray[np.float32]] = {}
+    if reads_words(rung):
+        reader, whole = word_reader(rung), [Sentence(text, ((0, len(text)),)) for text in texts]
+        if not isinstance(reader.source, StaticWords):
+            layers = reader.layers(whole).layers
+            vectors = {f"layer {number}": layer for number, layer in enumerate(layers)}
+        if reader.table is not None:
+            static = replace(reader, source=StaticWords(reader.table))
+            [vectors[WORDS]] = static.layers(whole).layers
+    if isinstance(rung.model, SentenceVectors):
+        vectors[OWN] = rung.model.sentence_vectors(rung.encode(texts))
+    return {part: rows.astype(np.float64) for part, rows in vectors.items()}
+
+
+def sentence_vectors(rung: Rung, texts: Sequence[str]) -> Vectors:
+    """The vectors (N, E) of sentences that are a model's best: its own, or the last above."""
+    if isinstance(rung.model, SentenceVectors):
+        return rung.model.sentence_vectors(rung.encode(texts)).astype(np.float64)
+    return [*vectors_by_part(rung, texts).values()][-1]
+
+
+def floor_vectors(rung: Rung, texts: Sequence[str]) -> dict[str, Vectors]:
+    """The vectors (N, ...) of sentences by floor; a model without training has no `untrained`."""
+    tables = rung.once("word floors", lambda: _word_tables(rung))
+    special = {*rung.special.ids}  # the unknown token among them
+    ids = [[token for token in text if token not in special] for text in rung.encode(texts)]
+    floors = {name: _means(table_VD, ids) for name, table_VD in tables.items()}
+    if rung.untrained is not None:
+        floors = {UNTRAINED: sentence_vectors(rung.untrained, texts), **floors}
+    return floors
+
+
+def _means(table_VD: Vectors, texts: Sequence[Sequence[int]]) -> Vectors:
+    """The mean (N, D) of the rows of each text; zeros for a text of no tokens."""
+    return np.stack([table_VD[list(ids)].sum(axis=0) / max(1, len(ids)) for ids in texts])
+
+
+def _word_tables(rung: Rung) -> dict[str, Vectors]:
+    vocab_size = rung.splitter.get_vocab_size()
+    random_VD = np.random.default_rng(0).standard_normal((vocab_size, _SIZE))
+    encoded = rung.encode_array([*_sentences(rung)])
+    return {RANDOM: random_VD, PPMI: ppmi_vectors(encoded.ids, encoded.lengths, vocab_size)}
+
+
+def _sentences(rung: Rung) -> Iterator[str]:
+    """The sentences of the training split, up to `_MOST_CHARACTERS`."""
+    left = _MOST_CHARACTERS
+    for row in CorpusSummary.of(rung.corpus).files:
+        if row.split != "train":
+            continue
+        for document in read_documents(rung.corpus.folder, row.file):
+            yield from document.sentences
+            left -= sum(map(len, document.sentences))
+            if left <= 0:
+                return
+
+
+def ppmi_vectors(
+    ids: NDArray[np.integer], lengths: NDArray[np.int64], vocab_size: int, size: int = _SIZE
+) -> Vectors:
+    """The vectors (V, size), U·sqrt(S), from the tokens of sentences of these lengths; zeros for a
+    token that no other stands near."""
+    from scipy import sparse  # takes a second
+    from sklearn.utils.extmath import randomized_svd
+
+    ids, sentence = ids.astype(np.int64), np.repeat(np.arange(len(lengths)), lengths)
+    counts = sparse.csr_matrix((vocab_size, vocab_size))
+    for distance in range(1, _WINDOW + 1):
+        near = sentence[distance:] == sentence[:-distance]
+        pair = ids[:-distance][near], ids[distance:][near]
+        counts += sparse.coo_matrix((np.ones(len(pair[0])), pair), counts.shape).tocsr()
+    cells = (counts + counts.T).tocoo()
+    of_word = np.bincount(cells.row, cells.data, vocab_size)
+    of_context = of_word**_SMOOTHING / max(1e-300, (of_word**_SMOOTHING).sum())
+    information = np.log(cells.data / (of_word[cells.row] * of_context[cells.col]))
+    above = information > 0
+    place = cells.row[above], cells.col[above]
+    matrix = sparse.csr_matrix((information[above], place), counts.shape)
+    left, values, _ = randomized_svd(matrix, min(size, vocab_size), n_iter=4, random_state=0)
+    return left * np.sqrt(values)

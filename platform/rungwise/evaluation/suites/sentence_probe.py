@@ -1,0 +1,264 @@
+"""Probes of sentence vectors: how well a classifier on the frozen vectors does a task.
+
+    text    ──> vector u ──────────────────────┐
+    a pair  ──> vectors u, v ──> |u - v|, u*v ─┴──> classes by regression, or a score
+
+The protocol is SentEval's (Conneau and Kiela 2018, arXiv:1803.05449): train and test files, or
+folds of one set, each tested once by a classifier trained on the others. `logistic` chooses its
+penalty on folds within the training part, and reads scores off shares of whole scores (two-hot);
+`ridge` is a closed form with a fixed penalty, a hundred times as fast. Beside the model's vectors
+stand those of floors.py, and the most frequent class.
+
+`sentence_properties` needs only the corpus (after Conneau et al. 2018, arXiv:1805.01070). Of
+held-out sentences: how long is it, in six classes of equal size; which one of some words of middle
+frequency is in it; are two neighbours of its tokens swapped?
+
+Shapes: N examples, E width, F features.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.storage.outside import Paths, matching
+from rungwise.core.storage.source_files import place_by_name
+from rungwise.core.storage.store_errors import reached
+from rungwise.corpus.document import read_documents
+from rungwise.corpus.summary import CorpusSummary, count_units
+from rungwise.evaluation.suites import classifiers
+from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
+from rungwise.evaluation.suites.floors import (
+    VECTORS,
+    floor_vectors,
+    has_sentence_vectors,
+    sentence_vectors,
+)
+from rungwise.evaluation.suites.items import Items
+from rungwise.instances.order import evenly
+from rungwise.tasks.formats import TaggedFormat
+from rungwise.tasks.kinds.examples import Text
+
+MAJORITY = "most frequent"
+_LENGTHS = 6
+_FEWEST_WORDS = 5  # of a sentence whose words are swapped
+
+Split = tuple[classifiers.Places, classifiers.Places]  # the training and the test places
+
+
+class _ProbeOfVectors(Suite):
+    """The keys that both share."""
+
+    needs: ClassVar[str] = "vectors of words or sentences"
+
+    # ridge: quick, in closed form; logistic: the penalty is chosen on folds
+    head: Literal["ridge", "logistic"] = "ridge"
+    folds: int = Field(default=10, ge=2)
+
+    def serves(self, rung: Rung) -> bool:
+        return has_sentence_vectors(rung)
+
+    def predict(
+        self, features: dict[str, classifiers.Vectors], classes_N: NDArray[np.int64], split: Split
+    ) -> dict[str, NDArray[np.int64]]:
+        """The classes at the test places, by part."""
+        train, test = split
+        majority = np.full(len(test), np.bincount(classes_N[train]).argmax())
+        predicted = {MAJORITY: majority}
+        for part, vectors_NF in features.items():
+            data = vectors_NF[train], classes_N[train], vectors_NF[test]
+            if self.head == "ridge":
+                predicted[part] = classifiers.by_ridge(*data)
+            else:
+                predicted[part] = classifiers.by_best_line(*data, self.folds)
+        return predicted
+
+    def classify(
+        self,
+        name: str,
+        features: dict[str, classifiers.Vectors],
+        names: list[str],
+        labels: Sequence[str],
+        splits: Sequence[Split] | None,
+        kind: str = "",
+    ) -> list[Items]:
+        """Items of accuracy by part, of all test places of the splits; by default, of folds."""
+        classes_N = classifiers.number_classes(classifiers.by_frequency(labels), labels)
+        splits = classifiers.folds(classes_N, self.folds) if splits is None else splits
+        right: dict[str, list[NDArray[np.bool_]]] = {}
+        for split in splits:
+            for part, predicted in self.predict(features, classes_N, split).items():
+                right.setdefault(part, []).append(predicted == classes_N[split[1]])
+        places = np.concatenate([test for _, test in splits]).tolist()
+        tested = [names[place] for place in places]
+        return [
+            Items.of_credit(name, f"{kind} {part}".strip(), tested, [""] * len(tested), credit)
+            for part, parts in right.items()
+            for credit in [np.concatenate(parts)]
+        ]
+
+
+class SentenceProbeSuite(_ProbeOfVectors):
+    """Labelled or scored texts or pairs: what a classifier can read off the vectors."""
+
+    reads: ClassVar[tuple[str, ...]] = ("train", "test")
+
+    kind: Literal["sentence_probe"] = "sentence_probe"
+    train: Paths  # files of examples
+    test: Paths | None = None  # files to test on; null: folds of `train`
+    format: TaggedFormat  # format of these files, as in the data of a task
+    examples: int | None = Field(default=None, ge=20)  # of each split, evenly spread; null: all
+
+    @field_validator("format")
+    @classmethod
+    def _has_a_target(cls, value: TaggedFormat) -> TaggedFormat:
+        if value.task_kind not in ("classification", "regression"):
+            raise ValueError(f"expected texts with a class or a score, found {value.task_kind}")
+        return value
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        parts = [self._read(key, name) for key in ("train", "test") if getattr(self, key)]
+        names = [name for part in parts for name, _ in part]
+        texts = [text for part in parts for _, text in part]
+        features = _features(rung, texts)
+        splits: list[Split] | None = None
+        if len(parts) > 1:
+            count = len(parts[0])
+            splits = [(np.arange(count), np.arange(count, len(names)))]
+        if self.format.task_kind == "classification":
+            labels = [str(text.target) for text in texts]
+            return SuiteResult(self.classify(name, features, names, labels, splits))
+        scores_N = np.array([float(str(text.target)) for text in texts])
+        splits = splits or classifiers.folds(np.zeros(len(names), np.int64), self.folds)
+        places = np.concatenate([test for _, test in splits])
+        tested = [names[place] for place in places.tolist()]
+        items = []
+        for part, vectors_NF in features.items():
+            predicted = [
+                classifiers.to_scores(
+                    vectors_NF[train], scores_N[train], vectors_NF[test], self.head == "logistic"
+                )
+                for train, test in splits
+            ]
+            numbers = np.stack([scores_N[places], np.concatenate(predicted)], axis=1)
+            items.append(Items(name, "pearson", tested, [""] * len(tested), numbers, part))
+        return SuiteResult(items)
+
+    def _read(self, split: str, name: str) -> list[tuple[str, Text]]:
+        key, counts = f"measure.{name}.{split}", Counter[str]()
+        files = matching(getattr(self, split), key)
+        rows: list[Text] = []
+        for file in files:
+            with reached(file.uri, key):
+                found = self.format.read(file, split, counts)
+                rows += [row for row in found if isinstance(row, Text) and row.target is not None]
+        if not rows:
+            raise DataError(f"{key}: expected texts with a class or a score, found none")
+        if self.examples is not None:
+            rows = [rows[place] for place in evenly(len(rows), self.examples)]
+        names = {file.uri: file.name for file in files}
+        return [(f"{split} {place_by_name(row.where, names)}", row) for row in rows]
+
+
+def _features(rung: Rung, texts: Sequence[Text]) -> dict[str, classifiers.Vectors]:
+    """What a classifier reads (N, F), by part; all texts are pairs or none is."""
+    pairs = texts[0].second is not None
+    flat = [each for text in texts for each in (text.text, text.second) if each is not None]
+    vectors = {VECTORS: sentence_vectors(rung, flat), **floor_vectors(rung, flat)}
+    if not pairs:
+        return vectors
+    return {part: pair_features(rows[0::2], rows[1::2]) for part, rows in vectors.items()}
+
+
+def pair_features(u_NE: classifiers.Vectors, v_NE: classifiers.Vectors) -> classifiers.Vectors:
+    """Return |u - v| and u*v, (N, 2E): symmetric, as in SentEval."""
+    return np.concatenate([np.abs(u_NE - v_NE), u_NE * v_NE], axis=1)
+
+
+class SentencePropertiesSuite(_ProbeOfVectors):
+    """Held-out sentences: can a classifier read their lengths, words and order off the vectors?"""
+
+    kind: Literal["sentence_properties"] = "sentence_properties"
+    sentences: int = Field(default=3000, ge=100)  # of each property, at most
+    words: int = Field(default=100, ge=2, le=1000)  # of which one is to be told
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        blank, sentences = _held_out(rung)
+        items: list[Items] = []
+        for kind, make in PROPERTIES.items():
+            examples = make(sentences, self.words)
+            texts = [blank.join(words) for words, _ in examples]
+            labels = [label for _, label in examples]
+            if len(set(labels)) < 2 or len(texts) < 2 * self.folds:
+                raise ConfigError(
+                    f"measure.{name}: expected held-out sentences to tell their {kind}, found "
+                    f"{len(texts)}; raise corpus.held_out_fraction, or leave the suite out"
+                )
+            chosen = evenly(len(texts), self.sentences).tolist()
+            texts, labels = [texts[n] for n in chosen], [labels[n] for n in chosen]
+            features = {VECTORS: sentence_vectors(rung, texts), **floor_vectors(rung, texts)}
+            numbers = [f"{kind} {place}" for place in chosen]
+            items += self.classify(name, features, numbers, labels, None, kind)
+        return SuiteResult(items)
+
+
+def _held_out(rung: Rung) -> tuple[str, list[list[str]]]:
+    """The held-out sentences as words, and what joins them: a blank, or nothing for writing without
+    blanks, whose words are its characters."""
+    sentences = [
+        sentence
+        for row in CorpusSummary.of(rung.corpus).files
+        if row.split == "validation"
+        for document in read_documents(rung.corpus.folder, row.file)
+        for sentence in document.sentences
+    ]
+    words = [each.split() for each in sentences]
+    _, unit = count_units(sum(map(len, words)), sum(map(len, sentences)))
+    return (" ", words) if unit == "words" else ("", [*map(list, sentences)])
+
+
+Sentence = Sequence[str]  # its words
+Examples = list[tuple[Sentence, str]]  # sentences, each with its class
+
+
+def lengths(sentences: Sequence[Sentence], words: int) -> Examples:
+    """Class sentences by their number of words, in six classes of equal size."""
+    sizes = np.array([len(each) for each in sentences])
+    bounds = np.unique(np.quantile(sizes, np.arange(1, _LENGTHS) / _LENGTHS))
+    classes = np.searchsorted(bounds, sizes).tolist()
+    return [(each, str(number)) for each, number in zip(sentences, classes, strict=True)]
+
+
+def content(sentences: Sequence[Sentence], words: int) -> Examples:
+    """Class sentences by which of some words of middle frequency is in them, behind as many that
+    stand in more sentences; sentences with none or several are left out."""
+    counts = Counter(word for each in sentences for word in {*each} if word.isalpha())
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    chosen = {*ranked[words : 2 * words]}
+    inside = [(each, chosen.intersection(each)) for each in sentences]
+    return [(each, min(found)) for each, found in inside if len(found) == 1]
+
+
+def order(sentences: Sequence[Sentence], words: int) -> Examples:
+    """Class every other sentence as swapped: two neighbours in it, drawn at random, change places.
+    Sentences of fewer than five words are left out."""
+    rng, examples = np.random.default_rng(0), []
+    for number, each in enumerate(s for s in sentences if len(s) >= _FEWEST_WORDS):
+        row, place = list(each), int(rng.integers(len(each) - 1))
+        if number % 2:
+            row[place : place + 2] = row[place + 1], row[place]
+        examples.append((row, "swapped" if number % 2 else "as written"))
+    return examples
+
+
+PROPERTIES: dict[str, Callable[[Sequence[Sentence], int], Examples]] = {
+    "length": lengths,
+    "content": content,
+    "order": order,
+}
