@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
@@ -24,6 +25,7 @@ from rungwise.pretraining.config import PretrainStageConfig, fitting_kind, requi
 from rungwise.training.config import GradientConfig
 from tests.conftest import small_recipe
 from tests.small_models import INSTANCES
+from tests.training_runs import make_instances, run, together, weights
 
 PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "rungwise"
 FAMILIES: tuple[type[Family], ...] = typing.get_args(typing.get_args(ModelConfig)[0])
@@ -145,6 +147,52 @@ def test_a_family_answers_every_question(family: type[Family]) -> None:
             assert config.flops_per_token(100, 16, objective, 2.4) > 0
         assert set(objective.reads) <= set(INSTANCES)
     assert sys.modules[family.__module__].__doc__
+
+
+# One of each way in which the newer families differ: what they read, and what they are prepared by.
+RESUMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a table": ("causal", {"kind": "bigram"}),
+    "a tree learnt from the text": (
+        "causal",
+        {"kind": "log_bilinear", "output": {"kind": "tree", "shape": "adaptive", "overlap": 0.4}},
+    ),
+    "classes by counts, and a state": (
+        "causal",
+        {"kind": "lstm", "num_layers": 1, "hidden_size": 12, "output": {"kind": "classes"}},
+    ),
+    "random words": ("corrupted_words", {"kind": "senna", "window": 5}),
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_killed_and_resumed_on_another_number_of_workers_a_run_ends_with_the_same_bits(
+    name: str, tmp_path: Path, free_ports: list[int]
+) -> None:
+    """On as many logical workers; the first checkpoint has what the text has prepared."""
+    kind, model = RESUMED[name]
+    instances = make_instances(tmp_path / "instances", kind, documents=(60,))
+    compute: dict[str, Any] = {"micro_batch_size": 2, "logical_workers": 2}
+    settings = require_gradient(
+        stage(
+            model,
+            steps=20,
+            global_batch_size=4,
+            optimizer={"learning_rate": 0.01},
+            precision="float32",
+            validation_instances=8,
+            log_every_steps=1,
+        ),
+        "steps",
+    )
+    two = together(2, settings, instances, tmp_path / "two", free_ports[0], **compute)
+    together(2, settings, instances, tmp_path / "cut", free_ports[1], killed_at=14, **compute)
+    resumed = run(settings, instances, tmp_path / "cut", **compute)
+    assert two is not None
+    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
+    assert (resumed.data, resumed.history) == (two.data, two.history)
+    assert resumed.history[-1]["loss"] < resumed.history[0]["loss"]
+    mine, theirs = weights(tmp_path / "cut"), weights(tmp_path / "two")
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
 # The block pretrain.

@@ -155,7 +155,7 @@ def test_more_classes_than_words_are_refused() -> None:
 
 
 def test_only_an_adaptive_tree_has_words_on_both_sides() -> None:
-    with pytest.raises(ValidationError, match="overlap is 0.1, but a tree of shape huffman"):
+    with pytest.raises(ValidationError, match=r"overlap is 0\.1, but a tree of shape huffman"):
         TreeOutput(overlap=0.1)
 
 

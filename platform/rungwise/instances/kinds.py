@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
+from rungwise.instances.corrupted_words import CorruptedWordsConfig
 from rungwise.instances.document_rows import DocumentRowsConfig
 from rungwise.instances.kind import Kind
 from rungwise.instances.labelled_pairs import LabelledPairsConfig
@@ -21,6 +22,7 @@ InstancesConfig = Annotated[
     | MaskedBlocksConfig
     | SentenceOrderConfig
     | CausalConfig
+    | CorruptedWordsConfig
     | SentenceRunsConfig
     | LabelledPairsConfig
     | DocumentRowsConfig,

@@ -20,6 +20,7 @@ from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.families.quick_thoughts import QuickThoughtsConfig
 from rungwise.models.families.recurrent import LstmConfig, RnnConfig
+from rungwise.models.families.senna import SennaConfig
 from rungwise.models.family import Family
 from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
@@ -38,6 +39,7 @@ ModelConfig = Annotated[
     | NnlmConfig
     | LogBilinearConfig
     | BigramConfig
+    | SennaConfig
     | QuickThoughtsConfig
     | NgramConfig
     | Word2vecConfig

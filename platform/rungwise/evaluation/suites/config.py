@@ -11,6 +11,7 @@ from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.evaluation.suites.polysemy import PolysemySuite
 from rungwise.evaluation.suites.probe import ProbeSuite
+from rungwise.evaluation.suites.ranks import RanksSuite
 from rungwise.evaluation.suites.senses import SensesSuite
 from rungwise.evaluation.suites.sentence_probe import (
     SentenceProbeSuite,
@@ -22,6 +23,7 @@ from rungwise.evaluation.suites.speed import SpeedSuite
 
 SuiteConfig = Annotated[
     PerplexitySuite
+    | RanksSuite
     | MinimalPairsSuite
     | SimilaritySuite
     | AnalogiesSuite

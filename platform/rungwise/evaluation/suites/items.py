@@ -3,6 +3,7 @@
     metric              item                    two numbers        value
     perplexity          document                nats, tokens       exp(sum of nats / tokens)
     bits_per_byte       document                nats, bytes        sum of nats / ln 2 / bytes
+    log_rank            document                ln ranks, words    sum of ln ranks / words
     accuracy            pair, question, ...     credit, 1          mean credit
     correlation         pair of texts           gold, predicted    Spearman's rho
     pearson             pair of texts           gold, predicted    Pearson's r, mean over groups
@@ -59,6 +60,7 @@ METRICS = {
     for metric in (
         Metric("perplexity", False, lambda sums: np.exp(sums[..., 0] / sums[..., 1])),
         Metric("bits_per_byte", False, lambda sums: sums[..., 0] / math.log(2) / sums[..., 1]),
+        Metric("log_rank", False, lambda sums: sums[..., 0] / sums[..., 1]),
         Metric("accuracy", True, lambda sums: sums[..., 0] / sums[..., 1], (0.0, 1.0)),
         Metric("correlation", True, within=(-1.0, 1.0)),
         Metric("pearson", True, within=(-1.0, 1.0)),

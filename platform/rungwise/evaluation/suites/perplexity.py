@@ -41,7 +41,7 @@ PSEUDO = "pseudo"  # the part of two-sided models
 
 
 @dataclass(frozen=True)
-class _Text:
+class HeldOutText:
     """One item: ids including the end symbol, and size in UTF-8 bytes."""
 
     name: str
@@ -76,7 +76,7 @@ class PerplexitySuite(Suite):
         if self.path is not None:
             texts = _read_lines(rung, self.path, f"measure.{name}.path", end)
         else:
-            texts = sorted(_held_out_texts(rung, end), key=lambda text: text.name)
+            texts = sorted(held_out_texts(rung, end), key=lambda text: text.name)
             if self.documents is not None:
                 texts = [texts[index] for index in evenly(len(texts), self.documents)]
         nats = -_sums(rung.model, [text.ids for text in texts], self.contiguous)
@@ -102,7 +102,8 @@ def _sums(
     return np.array([part.sum() for part in np.split(scores, ends[:-1])])
 
 
-def _held_out_texts(rung: Rung, end: int) -> Iterator[_Text]:
+def held_out_texts(rung: Rung, end: int) -> Iterator[HeldOutText]:
+    """Yield the documents of the held-out split, each closed by the end symbol."""
     sizes = {}
     for row in CorpusSummary.of(rung.corpus).files:
         if row.split != "validation":
@@ -117,10 +118,10 @@ def _held_out_texts(rung: Rung, end: int) -> Iterator[_Text]:
         for number, document in enumerate(tokens.documents.tolist()):
             if document in sizes:
                 text = flat[starts[number] : starts[number + 1]]
-                yield _Text(f"{document:016x}", text, sizes[document])
+                yield HeldOutText(f"{document:016x}", text, sizes[document])
 
 
-def _read_lines(rung: Rung, paths: Paths, key: str, end: int) -> list[_Text]:
+def _read_lines(rung: Rung, paths: Paths, key: str, end: int) -> list[HeldOutText]:
     """The non-blank lines of all files. Raises DataError if there is none."""
     names, lines = [], []
     for file in matching(paths, key):
@@ -133,6 +134,6 @@ def _read_lines(rung: Rung, paths: Paths, key: str, end: int) -> list[_Text]:
     if not lines:
         raise DataError(f"{key}: expected lines of text, found only blank ones; change {key}")
     return [
-        _Text(name, [*ids, end], len(line.encode("utf-8")))
+        HeldOutText(name, [*ids, end], len(line.encode("utf-8")))
         for name, ids, line in zip(names, rung.encode(lines), lines, strict=True)
     ]

@@ -79,7 +79,8 @@ class LogBilinear(ContextBody):
     name: ClassVar[str] = "log_bilinear"
 
     def __init__(self, config: LogBilinearConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(config, vocab_size, vocab_multiple)
+        sizes = vocab_size, config.embedding_size, config.dropout, vocab_multiple
+        super().__init__(*sizes, config.offsets)
         rows = 1 if config.diagonal else config.embedding_size
         self.maps = nn.Linear(config.context_size, rows, bias=False)
         self.diagonal = config.diagonal
@@ -92,7 +93,7 @@ class LogBilinear(ContextBody):
         x_BTX = self.context(ids_BT, document_BT)
         if not self.diagonal:
             return self.maps(x_BTX)
-        return (x_BTX * self.maps.weight[0]).unflatten(-1, (self.order - 1, -1)).sum(-2)
+        return (x_BTX * self.maps.weight[0]).unflatten(-1, (len(self.offsets), -1)).sum(-2)
 
     def encode_layers(
         self,

@@ -17,6 +17,7 @@ Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, V vocab
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -60,6 +61,11 @@ class ContextFamily(LayeredFamily):
     @property
     def starts_evenly(self) -> bool:
         return self.output.kind == "softmax"
+
+    @property
+    def offsets(self) -> range:
+        """The places of the words that it reads, from the last one, the nearest first."""
+        return range(0, 1 - self.order, -1)
 
     @property
     def context_size(self) -> int:
@@ -116,29 +122,45 @@ class NnlmConfig(ContextFamily):
 
 
 class ContextBody(Body):
-    """The vectors of the words before, joined; a learnt one stands for each missing word."""
+    """The vectors of the words at `offsets` from each one, joined; a learnt one stands for each
+    that is missing."""
 
-    def __init__(self, config: ContextFamily, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(vocab_size, config.embedding_size, config.dropout, vocab_multiple)
-        self.order = config.order
-        self.missing_embedding = nn.Embedding(1, config.embedding_size)
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int,
+        dropout: float,
+        vocab_multiple: int,
+        offsets: Sequence[int],
+    ) -> None:
+        super().__init__(vocab_size, embedding_size, dropout, vocab_multiple)
+        self.offsets = tuple(offsets)
+        self.missing_embedding = nn.Embedding(1, embedding_size)
 
     def context(self, ids_BT: Tensor, document_BT: Tensor | None = None) -> Tensor:
-        """Return x (B, T, (N-1)·M) at each token: its vector, then those of the words before."""
+        """Return x (B, T, O·M) at each token: the vectors of the words at the offsets, in their
+        order, as far as they are of its document."""
         B, T = ids_BT.shape
         vector_BTM = self.token_embedding(ids_BT)
         missing_M = self.missing_embedding.weight[0].to(vector_BTM.dtype)
-        # Pad the block by as many vectors as its first token lacks.
-        padded = torch.cat((missing_M.expand(B, self.order - 2, -1), vector_BTM), dim=1)
-        parts = [vector_BTM]
-        for back in range(1, self.order - 1):
-            begin = self.order - 2 - back
+        # Pad the block by as many vectors as its first and last token lack.
+        before, after = max(0, -min(self.offsets)), max(0, *self.offsets)
+        ends = [missing_M.expand(B, count, -1) for count in (before, after)]
+        padded = torch.cat((ends[0], vector_BTM, ends[1]), dim=1)
+        parts: list[Tensor] = []
+        for offset in self.offsets:
+            begin = before + offset
             part_BTM = padded[:, begin : begin + T]
-            if document_BT is not None:
-                same_BT = functional.pad(document_BT, (back, 0), value=-1)[:, :T] == document_BT
+            if document_BT is not None and offset:
+                shifted_BU = functional.pad(document_BT, (before, after), value=-1)
+                same_BT = shifted_BU[:, begin : begin + T] == document_BT
                 part_BTM = torch.where(same_BT[:, :, None], part_BTM, missing_M)
             parts.append(part_BTM)
         return self.dropout(torch.cat(parts, dim=-1))
+
+    def same_width(self, *layers_BTX: Tensor) -> list[Tensor]:
+        """Pad layers with zeros to the width of a state."""
+        return [functional.pad(each, (0, self.width - each.shape[-1])) for each in layers_BTX]
 
 
 class Nnlm(ContextBody):
@@ -149,7 +171,7 @@ class Nnlm(ContextBody):
 
     def __init__(self, config: NnlmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         M, D, bound = config.embedding_size, config.hidden_size, config.initializer_range
-        super().__init__(config, vocab_size, vocab_multiple)
+        super().__init__(vocab_size, M, config.dropout, vocab_multiple, config.offsets)
         self.hidden_size, self.width = D, max(M, D)
         self.hidden = nn.Linear(config.context_size, D)
         for parameter in self.parameters():
@@ -167,8 +189,7 @@ class Nnlm(ContextBody):
         segments_BT: Tensor | None = None,
         lengths_B: Tensor | None = None,
     ) -> list[Tensor]:
-        both = (self.token_embedding(ids_BT), self.activate(self.context(ids_BT)))
-        return [functional.pad(each, (0, self.width - each.shape[-1])) for each in both]
+        return self.same_width(self.token_embedding(ids_BT), self.activate(self.context(ids_BT)))
 
     def levels(self) -> list[list[nn.Module]]:
         return [[self.token_embedding, self.missing_embedding], [self.hidden]]

@@ -4,6 +4,7 @@
     LanguageModel       perplexity, minimal pairs                  families that predict tokens
     HidesWords          minimal pairs                              masked language models
     WordVectors         word similarity                            families with a word table
+    RanksWords          ranks of words                             families that score, not predict
     ContextWordVectors  probes, senses                             contexts.py, for all others
     SentenceVectors     similarity of sentences, serving           families that pool in their way
     Encoder             fine-tuning                                families with token states
@@ -21,7 +22,7 @@ Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, N token
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -76,6 +77,18 @@ class WordVectors(Protocol):
 
     def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the vectors (N, D) of these tokens."""
+        ...
+
+
+@runtime_checkable
+class RanksWords(Protocol):
+    """Scores every word of the vocabulary in the place of a word, without probabilities."""
+
+    def ranks(
+        self, texts: Sequence[Sequence[int]], places: Sequence[Sequence[int]]
+    ) -> Iterator[NDArray[np.float64]]:
+        """Yield, for each text, the ranks among all words of those at these places: 1 for the
+        highest score; words of equal score share their mean rank."""
         ...
 
 

@@ -28,6 +28,7 @@ from rungwise.tasks.scoring.units import format_metric
 
 PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"
 SENSES, POLYSEMY, PROBE, SENTENCE_PROBE = "senses", "polysemy", "probe", "sentence_probe"
+RANKS = "ranks"
 MIXED = "linear mix"  # the part of senses and probes that needs no choice of layer
 TASKS = "mean of tasks"
 _PSEUDO = "pseudo"
@@ -176,6 +177,8 @@ def gather_columns(
         columns.append(_column(rungs, suite, "", "bits_per_byte", f"bits per byte{name}"))
         # Perplexities over different tokenizers do not compare.
         columns.append(_column(rungs, suite, "", "perplexity", f"perplexity{name}", one_tokenizer))
+    for suite in suite_names(rungs, RANKS):
+        columns.append(_column(rungs, suite, "", "log_rank", f"log rank ({suite})"))
     for suite in suite_names(rungs, PAIRS):
         columns.append(_column(rungs, suite, "", "accuracy", suite))
     for suite in suite_names(rungs, SIMILARITY):

@@ -9,6 +9,7 @@ OWN_UNITS = {
     "loss": 3,
     "bits_per_byte": 3,
     "perplexity": 1,
+    "log_rank": 2,
     "tokens_per_second": 0,
 }
 
