@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rungwise.cluster.tasks import Packs
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages.context import Context, SilentReporter
@@ -117,7 +118,11 @@ def test_same_bytes_however_it_is_spread(
         "decontaminate": {"paths": [str(tmp_path / "test.tsv")], "ngram": 6},
     }
     expected = build(tmp_path / "expected", library, **keys)
-    packs = (lambda items, _: [items]) if together else (lambda items, _: [[one] for one in items])
+
+    # So little text is else built without tasks, as `expected` was.
+    def packs(items: list[Any], _: Any) -> Packs[Any]:
+        return Packs([items] if together else [[one] for one in items])
+
     monkeypatch.setattr(stage, "pack_items", packs)
     monkeypatch.setattr(comparison, "choose_partitions", lambda moved_bytes: num_parts)
     assert build(tmp_path / "spread", library, **keys) == expected

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import safetensors.numpy
 
+from rungwise.cluster.tasks import is_small
 from rungwise.core.errors import UserError, from_text, to_text
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -98,12 +99,6 @@ def count_split(
     context: Context,
 ) -> Table:
     """Count the whole training split; the functions are those of `CountedFamily`."""
-    import ray.data
-
-    from rungwise.cluster.session import quiet_ray_data
-    from rungwise.cluster.shuffle import group_parts
-
-    quiet_ray_data()
     tokens = TokensSummary.of(artifact)
     files = tokens.split_files("train")
     numbers = itertools.accumulate((row.documents for row in files), initial=0)
@@ -111,6 +106,17 @@ def count_split(
         {"file": row.file, "first_document": number}
         for row, number in zip(files, numbers, strict=False)
     ]
+
+    if is_small(tokens.text_bytes.train):
+        tables = [split(count(read_text(artifact, **item)), _PARTS) for item in items]
+        return merge([merge(pieces) for pieces in zip(*tables, strict=True)])
+
+    import ray.data
+
+    from rungwise.cluster.session import quiet_ray_data
+    from rungwise.cluster.shuffle import group_parts, list_rows
+
+    quiet_ray_data()
 
     def count_files(batch: pa.Table) -> pa.Table:
         parts: list[list[Any]] = [[] for _ in range(_PARTS)]
@@ -135,7 +141,7 @@ def count_split(
     )
     tables = []
     moved_bytes = tokens.tokens.train * _BYTES_A_TOKEN
-    for row in group_parts(pieces, "part", _PARTS, moved_bytes, merge_part).iter_rows():
+    for row in list_rows(group_parts(pieces, "part", _PARTS, moved_bytes, merge_part)):
         if row["error"] is not None:
             raise from_text(row["error"])
         tables.append(pickle.loads(row["table"]))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
+from rungwise.cluster.tasks import is_small
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -173,16 +174,21 @@ def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
 def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int]:
     """Count words, or characters, of the sample; also return the size of the sample in characters.
 
-    One task per file; counts are summed on the cluster, and only frequent words come here.
+    One task per file, unless the sample is small; counts are summed on the cluster, and only
+    frequent words come here.
     """
+    sample = _sample(corpus, "train", config.sample_megabytes * 1e6)
+    if is_small(sum(sample.quotas.values())):
+        counts = count_words(config, sample)
+        frequent_words = {w: count for w, count in counts.items() if count >= config.min_frequency}
+        return frequent_words, sample.characters
     import ray.data
     from ray.data.context import ShuffleStrategy
 
     from rungwise.cluster.session import quiet_ray_data
 
     quiet_ray_data()
-    quotas = _sample(corpus, "train", config.sample_megabytes * 1e6).quotas
-    tasks = [{"file": file, "quota": quota} for file, quota in quotas.items()]
+    tasks = [{"file": file, "quota": quota} for file, quota in sample.quotas.items()]
     folder = corpus.folder
 
     def count(batch: pa.Table) -> pa.Table:

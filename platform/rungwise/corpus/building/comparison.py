@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import ray.data
 
-from rungwise.cluster.shuffle import group_parts
+from rungwise.cluster.shuffle import Rows, group_parts, list_rows, map_packs, unite
+from rungwise.cluster.tasks import Packs
 from rungwise.corpus.building.held_out import fraction_threshold
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.building.staging import NO_POSITIONS, PositionFiles
@@ -37,7 +37,7 @@ class Comparison:
     `group_of`, (ranges,), the group of each range, equal within a pack."""
 
     task: RangeTask
-    packs: list[list[int]]
+    packs: Packs[int]
     group_of: np.ndarray
 
     def find_duplicates(self, num_documents: int) -> tuple[list[Decision], PositionFiles]:
@@ -58,14 +58,14 @@ class Comparison:
             files.write(number, decision.duplicates)
             return pa.table({"partition": [number], "decision": [json.dumps(decision[1:])]})
 
-        keys = self._map_packs(rows)
+        keys = map_packs(self.packs, rows)
         if config.near_duplicates is not None:
             marks = self._marks(config.near_duplicates, num_documents, num_partitions)
-            keys = keys.union(marks)
+            keys = unite(keys, marks)
         decisions: list[Decision] = []
         empty = set(range(num_partitions))
         decided = group_parts(keys, "partition", num_partitions, moved_bytes, decide)
-        for row in decided.iter_rows():
+        for row in list_rows(decided):
             count, words, held_out, smallest, same_name = json.loads(row["decision"])
             pair = same_name and (Position(*same_name[0]), Position(*same_name[1]))
             decisions.append(Decision(NO_POSITIONS, count, words, held_out, smallest, pair))
@@ -101,15 +101,15 @@ class Comparison:
                 files.write(number, paragraphs.find_repeats(partition, config.maximum_occurrences))
             return pa.table({"partition": pa.array(numbers, pa.int64())})
 
-        keys = self._map_packs(rows)
+        keys = map_packs(self.packs, rows)
         decided = group_parts(keys, "partition", num_partitions, moved_bytes, decide)
-        partitions = {row["partition"] for row in decided.iter_rows()}
+        partitions = {row["partition"] for row in list_rows(decided)}
         files.write_empty(set(range(num_partitions)) - partitions)
         return files
 
     def _marks(
         self, config: NearDuplicateConfig, num_documents: int, num_key_partitions: int
-    ) -> ray.data.Dataset:
+    ) -> Rows:
         """Return rows that mark the near-duplicates among all documents."""
         row_bytes = config.permutations + _BAND_ROW_BYTES
         moved_bytes = num_documents * signatures.choose_banding(config).bands * row_bytes
@@ -123,15 +123,8 @@ class Comparison:
             marks = near_duplicates.mark_duplicates(partition, config.similarity)
             return documents.mark_rows(marks, num_key_partitions)
 
-        bands = self._map_packs(rows)
+        bands = map_packs(self.packs, rows)
         return group_parts(bands, "partition", num_partitions, moved_bytes, mark)
-
-    def _map_packs(self, rows: Callable[[list[int]], Iterator[pa.Table]]) -> ray.data.Dataset:
-        def read(pack: pa.Table) -> Iterator[pa.Table]:
-            return rows(pack["range"].to_pylist())
-
-        packs = ray.data.from_arrow([pa.table({"range": pack}) for pack in self.packs])
-        return packs.map_batches(read, batch_size=None, batch_format="pyarrow")
 
 
 def choose_partitions(moved_bytes: float) -> int:

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.cluster.session import quiet_ray_data
-from rungwise.cluster.tasks import pack_items, run_tasks
+from rungwise.cluster.tasks import Packs, pack_items, run_tasks
 from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import read_note, write_note
@@ -51,7 +50,6 @@ def build_corpus(
     if stored is not None:
         summary = CorpusSummary(**stored["summary"], sha256=stored["sha256"])
     else:
-        quiet_ray_data()
         summary = _build(config, output, context)
         stored = {"summary": summary.model_dump(mode="json"), "sha256": summary.sha256}
         write_note(output, _SUMMARY_FILE, stored, summary.sha256)
@@ -77,8 +75,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     if not documents:
         _refuse_too_few(config, summarise_reports(reports))
     group_of = group_ranges(packs)
-    numbers = [[range.number for range in pack] for pack in packs]
-    comparison = Comparison(task, numbers, group_of)
+    comparison = Comparison(task, packs.map(lambda range: range.number), group_of)
     decisions, duplicates = comparison.find_duplicates(documents)
     for decision in decisions:
         if decision.same_name:
@@ -111,7 +108,7 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
 
 
 def _run(
-    packs: list[list[Range]], work: Callable[[list[Range]], Iterator[RangeReport]]
+    packs: Packs[Range], work: Callable[[list[Range]], Iterator[RangeReport]]
 ) -> Iterator[tuple[int, RangeReport]]:
     """Run `work` on each pack as a task; yield the number and the report of each range."""
 
@@ -123,7 +120,7 @@ def _run(
         yield number, RangeReport.from_plain(report)
 
 
-def group_ranges(packs: list[list[Range]]) -> np.ndarray:
+def group_ranges(packs: Packs[Range]) -> np.ndarray:
     """Return the group of each range, (ranges,), equal within a pack."""
     group_of = np.empty(sum(map(len, packs)), np.int64)
     for number, pack in enumerate(packs):
