@@ -108,9 +108,9 @@ def test_a_missing_word_is_one_of_four_of_like_frequency(manual: Artifact) -> No
     for example in (e for split in SPLITS for e in task.splits[split]):
         targets[example.target] += 1
         sentences = paragraphs[place_of(example.where)].sentences
-        filled = [f"{example.context} {option}" for option in example.options]
-        assert filled[example.target] in sentences
-        assert not {*filled} - {filled[example.target]} & {*sentences}
+        filled = [f" {example.context} {option} " for option in example.options]
+        (sentence,) = [each for each in sentences if filled[example.target] in f" {each} "]
+        assert len(filled[example.target].split()) <= min(9, len(sentence.split()))
         words = [option.split(" ")[0] for option in example.options]
         assert len({option.partition(" ")[2] for option in example.options}) == 1
         assert len({*words}) == 4
@@ -158,9 +158,8 @@ def test_chinese_words_are_characters(tmp_path: Path) -> None:
     assert {*tags.tags} == {made.PLAIN, made.END}
     assert set(map(len, tags.words)) == {1}
     choice = made.load(MissingWordConfig(**sizes), corpus).splits["test"][0]
-    assert choice.context + choice.options[choice.target] in {
-        s for d in documents["d0"] for s in d
-    } | {s for d in documents.values() for p in d for s in p}
+    text = choice.context + choice.options[choice.target]
+    assert any(text in s for d in documents.values() for p in d for s in p)
     rules = Counter(pair.paradigm for pair in alter_sentences(held_out_sentences(corpus), 20))
     assert rules == {"swapped_words": 20, "other_word": 20}, "no English, no rule of English"
 

@@ -34,7 +34,7 @@ def _digest_readable(
 
 TASK = StageType(
     "task",
-    8,
+    9,
     Later("rungwise.tasks.building:build_task"),
     TaskSummary,
     identity=identity,

@@ -48,6 +48,7 @@ _OPTIONS, _REACH = 4, 20  # words to choose from, and how far apart in rank they
 _FEWEST = 20  # examples of a split
 _LEAST = 10  # occurrences of a word to choose from
 _LEFT_WORDS, _RIGHT_WORDS = 3, 2  # the fewest before and after a missing word
+_BEFORE, _AFTER = 5, 3  # the most: a small model learns more from short rows, and sooner
 FOLLOWS, ELSEWHERE = "follows", "elsewhere"
 # Tags of one word, so that the score is the F1 of marked words and not the many unmarked ones.
 CAPITAL, END, BOTH, PLAIN = "S-capital", "S-end", "S-capital_end", "O"
@@ -110,8 +111,8 @@ def pair_paragraphs(
 
 
 def remove_words(pool: Paragraphs, whole: Paragraphs, number: int, seed: int) -> Iterator[Example]:
-    """A sentence up to a word, and how it goes on with that word or with others of like
-    frequency in the whole text."""
+    """The words before a missing word, and how they go on with it or with others of like frequency
+    in the whole text."""
     words = LikeWords(count_words(each.text for each in whole), _LEAST)
     for paragraph in in_turns(pool, lambda each: each, seed):
         sentence = max(paragraph.sentences, key=len)
@@ -124,11 +125,14 @@ def remove_words(pool: Paragraphs, whole: Paragraphs, number: int, seed: int) ->
         if len(others) < _OPTIONS - 1:
             continue
         options = sorted((gap[0], *others), key=lambda word: text_hash(seed, word, sentence, 1))
+        before = list(_UNIT.finditer(sentence, endpos=gap.start()))[-_BEFORE:]
+        after = list(_UNIT.finditer(sentence, gap.end()))[:_AFTER]
+        end = after[-1].end() if after else gap.end()
         yield ChoiceExample(
             _where(paragraph),
-            sentence[: gap.start()].rstrip(),
+            sentence[before[0].start() : gap.start()].rstrip(),
             None,
-            tuple(option + sentence[gap.end() :] for option in options),
+            tuple(option + sentence[gap.end() : end] for option in options),
             target=options.index(gap[0]),
         )
 
