@@ -62,7 +62,7 @@ from tests.toy_tasks import FRAME, INFO, WAYS, config_of, stand_in, toy_data
 
 # Of generation, see test_generation.py.
 TASKS: tuple[Kind, ...] = tuple(kind for kind in INFO if kind != "generation")
-CAUSAL: tuple[str, ...] = ("causal", "left_to_right", "llama")
+CAUSAL: tuple[str, ...] = ("causal", "left_to_right", "modern_left_to_right", "llama")
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused_finetuning.yaml").read_text("utf-8"))
 

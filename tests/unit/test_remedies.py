@@ -58,6 +58,17 @@ REFUSED = [
         "pretrain.average.steps=1200",
     ),
     ("pretrain word2vec pretrain.minimum_rate=0.9", "pretrain.minimum_rate=0."),
+    ("finetune quickstart finetune.sequence_length=512", "finetune.sequence_length=64"),
+    (
+        "finetune quickstart variants.random.finetune.sequence_length=512",
+        "variants.random.finetune.sequence_length=64",
+    ),
+    (
+        "finetune quickstart tasks.libraries.finetune.sequence_length=512",
+        "tasks.libraries.finetune.sequence_length=64",
+    ),
+    ("finetune quickstart finetune.loaded_layers=9", "finetune.loaded_layers=null"),
+    ("finetune quickstart finetune.accumulation=99 sweep=null", "finetune.accumulation=8"),
     ("pretrain instances", '\'model={"kind": "bert"}\' \'pretrain={"steps": 1000}\''),
     ("ladder quickstart", "'measure={"),
     ("finetune quickstart evaluate=null", "'evaluate={}'"),

@@ -17,6 +17,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
+from rungwise.core.errors import BlockError
 from rungwise.finetune.heads import Pooling
 from rungwise.tasks.kinds.kind import Pairs, Reading
 
@@ -181,14 +182,16 @@ class FinetuneConfig(Config):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.initialisation == "random" and self.loaded_layers is not None:
-            raise ValueError(
+            raise BlockError(
                 f"loaded_layers is {self.loaded_layers}, but initialisation is random and loads "
-                "nothing; remove loaded_layers, or change initialisation to pretrained"
+                "nothing",
+                {"loaded_layers": None},
             )
         if self.accumulation > self.batch_size:
-            raise ValueError(
+            raise BlockError(
                 f"accumulation is {self.accumulation}, but a batch has {self.batch_size} items to "
-                "share out; lower it, or raise batch_size"
+                "share out",
+                {"accumulation": self.batch_size},
             )
         every = self.unfreeze_every_epochs
         if every is not None and every >= self.epochs:

@@ -113,20 +113,22 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
     if pools and config.pooling == "cls" and encoder.causal and config.top.kind == "linear":
         raise ConfigError(
             f"finetune.pooling is cls, but a {model.kind} pretrained on {objective.name} reads "
-            "from left to right, and its first token sees nothing but itself; change pooling to "
-            "last or mean, or finetune.top.kind to bilstm"
+            "from left to right, and its first token sees nothing but itself",
+            {"finetune.pooling": "mean"},
         )
     if config.loaded_layers is not None and config.loaded_layers > encoder.num_layers:
         raise ConfigError(
             f"finetune.loaded_layers is {config.loaded_layers}, but the pretrained model has "
-            f"{encoder.num_layers} layers; choose 0 to {encoder.num_layers}, or null for all"
+            f"{encoder.num_layers} layers",
+            {"finetune.loaded_layers": encoder.num_layers},
         )
     if isinstance(config.adaptation, FeaturesAdaptation) and config.adaptation.layers != "all":
         above = [layer for layer in config.adaptation.layers if layer > encoder.num_layers]
         if above:
             raise ConfigError(
                 f"finetune.adaptation.layers names {above[0]}, but the pretrained model has 0, the "
-                f"embeddings, to {encoder.num_layers}; change it, or to all"
+                f"embeddings, to {encoder.num_layers}",
+                {"finetune.adaptation.layers": "all"},
             )
     if isinstance(config.adaptation, FeaturesAdaptation) and config.adaptation.combine == "mix":
         layers = config.adaptation.layers
@@ -144,7 +146,8 @@ def check(config: FinetuneConfig, info: TaskInfo, model: Family, objective: Obje
     if longest is not None and config.sequence_length > longest:
         raise ConfigError(
             f"finetune.sequence_length is {config.sequence_length}, but the pretrained model has "
-            f"{longest} positions (model.max_position_embeddings); choose {longest} or less"
+            f"{longest} positions (model.max_position_embeddings)",
+            {"finetune.sequence_length": longest},
         )
 
 

@@ -65,7 +65,10 @@ def resolve_variants(recipe: Recipe) -> list[Variant]:
         names = entry.variants or encoders or list(recipes)
         for name in names:
             changes = recipe.variants[name]
-            settings = _finetune_config(recipes[name], changes, entry, configs[name], name)
+            with _name_variant(recipe, name):
+                settings = _finetune_config(
+                    recipes[name], changes, task, entry, configs[name], name
+                )
             finetune[name][task] = settings
         keep = recipe.evaluate.keep if recipe.evaluate else None
         if keep is not None and keep not in names:
@@ -159,6 +162,7 @@ def _name_variant(recipe: Recipe, name: str) -> Iterator[None]:
 def _finetune_config(
     recipe: Recipe,
     changes: Mapping[str, object],
+    task: str,
     entry: TaskEntry,
     config: PretrainStageConfig,
     name: str,
@@ -174,7 +178,16 @@ def _finetune_config(
     data = with_overrides(recipe.raw["finetune"], entry.finetune, FinetuneConfig)
     settings = resolve(FinetuneConfig, data, own, f"finetune of {name}")
     info = TaskInfo(entry.data.task_kind, (), pair=True, metric="")
-    check(settings, info, config.model, config.objective)
+    try:
+        check(settings, info, config.model, config.objective)
+    except ConfigError as error:
+        own_of_task = {f"{_FINETUNE}{key}" for key in entry.finetune} - changes.keys()
+        raise error.with_changes(
+            {
+                f"tasks.{task}.{key}" if key in own_of_task else key: value
+                for key, value in error.changes.items()
+            }
+        ) from error
     if recipe.sweep is not None:
         check_values(SweepStageConfig(finetune=settings, sweep=recipe.sweep), info)
     return settings

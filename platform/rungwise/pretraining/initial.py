@@ -119,7 +119,8 @@ def check_initial(config: GradientFit, initial: Artifact, instances: Artifact) -
     if config.objective.name not in fitting:
         raise ConfigError(
             f"pretrain.objective is {config.objective.name}, but {name} were trained on "
-            f"{trained_on.name}; set pretrain.objective={' or '.join(fitting)}"
+            f"{trained_on.name}",
+            {"pretrain.objective": name for name in fitting[:1]},
         )
     source = initial if is_imported(initial) else find_tokens(initial)
     before, now = (
