@@ -1,0 +1,357 @@
+"""What a model learns from one text, by objective, masks and optimizer: at equal operations, and at
+equal seconds of this machine.
+
+    python -m benchmarks.learning                      a night: every arm, three pretraining seeds
+    python -m benchmarks.learning --quick              two minutes, to see that it works
+    python -m benchmarks.learning --only masked,causal some arms; no run is repeated on the same day
+
+Text, tokenizer, model, batch, budget and task are those of a recipe, by default the quickstart's;
+the budget is the operations of its `pretrain.steps`. Every arm is pretrained with each seed, then
+fine-tuned on the task with `TUNINGS` seeds at each rate of `RATES`; the rate is chosen by the mean
+validation score of all its runs. A pretraining is one value: intervals are over pretraining seeds,
+and differences from the first arm are of pairs with the same seed. `--seconds` adds runs whose
+steps take as many seconds as those of the first arm. Steps to a fixed loss compare optimizers: the
+loss is that of AdamW, at the best of its rates, after all its steps.
+
+Instances are built on Ray, once, below the recipe's root; training is the platform's loop in this
+process, with `--threads`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common import RESULTS, results_path
+from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Stage
+from rungwise.core.stages.title import Title
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.statistics import Estimate, estimate, paired_difference
+from rungwise.finetune import evaluate, finetune, load_data
+from rungwise.instances.kinds import read_kind
+from rungwise.instances.stage import INSTANCES
+from rungwise.instances.summary import InstancesSummary
+from rungwise.pipeline.experiment import Graph
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import instances_stages
+from rungwise.pipeline.workflow import load_recipe
+from rungwise.pipeline.workflow import run as run_workflow
+from rungwise.pretraining.config import PretrainStageConfig, require_gradient
+from rungwise.pretraining.gradient import plan_run, pretrain
+from rungwise.pretraining.run_summary import Outcome, summarise
+from rungwise.tasks.stage import TASK
+from rungwise.training.config import GradientFit
+from rungwise.training.loop import uses_bfloat16
+from rungwise.training.parallel import Group, Worker
+
+RATES = (1e-3, 3e-3)  # of fine-tuning
+TUNINGS = 3  # fine-tunings of a pretraining at each rate
+VALIDATIONS, HELD_OUT = 20, 256  # of a run and their rows, for the steps to a loss
+
+
+@dataclass(frozen=True)
+class Step:
+    """A run of pretraining; `rows` are keys of the instances, `share` is its part of the budget."""
+
+    objective: str | None = None
+    rows: dict[str, Any] = field(default_factory=dict[str, Any])
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Runs of pretraining, each from the weights of the one before."""
+
+    steps: tuple[Step, ...]
+    optimizer: dict[str, Any] = field(default_factory=dict[str, Any])  # keys that differ
+
+
+def _masked(share: float = 1.0, **masking: Any) -> Step:
+    return Step("mlm", {"kind": "masked_blocks", "masking": {"rate": 0.3} | masking}, share)
+
+
+def _causal(share: float = 1.0) -> Step:
+    return Step("left_to_right", {"kind": "causal"}, share)
+
+
+def _adamw(rate: float) -> dict[str, Any]:
+    return {"kind": "adamw", "learning_rate": rate}
+
+
+# The first is what the others are compared with.
+ARMS: dict[str, Arm] = {
+    "masked": Arm((_masked(),)),
+    "masked_15": Arm((_masked(rate=0.15),)),
+    "masked_40": Arm((_masked(rate=0.4, max_predictions=26),)),
+    "causal": Arm((_causal(),)),
+    "causal_then_masked": Arm((_causal(0.5), _masked(0.5))),
+    "mostly_causal_then_masked": Arm((_causal(0.75), _masked(0.25))),
+    "masked_then_causal": Arm((_masked(0.5), _causal(0.5))),
+    "adamw_1e-3": Arm((_masked(),), _adamw(1e-3)),
+    "adamw_2e-3": Arm((_masked(),), _adamw(2e-3)),
+    "adamw_4e-3": Arm((_masked(),), _adamw(4e-3)),
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the arms have in common."""
+
+    recipe: Recipe
+    rows: dict[str, Artifact]  # instances, by the fingerprint of their config
+    task: Artifact
+    tokenizer: Artifact
+    operations: float  # of a run
+    folder: Path  # what is trained
+
+    def instances(self, step: Step) -> Artifact:
+        return self.rows[_key(self.recipe, step)]
+
+
+def _key(recipe: Recipe, step: Step) -> str:
+    return fingerprint(_of_step(recipe, step, {}).model_dump(mode="json")["instances"])
+
+
+def _of_step(recipe: Recipe, step: Step, pretrain: dict[str, Any]) -> Recipe:
+    """The recipe with a step's instances and objective, and other keys of `pretrain`."""
+    assert recipe.instances
+    rows = {"sequence_length": recipe.instances.length, "seed": recipe.instances.seed} | step.rows
+    changes = {"instances": rows, "pretrain.objective": step.objective}
+    return recipe.with_changes(changes | {f"pretrain.{k}": v for k, v in pretrain.items()}, "arm")
+
+
+def prepare(recipe: Recipe, arms: Sequence[Arm], folder: Path) -> Bench:
+    """Build what is read, and find the operations of the recipe's own run."""
+    graph, names = Graph(), dict[str, str]()
+
+    def stages(recipe: Recipe) -> list[Stage]:
+        first = {
+            name: graph.add(stage, Title(name)) for name, stage in instances_stages(recipe).items()
+        }
+        (entry,) = recipe.tasks.values()
+        needed = {**first, "task": TASK.stage(entry.data, {"corpus": first["corpus"]})}
+        for step in (step for arm in arms for step in arm.steps):
+            config = _of_step(recipe, step, {}).instances
+            assert config
+            needed[_key(recipe, step)] = INSTANCES.stage(config, {"tokens": first["tokens"]})
+        for name, stage in needed.items():
+            names[name] = graph.add(stage, Title(stage.name, variant=name)).display_name
+        return list(graph.stages.values())
+
+    artifacts = run_workflow(stages, recipe).artifacts
+    built = {name: artifacts[title] for name, title in names.items()}
+    fit = _fit(recipe)
+    operations = step_operations(fit, built["instances"]) * fit.pretrain.steps
+    return Bench(recipe, built, built["task"], built["tokenizer"], operations, folder)
+
+
+def _fit(recipe: Recipe) -> GradientFit:
+    assert recipe.model
+    assert recipe.pretrain
+    config = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
+    return require_gradient(config, "arms to compare")
+
+
+def step_operations(fit: GradientFit, instances: Artifact) -> float:
+    """The operations of a step, by the rule of `Family.flops_per_token`."""
+    summary, length = InstancesSummary.of(instances), fit.model.max_length
+    files = summary.split_files("train")
+    read = sum(row.tokens for row in files) / sum(row.instances for row in files)
+    rows = read_kind(instances)
+    each = fit.model.flops_per_token(
+        summary.vocab_size, rows.length, fit.objective, rows.masked_per_row
+    )
+    return each * fit.pretrain.global_batch_size * min(read, rows.length, length or rows.length)
+
+
+def train(bench: Bench, name: str, arm: Arm, seed: int, scale: float) -> dict[str, Any]:
+    """Pretrain an arm with a share `scale` of the operations, and fine-tune it."""
+    before: Artifact | None = None
+    facts: dict[str, Any] = {"operations": 0.0, "seconds": 0.0, "steps": [], "validation": []}
+    with tempfile.TemporaryDirectory(dir=bench.folder, prefix=f"{name}-{seed}-") as folder:
+        for number, step in enumerate(arm.steps):
+            rows = bench.instances(step)
+            optimizer = {f"optimizer.{key}": value for key, value in arm.optimizer.items()}
+            fit = _fit(_of_step(bench.recipe, step, {**optimizer, "seed": seed}))
+            share = scale * step.share * bench.operations
+            steps = max(8, round(share / step_operations(fit, rows)))
+            more = {
+                "steps": steps,
+                "validation_every_steps": max(1, steps // VALIDATIONS),
+                "validation_instances": HELD_OUT,
+            }
+            fit = _fit(_of_step(bench.recipe, step, {**optimizer, "seed": seed, **more}))
+            before = _pretrain(fit, rows, Path(folder) / str(number), before, facts)
+        assert before is not None
+        began = time.monotonic()
+        facts["scores"] = _finetune(bench, before)
+        facts["finetune_seconds"] = time.monotonic() - began
+    return facts
+
+
+def _pretrain(
+    fit: GradientFit, rows: Artifact, folder: Path, initial: Artifact | None, facts: dict[str, Any]
+) -> Artifact:
+    """A run of the loop as an artifact; adds to `facts` what it cost and learnt."""
+    compute = ComputeConfig(num_workers=1, checkpoint_every_steps=10**9)
+    inputs = {"instances": rows} | ({} if initial is None else {"initial": initial})
+    run = plan_run(fit, inputs, Folder.at(folder), compute)
+    group = Group.current(torch.device("cpu"))
+    progress, costs = pretrain(fit, run, Worker(group, compute))
+    bfloat16 = uses_bfloat16(fit.pretrain.precision, group.device)
+    outcome = Outcome(progress, costs, "cpu", bfloat16)
+    summary = summarise(fit, run.turns, initial, outcome, Context(compute))
+    facts["operations"] += summary.flops or 0.0
+    facts["seconds"] += summary.seconds
+    facts["steps"].append(progress.step)
+    facts["validation"] += [
+        {"step": row["step"], "loss": row[fit.objective.tokens.loss_key]}
+        for row in progress.validation
+    ]
+    made = {"config": fit.blocks(), "summary": summary.model_dump(mode="json"), "label": "arm"}
+    return Artifact("pretrain", fingerprint(made), Folder.at(folder), made)
+
+
+def _finetune(bench: Bench, pretrained: Artifact) -> dict[str, list[list[float]]]:
+    """The main metric on validation and test, by rate and then by seed."""
+    assert bench.recipe.finetune
+    scores: dict[str, list[list[float]]] = {"validation": [], "test": []}
+    for rate in RATES:
+        config = bench.recipe.finetune.model_copy(update={"learning_rate": rate})
+        data = load_data(bench.task, bench.tokenizer, pretrained, config)
+        rows: list[tuple[float, float]] = []
+        for seed in range(TUNINGS):
+            model = finetune(config, data, seed)
+            held_out = evaluate(model, data, "validation", calibrate=True).metrics[data.info.metric]
+            rows.append((held_out, evaluate(model, data, "test").metrics[data.info.metric]))
+        for split, values in zip(scores, zip(*rows, strict=True), strict=True):
+            scores[split].append(list(values))
+    return scores
+
+
+def values_of(runs: Sequence[dict[str, Any]]) -> list[float]:
+    """The test score of each pretraining, at the rate that is best on validation over all."""
+    held_out = np.array([run["scores"]["validation"] for run in runs])  # runs, rates, tunings
+    best = int(held_out.mean(axis=(0, 2)).argmax())
+    return [fmean(run["scores"]["test"][best]) for run in runs]
+
+
+def steps_to(runs: Sequence[dict[str, Any]], loss: float) -> float | None:
+    """The mean over runs of the first step at which the loss is at most `loss`, between validations
+    by a straight line; None if a run does not reach it."""
+    reached: list[float] = []
+    for run in runs:
+        rows = run["validation"]
+        after = next((n for n, row in enumerate(rows) if row["loss"] <= loss), None)
+        if not after:
+            return None
+        (x0, y0), (x1, y1) = ((row["step"], row["loss"]) for row in rows[after - 1 : after + 1])
+        reached.append(x0 + (x1 - x0) * (y0 - loss) / (y0 - y1))
+    return fmean(reached)
+
+
+def report(results: dict[str, Any], console: Console) -> None:
+    """Print the table of each budget, and the steps to a fixed loss."""
+    for budget, by_arm in results.items():
+        complete = {name: list(runs.values()) for name, runs in by_arm.items() if runs}
+        if not complete:
+            continue
+        table = Table(title=f"equal {budget}", box=None, pad_edge=False)
+        first = next(iter(complete))
+        for column in ("arm", "steps", "1e12 operations", "seconds", "test score", f"- {first}"):
+            table.add_column(column, justify="left" if column == "arm" else "right")
+        for name, runs in complete.items():
+            values = values_of(runs)
+            seeds = [seed for seed in by_arm[name] if seed in by_arm[first]]
+            pairs = [
+                [values_of(complete[each])[list(by_arm[each]).index(seed)] for seed in seeds]
+                for each in (name, first)
+            ]
+            table.add_row(
+                name,
+                " + ".join(map(str, runs[0]["steps"])),
+                f"{fmean(run['operations'] for run in runs) / 1e12:.2f}",
+                f"{fmean(run['seconds'] for run in runs):.0f}",
+                _percent(estimate(values, (0.0, 1.0))),
+                "" if name == first or not seeds else _percent(paired_difference(*pairs)),
+            )
+        console.print(table)
+    runs = {name: list(each.values()) for name, each in results["operations"].items() if each}
+    adamw = {name: each for name, each in runs.items() if name.startswith("adamw")}
+    if adamw and "masked" in runs:
+        losses = {
+            name: fmean(run["validation"][-1]["loss"] for run in each)
+            for name, each in adamw.items()
+        }
+        best = min(losses, key=losses.__getitem__)
+        whole, muon = adamw[best][0]["steps"][0], steps_to(runs["masked"], losses[best])
+        ratio = "not reached" if muon is None else f"{muon:.0f} steps, {muon / whole:.2f} of them"
+        console.print(f"loss {losses[best]:.3f} of {best} after {whole} steps: Muon {ratio}")
+
+
+def _percent(value: Estimate) -> str:
+    mean, low, high = (100 * each for each in (value.mean, value.low, value.high))
+    return f"{mean:.1f}" if value.count == 1 else f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--recipe", default="quickstart")
+    parser.add_argument("--only", help="names of arms, with commas; the first is compared with")
+    parser.add_argument("--seeds", default="0,1,2", help="of pretraining")
+    parser.add_argument("--seconds", action="store_true", help="also at equal seconds")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the steps, two seeds")
+    parser.add_argument("overrides", nargs="*", help="key=value of the recipe")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    recipe = load_recipe(options.recipe, options.overrides)
+    arms = {name: ARMS[name] for name in (options.only or ",".join(ARMS)).split(",")}
+    seeds = ["0", "1"] if options.quick else options.seeds.split(",")
+    scale = 0.05 if options.quick else 1.0
+    RESULTS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="rungwise-learning-") as folder:
+        bench = prepare(recipe, list(arms.values()), Path(folder))
+        file = results_path("learning-quick" if options.quick else "learning")
+        results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        for budget in ("operations", "seconds") if options.seconds else ("operations",):
+            by_arm = results.setdefault(budget, {})
+            for seed in seeds:
+                for name, arm in arms.items():
+                    runs = by_arm.setdefault(name, {})
+                    if seed in runs:
+                        continue
+                    part = scale
+                    if budget == "seconds":
+                        counted = results["operations"]
+                        part *= _seconds(counted, next(iter(arms))) / _seconds(counted, name)
+                    runs[seed] = train(bench, name, arm, int(seed), part)
+                    file.write_text(json.dumps(results, indent=1) + "\n")
+                    print(
+                        f"{budget} {name} seed {seed}: {values_of([runs[seed]])[0]:.3f}", flush=True
+                    )
+    report(results, Console())
+
+
+def _seconds(by_arm: dict[str, Any], name: str) -> float:
+    return fmean(run["seconds"] for run in by_arm[name].values())
+
+
+if __name__ == "__main__":
+    main()
