@@ -99,6 +99,7 @@ ARMS: dict[str, Arm] = {
     "masked": Arm((_masked(),)),
     "masked_15": Arm((_masked(rate=0.15),)),
     "masked_40": Arm((_masked(rate=0.4, max_predictions=26),)),
+    "masked_40_to_10": Arm((_masked(rate=0.4, final_rate=0.1, max_predictions=26),)),
     "causal": Arm((_causal(),)),
     "causal_then_masked": Arm((_causal(0.5), _masked(0.5))),
     "mostly_causal_then_masked": Arm((_causal(0.75), _masked(0.25))),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +117,16 @@ class Kind(Config):
     def masked_per_row(self) -> float:
         """The mean number of tokens masked in a full row."""
         return 0.0
+
+    @property
+    def changes(self) -> bool:
+        """Whether rows are read in another way as a run goes on; see `at`."""
+        return False
+
+    def at(self, progress: float) -> Self:
+        """The kind as rows are read after this share of a run's steps. Held-out rows are read as at
+        the beginning."""
+        return self
 
     @property
     def tokens(self) -> TokensConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +46,11 @@ class MaskedKind(Kind):
 
     @model_validator(mode="after")
     def _room_for_predictions(self) -> MaskedKind:
-        needed = math.floor(self.masking.rate * (self.sequence_length - 3))
+        rate = max(self.masking.rates)
+        needed = math.floor(rate * (self.sequence_length - 3))
         if needed > self.masking.max_predictions:
             raise BlockError(
-                f"masking.rate {self.masking.rate} of sequence_length {self.sequence_length} is "
+                f"masking.rate {rate} of sequence_length {self.sequence_length} is "
                 f"{needed} predictions, more than masking.max_predictions "
                 f"{self.masking.max_predictions}",
                 {"masking.max_predictions": needed + 1},
@@ -62,7 +63,17 @@ class MaskedKind(Kind):
 
     @property
     def masked_per_row(self) -> float:
-        return min(self.masking.rate * self.sequence_length, self.masking.max_predictions)
+        rate = sum(self.masking.rates) / 2
+        return min(rate * self.sequence_length, self.masking.max_predictions)
+
+    @property
+    def changes(self) -> bool:
+        return self.masking.final_rate is not None
+
+    def at(self, progress: float) -> Self:
+        if not self.changes:
+            return self
+        return self.model_copy(update={"masking": self.masking.at(progress)})
 
     @property
     def tokens(self) -> TokensConfig:

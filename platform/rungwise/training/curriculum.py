@@ -9,7 +9,7 @@ step follows from its number alone, so a resumed run knows it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -142,7 +142,7 @@ def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Work
 
     def step(number: int) -> StepBatch:
         return step_batch(
-            train_source,
+            replace(train_source, progress=number / settings.steps),
             order,
             number - turn.first_step,
             share,
