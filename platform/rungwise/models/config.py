@@ -23,6 +23,7 @@ from rungwise.models.families.recurrent import LstmConfig, RnnConfig
 from rungwise.models.families.senna import SennaConfig
 from rungwise.models.family import Family
 from rungwise.models.word_vectors.glove import GloveConfig
+from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.models.word_vectors.word2vec import Word2vecConfig
 
@@ -44,6 +45,7 @@ ModelConfig = Annotated[
     | NgramConfig
     | Word2vecConfig
     | GloveConfig
+    | LsaConfig
     | ParagraphVectorsConfig,
     Field(discriminator="kind"),
 ]

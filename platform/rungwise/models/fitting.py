@@ -4,6 +4,7 @@
     counts         CountedFamily    sums over the shards of the text, then an estimate
     asynchronous   ReadingFamily    steps while it reads
     cooccurrence   PairsFamily      sums of pairs, then epochs over them
+                   SolvedFamily     the same sums, from which all follows at once
 
 Text comes as `TokenisedText`, with the bounds of its documents and their numbers in the split.
 
@@ -172,8 +173,8 @@ class ReadingFamily(WeightedFamily, Protocol):
 
 
 @runtime_checkable
-class PairsFamily(WeightedFamily, Protocol):
-    """A family that learns from how often words occur together."""
+class CooccurrenceFamily(Protocol):
+    """A family fitted from how often words occur together, or in which documents."""
 
     def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
         """Return the pairs of one shard; a token whose count is 0 is left out."""
@@ -183,7 +184,30 @@ class PairsFamily(WeightedFamily, Protocol):
         """Return the cells of all pairs, as arrays of one length."""
         ...
 
+
+@runtime_checkable
+class PairsFamily(WeightedFamily, CooccurrenceFamily, Protocol):
+    """One that learns from cells in rounds."""
+
     def read(self, weights: Weights, cells: Any, order: NDArray[np.int64], rate: float) -> Losses:
         """Learn from cells in this order, updating `weights` in place; a rate of 0 only measures.
         Returns the sum of the losses before each step and their number."""
         ...
+
+
+@runtime_checkable
+class SolvedFamily(CooccurrenceFamily, Protocol):
+    """One whose vectors are calculated from all cells at once."""
+
+    def solve(self, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int) -> Solution:
+        """Return the vectors of a training split of so many documents; a token whose count is 0 is
+        left out. Raises DataError if the cells are too few."""
+        ...
+
+
+class Solution(NamedTuple):
+    """What all cells give at once."""
+
+    model: ArrayModel
+    loss: float
+    documents: NDArray[np.float32] | None = None  # a vector for each training document

@@ -55,7 +55,7 @@ def pretrain_asynchronously(
     began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
     family = cast(ReadingFamily, config.model)
-    counts_V = count_tokens(artifact, settings.minimum_count, context)
+    counts_V = count_tokens(artifact, settings, context)
     plan = ray.put(family.plan(counts_V))
     replicas, per_epoch = settings.replicas, settings.rounds_per_epoch
     number_of_rounds = settings.epochs * per_epoch
@@ -89,7 +89,7 @@ def pretrain_asynchronously(
         share = _Share("validation", 0, 1, (0.0, 0.0), settings.seed, 1)
         return ray.get(task.remote(share, family, artifact, plan, weights))[1]
 
-    rounds = Rounds(counts_V, number_of_rounds, learn, measure, began)
+    rounds = Rounds(counts_V, number_of_rounds, settings.epochs, learn, measure, began)
     return fit(config, artifact, output, context, rounds)
 
 

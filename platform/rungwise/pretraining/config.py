@@ -10,11 +10,18 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
-from rungwise.models.fitting import CountedFamily, Fitting, PairsFamily, ReadingFamily
+from rungwise.models.fitting import (
+    CooccurrenceFamily,
+    CountedFamily,
+    Fitting,
+    ReadingFamily,
+    SolvedFamily,
+)
 from rungwise.models.losses.objectives import Objective
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 
@@ -81,14 +88,24 @@ class AsynchronousConfig(_Passes):
 
 
 class CooccurrenceConfig(_Passes):
-    """Epochs of AdaGrad over counts of co-occurring words, in the memory of one machine."""
+    """From counts of co-occurring words, in the memory of one machine: epochs of AdaGrad over them,
+    or, where the family is calculated at once, neither epochs nor a learning rate."""
 
-    fits: ClassVar[type] = PairsFamily
+    fits: ClassVar[type] = CooccurrenceFamily
 
     kind: Literal["cooccurrence"] = "cooccurrence"
-    # a killed run counts again and resumes from the last epoch
-    epochs: int = Field(default=25, ge=1)
-    learning_rate: float = Field(default=0.05, gt=0)
+    # a killed run counts again and resumes from the last epoch; null: 25
+    epochs: int | None = Field(default=None, ge=1)
+    learning_rate: float | None = Field(default=None, gt=0)  # null: 0.05
+
+    def check(self, model: Family, compute: ComputeConfig) -> None:
+        for key in ("epochs", "learning_rate"):
+            if isinstance(model, SolvedFamily) and getattr(self, key) is not None:
+                raise ConfigError(
+                    f"pretrain.{key} is {getattr(self, key)}, but model.kind is {model.kind}, "
+                    "which is calculated at once; leave it out",
+                    {f"pretrain.{key}": None},
+                )
 
 
 PretrainConfig = Annotated[

@@ -1,6 +1,7 @@
 """Fitting by co-occurrence: Ray Data counts pairs of words, then one task learns from the counts.
 
     shards ──> counts of pairs ──> cells ──> epoch over all, shuffled ──> next epoch
+                                        └──> vectors, where they are calculated at once
 
 V vocabulary
 """
@@ -17,15 +18,31 @@ from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.models.fitting import Losses, PairsFamily, Weights
+from rungwise.models.fitting import (
+    CooccurrenceFamily,
+    Losses,
+    PairsFamily,
+    Solution,
+    SolvedFamily,
+    Weights,
+)
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.pretraining.config import CooccurrenceConfig, FitConfig
 from rungwise.pretraining.counts import count_split
-from rungwise.pretraining.rounds import Rounds, copy_arrays, count_tokens, fit, run_threads
+from rungwise.pretraining.rounds import (
+    Rounds,
+    copy_arrays,
+    count_tokens,
+    finish,
+    fit,
+    run_threads,
+)
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText
+
+_EPOCHS, _LEARNING_RATE = 25, 0.05
 
 
 def pretrain_by_cooccurrence(
@@ -34,33 +51,48 @@ def pretrain_by_cooccurrence(
     output: Folder,
     context: Context,
 ) -> PretrainSummary:
-    """Count the training split, learn from the cells in epochs, write `model.safetensors`. The loss
-    is on the cells learnt from. Raises DataError if the corpus is too small."""
+    """Count the training split, learn from the cells, write `model.safetensors`. The loss is on the
+    cells learnt from. Raises DataError if the corpus is too small."""
     import ray
 
     began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
-    family = cast(PairsFamily, config.model)
-    counts_V = count_tokens(artifact, settings.minimum_count, context)
+    tokens = TokensSummary.of(artifact)
+    family = cast(CooccurrenceFamily, config.model)
+    counts_V = count_tokens(artifact, settings, context)
 
     def count(text: TokenisedText) -> SparseSums:
         return family.count(text, counts_V)
 
     table = count_split(artifact, count, sparse_sums.split_sums, sparse_sums.merge_sums, context)
-    cells = ray.put(family.cells(table, TokensSummary.of(artifact).vocab_size))
+    cells = ray.put(family.cells(table, tokens.vocab_size))
     del table
+    if isinstance(family, SolvedFamily):
+        solve = ray.remote(num_cpus=settings.threads)(_solve)
+        solution = ray.get(
+            solve.remote(family, cells, counts_V, tokens.documents.train, settings.seed)
+        )
+        return finish(config, artifact, output, solution, 1, began)
     epoch = ray.remote(num_cpus=settings.threads)(_run_epoch)
+    rate = _LEARNING_RATE if settings.learning_rate is None else settings.learning_rate
 
     def learn(number: int, weights: Weights) -> Weights:
         seed = int(bits(settings.seed, number))
-        how = (settings.learning_rate, seed, settings.threads)
+        how = (rate, seed, settings.threads)
         return ray.get(epoch.remote(family, cells, weights, *how))[0]
 
     def measure(weights: Weights) -> Losses:
         return ray.get(epoch.remote(family, cells, weights, 0.0, 0, 1))[1]
 
-    rounds = Rounds(counts_V, settings.epochs, learn, measure, began)
+    epochs = settings.epochs or _EPOCHS
+    rounds = Rounds(counts_V, epochs, epochs, learn, measure, began)
     return fit(config, artifact, output, context, rounds)
+
+
+def _solve(
+    family: SolvedFamily, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int
+) -> Solution:
+    return family.solve(cells, counts_V, documents, seed)
 
 
 def _run_epoch(

@@ -23,7 +23,7 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.models.fitting import Losses, WeightedFamily, Weights
+from rungwise.models.fitting import Losses, Solution, WeightedFamily, Weights
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig, FitConfig
@@ -37,10 +37,13 @@ DOCUMENTS = "documents.safetensors"  # a row for each training document
 _STATE, _ROUND, _SECONDS = ".state.safetensors", "round", "seconds"
 
 
-def count_tokens(artifact: Artifact, minimum: int, context: Context) -> NDArray[np.int64]:
-    """Count each token (V,) of the training split; 0 for special tokens and those below `minimum`.
-    Raises DataError if fewer than two remain."""
-    tokens = TokensSummary.of(artifact)
+def count_tokens(
+    artifact: Artifact, settings: AsynchronousConfig | CooccurrenceConfig, context: Context
+) -> NDArray[np.int64]:
+    """Count each token (V,) of the training split; 0 for special tokens and those below
+    `minimum_count`. Raises DataError if fewer than two remain."""
+    _warn_if_it_waits(settings.threads, context)
+    tokens, minimum = TokensSummary.of(artifact), settings.minimum_count
 
     def count(text: TokenisedText) -> SparseSums:
         counts = np.bincount(text.ids)
@@ -66,6 +69,7 @@ class Rounds:
 
     counts: NDArray[np.int64]  # (V,) of tokens
     number: int
+    epochs: int  # passes over the text or its cells
     learn: Callable[[int, Weights], Weights]
     measure: Callable[[Weights], Losses]
     began: float  # when counting began, by the monotonic clock
@@ -82,7 +86,6 @@ def fit(
     any, and return the summary. The seconds of a resumed run include those before."""
     settings, tokens = config.pretrain, TokensSummary.of(artifact)
     family = cast(WeightedFamily, config.model)
-    _warn_if_it_waits(settings.threads, context)
     began, first = rounds.began, 0
     if state := _load_state(output):
         weights, first, seconds = state
@@ -96,12 +99,27 @@ def fit(
         output.write_bytes(_STATE, safetensors.numpy.save(arrays))
         context.report.progress(number + 1, rounds.number)
     loss = mean_loss(*rounds.measure(weights))
-    tensors = family.model(weights, rounds.counts).to_tensors()
-    output.write_bytes(MODEL, safetensors.numpy.save(tensors))
-    vectors = family.document_vectors(weights)
-    if vectors is not None:
-        output.write_bytes(DOCUMENTS, safetensors.numpy.save({"documents": vectors}))
+    model, vectors = family.model(weights, rounds.counts), family.document_vectors(weights)
+    solution = Solution(model, loss, vectors)
+    summary = finish(config, artifact, output, solution, rounds.epochs, began)
     output.remove(_STATE)
+    return summary
+
+
+def finish(
+    config: FitConfig[AsynchronousConfig | CooccurrenceConfig],
+    artifact: Artifact,
+    output: Folder,
+    solution: Solution,
+    epochs: int,
+    began: float,
+) -> PretrainSummary:
+    """Write `model.safetensors`, and the vectors of documents if there are any."""
+    settings, tokens = config.pretrain, TokensSummary.of(artifact)
+    tensors, loss = solution.model.to_tensors(), solution.loss
+    output.write_bytes(MODEL, safetensors.numpy.save(tensors))
+    if solution.documents is not None:
+        output.write_bytes(DOCUMENTS, safetensors.numpy.save({"documents": solution.documents}))
     parameters = sum(array.size for array in tensors.values() if array.dtype.kind == "f")
     objective, threads = config.objective, settings.threads
     warning = "" if threads == 1 else f"  {threads} threads: not repeatable to the bit"
@@ -111,8 +129,8 @@ def fit(
         objective=objective.name,
         parameters=parameters,
         vocab_size=tokens.vocab_size,
-        tokens=tokens.tokens.train * settings.epochs,
-        epochs=float(settings.epochs),
+        tokens=tokens.tokens.train * epochs,
+        epochs=float(epochs),
         unigram_entropy=tokens.unigram_entropy,
         final={"loss": loss, objective.tokens.loss_key: loss},
         seconds=time.monotonic() - began,

@@ -59,20 +59,9 @@ class GloveConfig(VectorFamily):
         return "GloVe model"
 
     def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
-        """Count the co-occurrences within the sentences of one shard, in multiples of 1 / `_unit`,
-        by key row·V + column with row ≤ column. Words with a count of 0 are removed first."""
-        is_frequent = counts_V[text.ids] > 0
-        words = text.ids[is_frequent].astype(np.int64)
-        sizes = np.diff(text.starts)
-        sentence = np.repeat(np.arange(len(sizes)), sizes)[is_frequent]
-        tables = [SparseSums(words[:0], words[:0])]
-        for distance in range(1, min(self.window, len(words) - 1) + 1):
-            same = sentence[distance:] == sentence[:-distance]
-            left, right = words[:-distance][same], words[distance:][same]
-            cells = np.minimum(left, right) * len(counts_V) + np.maximum(left, right)
-            amount = np.full(len(cells), self._unit // distance)
-            tables.append(sparse_sums.merge_sums([SparseSums(cells, amount)]))
-        return sparse_sums.merge_sums(tables)
+        """Count the co-occurrences within the sentences of one shard, in units of 1 / `_unit`."""
+        amounts = [self._unit // distance for distance in range(1, self.window + 1)]
+        return sparse_sums.count_neighbours(text, text.starts, counts_V, amounts)
 
     def cells(self, table: SparseSums, vocab_size: int) -> Cells:
         """Return the cells of all counts; a word near itself counts for both positions."""

@@ -60,10 +60,9 @@ class VectorFamily(LayeredFamily):
     def document_vectors(self, weights: Weights) -> None:
         """Return None: documents have no vectors."""
 
-    @staticmethod
-    def from_tensors(tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> WordVectorModel:
+    def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> TableModel:
         """Restore a model from `to_tensors`."""
-        return WordVectorModel(tensors[_TABLE], tensors[_OUTPUT])
+        return WordVectorModel(tensors[TABLE], tensors[_OUTPUT])
 
 
 class WordTable(Body):
@@ -87,20 +86,15 @@ class WordTable(Body):
         return [[self.token_embedding]]
 
 
-_TABLE = f"{WordTable.name}.token_embedding.weight"
+TABLE = f"{WordTable.name}.token_embedding.weight"
 _OUTPUT = "output.weight"
 
 
 @dataclass(frozen=True, eq=False)
-class WordVectorModel:
-    """The vectors of a finished run, and its output (word2vec) or context (GloVe) vectors."""
+class TableModel:
+    """A finished run with a vector for each token."""
 
     table: NDArray[np.float32]  # (V, D)
-    output: NDArray[np.float32]  # a row per token, or per node of the tree
-
-    def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by their names in the encoder."""
-        return {_TABLE: self.table, _OUTPUT: self.output}
 
     @property
     def vocab_size(self) -> int:
@@ -108,6 +102,17 @@ class WordVectorModel:
 
     def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
         return self.table[list(ids)]
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectorModel(TableModel):
+    """The vectors of a finished run, and its output (word2vec) or context (GloVe) vectors."""
+
+    output: NDArray[np.float32]  # a row per token, or per node of the tree
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by their names in the encoder."""
+        return {TABLE: self.table, _OUTPUT: self.output}
 
 
 def mean(replicas: Sequence[Weights]) -> Weights:

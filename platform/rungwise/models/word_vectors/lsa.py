@@ -1,0 +1,213 @@
+"""LSA and PPMI-SVD as a family: vectors of words from the singular values of a table of counts.
+
+    contexts    documents   how often each word occurs in each document
+                window      how often each two words of a document are near each other
+    weighting   counts      as they are
+                log_entropy log2(1 + x) times 1 + Σ p log p / log C, with p the shares of the
+                            contexts in a word: words that are everywhere count nothing
+                ppmi        max(0, ln(x Σ c^s / (r c^s)) - ln shift), with r and c the sums of row
+                            and column, and s `smoothing`
+
+The table is X ~ U S Tᵀ with `size` singular values, and the vector of a word its row of U S^a,
+with a the `exponent`. Deerwester et al. 1990, "Indexing by Latent Semantic Analysis" (log-entropy:
+Dumais 1991); for windows Levy, Goldberg & Dagan 2015, "Improving Distributional Similarity with
+Lessons Learned from Word Embeddings". A text is a new column x of the table, and its vector xᵀ U,
+as that of a training document is; with window contexts, U summed over its words.
+
+V vocabulary, C contexts, N cells, D size of a vector
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from rungwise.core.errors import BlockError, DataError
+from rungwise.models.fitting import Solution
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.word_vectors import sparse_sums
+from rungwise.models.word_vectors.sparse_sums import SparseSums
+from rungwise.models.word_vectors.vector_family import (
+    TABLE,
+    TableModel,
+    VectorFamily,
+    vector_objective,
+)
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has neither tokenizers nor pyarrow
+    from scipy.sparse import csr_array
+
+    from rungwise.tokenizer.special import SpecialIds
+    from rungwise.tokens.text import TokenisedText
+
+Floats = NDArray[np.float64]
+
+
+class LsaConfig(VectorFamily):
+    """Latent semantic analysis of documents, or of windows with the weighting `ppmi`."""
+
+    objectives: ClassVar = (vector_objective("low_rank", "Relative squared", "table"),)
+
+    year: ClassVar[int] = 1990
+    paper: ClassVar[str] = "Deerwester et al."
+    idea: ClassVar[str] = "a list of numbers for every word, from the texts that share words"
+
+    kind: Literal["lsa"] = "lsa"
+    contexts: Literal["documents", "window"] = "documents"  # what a word is counted with
+    window: int = Field(default=5, ge=1)  # words on each side, for contexts window
+    weighting: Literal["counts", "log_entropy", "ppmi"] = "log_entropy"
+    # ppmi: counts of contexts to this power, so that rare ones weigh less
+    smoothing: float = Field(default=0.75, gt=0, le=1)
+    shift: float = Field(default=1.0, ge=1)  # ppmi: as many noise words in word2vec
+    # of the singular values in vectors of words; 0 is best for similarity, 1 is the original
+    exponent: float = Field(default=0.0, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _ppmi_of_windows(self) -> Self:
+        if self.weighting == "ppmi" and self.contexts == "documents":
+            raise BlockError(
+                "weighting ppmi is for contexts window, found documents", {"contexts": "window"}
+            )
+        return self
+
+    def describe(self) -> str:
+        weighting = {"counts": "counts", "log_entropy": "log-entropy", "ppmi": "PPMI"}
+        contexts = self.contexts if self.contexts == "documents" else f"a window of {self.window}"
+        return f"{weighting[self.weighting]} of {contexts}, vectors of {self.size}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "PPMI-SVD model" if self.weighting == "ppmi" else "latent semantic model"
+
+    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
+        """Count the cells of one shard, by key context·V + word; of pairs one of two is counted.
+        Words with a count of 0 are removed first."""
+        bounds = text.starts[text.first_sentence]
+        if self.contexts == "window":
+            return sparse_sums.count_neighbours(text, bounds, counts_V, [1] * self.window)
+        sizes = np.diff(bounds)
+        documents = np.repeat(np.arange(len(sizes)) + text.first_document, sizes)
+        is_frequent = counts_V[text.ids] > 0
+        keys = documents[is_frequent] * len(counts_V) + text.ids[is_frequent]
+        return sparse_sums.merge_sums([SparseSums(keys, np.ones(len(keys), np.int64))])
+
+    def cells(self, table: SparseSums, vocab_size: int) -> Cells:
+        """Return the cells of all counts; those of a window in both orders."""
+        contexts, words = np.divmod(table.keys, vocab_size)
+        if self.contexts == "documents":
+            return Cells(words, contexts, table.sums)
+        both = np.concatenate([contexts, words]), np.concatenate([words, contexts])
+        return Cells(*both, np.tile(table.sums, 2))  # a word near itself has its pair twice
+
+    def solve(
+        self, cells: Cells, counts_V: NDArray[np.int64], documents: int, seed: int
+    ) -> Solution:
+        """Weigh the cells and decompose the table; see `SolvedFamily`."""
+        from scipy.sparse import csr_array
+
+        contexts = documents if self.contexts == "documents" else len(counts_V)
+        place = (cells.words, cells.contexts)
+        table = csr_array((cells.amounts.astype(np.float64), place), (len(counts_V), contexts))
+        importance_V = self._weigh(table)
+        words, used = np.flatnonzero(table.sum(axis=1)), np.flatnonzero(table.sum(axis=0))
+        rank = min(len(words), len(used))
+        if rank < self.size:
+            raise DataError(
+                f"expected at least model.size {self.size} words and {self.contexts}, found "
+                f"{len(words)} words with weight and {len(used)} of {self.contexts}; lower it, or "
+                "add text"
+            )
+        left, values, right = decompose(table[words][:, used], self.size, seed)
+        total = float((table.data**2).sum())
+        vectors = np.zeros((len(counts_V), self.size))
+        vectors[words] = left * values**self.exponent
+        # An encoder's random table has rows of length 1 on average, too.
+        vectors *= np.sqrt(len(words) / (vectors**2).sum())
+        rows = None
+        if self.contexts == "documents":
+            rows = np.zeros((contexts, self.size), np.float32)
+            rows[used] = right * values
+        arrays = (vectors, values, importance_V)
+        model = LsaModel(*(array.astype(np.float32) for array in arrays), self)
+        return Solution(model, max(0.0, 1 - float((values**2).sum()) / total), rows)
+
+    def _weigh(self, table: csr_array) -> Floats:
+        """Weigh a table of counts in place; return the importance of each word (V,)."""
+        x, importance_V = table.data, np.ones(table.shape[0])
+        rows = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
+        sum_V = table.sum(axis=1)
+        if self.weighting == "log_entropy":
+            share = x / sum_V[rows]
+            entropy = np.bincount(rows, share * np.log(share), len(sum_V))
+            importance_V += entropy / np.log(max(2, table.shape[1]))
+            table.data = np.log2(1 + x) * importance_V[rows]
+        elif self.weighting == "ppmi":
+            smooth = table.sum(axis=0) ** self.smoothing
+            ratio = x * smooth.sum() / (sum_V[rows] * smooth[table.indices])
+            table.data = np.maximum(0.0, np.log(ratio) - np.log(self.shift))
+            table.eliminate_zeros()
+        return np.where(sum_V > 0, importance_V, 0.0)
+
+    def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> LsaModel:
+        """Restore a model from `to_tensors`."""
+        return LsaModel(*(tensors[name] for name in (TABLE, _VALUES, _IMPORTANCE)), self)
+
+
+class Cells(NamedTuple):
+    """The counts that are not 0."""
+
+    words: NDArray[np.int64]  # (N,)
+    contexts: NDArray[np.int64]  # (N,)
+    amounts: NDArray[np.int64]  # (N,)
+
+
+_VALUES, _IMPORTANCE = "singular_values", "importance"
+
+
+@dataclass(frozen=True, eq=False)
+class LsaModel(TableModel):
+    """Vectors of words, and what gives a new text its vector."""
+
+    singular_values: NDArray[np.float32]  # (D,)
+    importance: NDArray[np.float32]  # (V,) of each word, 0 for one that is left out
+    config: LsaConfig
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays, the table by its name in the encoder."""
+        values, importance = self.singular_values, self.importance
+        return {TABLE: self.table, _VALUES: values, _IMPORTANCE: importance}
+
+    @property
+    def left(self) -> Floats:
+        """U (V, D), whose columns have length 1."""
+        lengths = np.linalg.norm(self.table.astype(np.float64), axis=0)
+        return self.table / np.where(lengths > 0, lengths, 1.0)
+
+    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Return the vectors (len(texts), D) of texts; zeros for one without a known word."""
+        left, rows = self.left, np.zeros((len(texts), self.table.shape[1]), np.float32)
+        for ids, row in zip(texts, rows, strict=True):
+            words, counts = np.unique(np.array(ids, np.int64), return_counts=True)
+            x = np.log2(1 + counts) if self.config.weighting == "log_entropy" else counts
+            row[:] = (x * self.importance[words]) @ left[words]
+        return rows
+
+
+def decompose(table: csr_array, size: int, seed: int) -> tuple[Floats, Floats, Floats]:
+    """Return the vectors of rows (R, D) and columns (C, D) of the largest singular values (D,), the
+    largest coordinate of each column of the first positive."""
+    from scipy.sparse.linalg import svds
+
+    if min(table.shape) <= 2 * size:
+        left, values, right = np.linalg.svd(table.toarray(), full_matrices=False)
+    else:
+        start = np.random.default_rng(seed).normal(size=min(table.shape))
+        left, values, right = svds(table, size, v0=start)
+    order = np.argsort(-values, kind="stable")[:size]
+    left, values, right = left[:, order], values[order], right[order].T
+    signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(size)])
+    return left * signs, values, right * signs

@@ -1,0 +1,207 @@
+"""LSA and PPMI-SVD against the first paper's example, gensim, formulas and human similarities."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gensim.models import LsiModel
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.config import validate
+from rungwise.core.errors import ConfigError, DataError
+from rungwise.models.fitting import Solution
+from rungwise.models.word_vectors import sparse_sums
+from rungwise.models.word_vectors.glove import GloveConfig
+from rungwise.models.word_vectors.lsa import LsaConfig
+from rungwise.pretraining.config import CooccurrenceConfig
+from rungwise.tokens.text import TokenisedText
+
+# Deerwester et al. 1990, table 2: the words that stand in two titles or more.
+TITLES = [
+    "human interface computer",
+    "survey user computer system response time",
+    "eps user interface system",
+    "system human system eps",
+    "user response time",
+    "trees",
+    "graph trees",
+    "graph minors trees",
+    "graph minors survey",
+]
+NUMBER = {word: n for n, word in enumerate(dict.fromkeys(" ".join(TITLES).split()))}
+PAPER = [[[NUMBER[word] for word in title.split()]] for title in TITLES]
+
+
+def text_of(documents: list[list[list[int]]], first: int = 0) -> TokenisedText:
+    """Documents of sentences of words."""
+    sentences = [sentence for document in documents for sentence in document]
+    return TokenisedText(
+        np.array([word for sentence in sentences for word in sentence], np.uint32),
+        np.cumsum([0, *map(len, sentences)]),
+        np.cumsum([0, *map(len, documents)]),
+        np.arange(len(documents)).astype(np.uint64),
+        first_document=first,
+    )
+
+
+def solve(config: LsaConfig, documents: list[list[list[int]]], minimum: int = 1) -> Any:
+    """The solution of one shard, whose model has all that the tests ask."""
+    text = text_of(documents)
+    counts_V = np.bincount(text.ids)
+    counts_V[counts_V < minimum] = 0
+    cells = config.cells(config.count(text, counts_V), len(counts_V))
+    solution: Solution = config.solve(cells, counts_V, len(documents), 0)
+    return solution
+
+
+def test_the_titles_of_the_paper() -> None:
+    """Their nine singular values, and gensim's tutorial for two: a query, and two titles."""
+    nine = solve(LsaConfig(size=9, weighting="counts"), PAPER)
+    values = [3.3409, 2.5417, 2.3539, 1.6445, 1.5048, 1.3064, 0.8459, 0.5601, 0.3637]
+    np.testing.assert_allclose(nine.model.singular_values, values, atol=1e-4)
+    assert nine.loss == pytest.approx(0.0, abs=1e-12)
+    two = solve(LsaConfig(size=2, weighting="counts"), PAPER)
+    query = two.model.sentence_vectors([[NUMBER["human"], NUMBER["computer"]]])[0]
+    np.testing.assert_allclose(np.abs(query), [0.4618, 0.0700], atol=1e-4)
+    for title, expected in ((0, [0.65946639, 0.14211544]), (7, [0.08063836, 1.56345594])):
+        np.testing.assert_allclose(np.abs(two.documents[title]), expected, atol=1e-6)
+
+
+def test_gensim_has_the_same_space() -> None:
+    rng = np.random.default_rng(0)
+    documents = [[(40 * rng.random(60) ** 3).astype(int).tolist()] for _ in range(30)]
+    ours = solve(LsaConfig(size=5, weighting="counts"), documents)
+    bags = [sorted(Counter(document[0]).items()) for document in documents]
+    theirs = LsiModel(bags, num_topics=5, power_iters=20, random_seed=1)
+    np.testing.assert_allclose(ours.model.singular_values, theirs.projection.s, rtol=1e-6)
+    left = theirs.projection.u
+    signs = np.sign((left * ours.model.left).sum(axis=0))
+    np.testing.assert_allclose(ours.model.left * signs, left, atol=1e-6)
+    rows = np.array([[weight for _, weight in theirs[bag]] for bag in bags])
+    np.testing.assert_allclose(ours.documents * signs, rows, atol=1e-5)
+
+
+def slow_table(config: LsaConfig, documents: list[list[int]], V: int) -> Any:
+    """The weighted table, cell by cell, by the formulas of the papers."""
+    counts: Counter[tuple[int, int]] = Counter()
+    for number, words in enumerate(documents):
+        for place, word in enumerate(words):
+            if config.contexts == "documents":
+                counts[word, number] += 1
+                continue
+            near = range(max(0, place - config.window), place + config.window + 1)
+            counts.update((word, words[n]) for n in near if n != place and n < len(words))
+    rows, columns = Counter[int](), Counter[int]()
+    for (row, column), count in counts.items():
+        rows[row] += count
+        columns[column] += count
+    C = len(documents) if config.contexts == "documents" else V
+    table = np.zeros((V, C))
+    smooth = {column: count**config.smoothing for column, count in columns.items()}
+    for (row, column), x in counts.items():
+        table[row, column] = x
+        if config.weighting == "log_entropy":
+            shares = [counts[row, other] / rows[row] for other in columns]
+            entropy = -sum(p * math.log(p) for p in shares if p)
+            table[row, column] = math.log2(1 + x) * (1 - entropy / math.log(C))
+        if config.weighting == "ppmi":
+            chance = smooth[column] / sum(smooth.values())
+            pmi = math.log(x / rows[row] / chance)
+            table[row, column] = max(0.0, pmi - math.log(config.shift))
+    return table
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"weighting": "counts"},
+        {"weighting": "log_entropy"},
+        {"contexts": "window", "weighting": "counts", "window": 2},
+        {"contexts": "window", "weighting": "log_entropy", "window": 3},
+        {"contexts": "window", "weighting": "ppmi", "window": 2, "shift": 1.2},
+        {"contexts": "window", "weighting": "ppmi", "window": 4, "smoothing": 1.0, "exponent": 1},
+    ],
+    ids=str,
+)
+def test_the_table_is_that_of_the_formulas_and_texts_are_its_columns(keys: Any) -> None:
+    """By U S² Uᵀ = X Xᵀ, which no sign changes; sentences of a document are one text."""
+    rng = np.random.default_rng(1)
+    documents = [(9 * rng.random(25) ** 2).astype(int).tolist() for _ in range(12)]
+    config = validate(LsaConfig, keys | {"size": 9})
+    model = solve(config, [[words[:11], words[11:]] for words in documents]).model
+    table = slow_table(config, documents, 9)
+    left, values = model.left, model.singular_values
+    np.testing.assert_allclose((left * values**2) @ left.T, table @ table.T, atol=2e-5)
+    scale = np.linalg.norm(model.table) / np.linalg.norm(left * values**config.exponent)
+    np.testing.assert_allclose(model.table, left * values**config.exponent * scale, atol=1e-5)
+    assert (model.table**2).sum(axis=1).mean() == pytest.approx(1.0, 1e-5)
+    if config.contexts == "documents":
+        vectors = model.sentence_vectors(documents)
+        np.testing.assert_allclose(vectors, table.T @ left, atol=1e-5)
+    restored = config.from_tensors(model.to_tensors(), None)  # pyright: ignore[reportArgumentType]
+    assert np.array_equal(restored.sentence_vectors(documents), model.sentence_vectors(documents))
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 5), st.sampled_from(["documents", "window"]))
+def test_tables_of_shards_add_up_in_any_grouping(seed: int, pieces: int, contexts: Any) -> None:
+    rng = np.random.default_rng(seed)
+    documents = [
+        [rng.integers(0, 12, length).tolist() for length in rng.integers(1, 9, rng.integers(1, 4))]
+        for _ in range(8)
+    ]
+    config = LsaConfig(contexts=contexts, size=2, weighting="counts")
+    counts_V = np.bincount(text_of(documents).ids, minlength=12)
+    counts_V[counts_V < 4] = 0
+    cuts = sorted({0, 8, *rng.integers(0, 8, pieces).tolist()})
+    shards = [text_of(documents[a:b], a) for a, b in itertools.pairwise(cuts)]
+    counted = [config.count(shard, counts_V) for shard in shards]
+    parts = zip(*(sparse_sums.split_sums(table, 3) for table in counted), strict=True)
+    merged = sparse_sums.merge_sums([sparse_sums.merge_sums(part) for part in parts])
+    whole = config.count(text_of(documents), counts_V)
+    assert np.array_equal(merged.keys, whole.keys)
+    assert np.array_equal(merged.sums, whole.sums)
+
+
+@pytest.mark.slow
+def test_words_near_in_meaning_are_near_on_the_brown_corpus(real_data: Path) -> None:
+    """WordSim-353 by windows of five on 12,000 words: another program gave .439."""
+    folder = real_data / "corpora" / "en" / "brown"
+    text = gzip.decompress((folder / "brown.txt.gz").read_bytes()).decode().lower()
+    documents = [document.split() for document in text.strip().split("\n\n")]
+    common = Counter(itertools.chain(*documents)).most_common(12_000)
+    number = {word: place for place, (word, _) in enumerate(common)}
+    ids = [[[number[word] for word in words if word in number]] for words in documents]
+    model = solve(LsaConfig(contexts="window", weighting="ppmi"), ids).model
+    lines = (real_data / "wordsim" / "wordsim353.tsv").read_text("utf-8").lower().splitlines()
+    rows = [line.split("\t")[-3:] for line in lines if not line.startswith("#")]
+    pairs = [(a, b, float(score)) for a, b, score in rows if a in number and b in number]
+    assert len(pairs) == 260
+    unit = model.table / np.linalg.norm(model.table, axis=1, keepdims=True)
+    cosines = [unit[number[a]] @ unit[number[b]] for a, b, _ in pairs]
+    gold = [score for *_, score in pairs]
+    assert stats.spearmanr(gold, cosines).statistic == pytest.approx(0.439, abs=0.02)
+
+
+def test_what_cannot_be_decomposed_is_refused() -> None:
+    with pytest.raises(DataError, match=r"model\.size 10 words and documents, found 12 .* 9 of"):
+        solve(LsaConfig(size=10, weighting="counts"), PAPER)
+    # A word that is in all documents alike has no weight by entropy.
+    with pytest.raises(DataError, match="found 0 words with weight"):
+        solve(LsaConfig(size=1), [[[0, 1]], [[0, 1]]])
+    with pytest.raises(ConfigError, match=r"weighting ppmi is .* window, found documents; set"):
+        validate(LsaConfig, {"weighting": "ppmi"})
+    for keys, found in (({"epochs": 3}, "epochs is 3"), ({"learning_rate": 0.1}, "rate is 0.1")):
+        settings = CooccurrenceConfig(**keys)
+        settings.check(GloveConfig(), ComputeConfig())
+        with pytest.raises(ConfigError, match=f"{found}, but model.kind is lsa"):
+            settings.check(LsaConfig(), ComputeConfig())
