@@ -84,7 +84,7 @@ def test_a_trial_has_the_score_of_the_weights_that_it_would_keep(
     space = {"finetune.best_epoch": {"kind": "choice", "values": [True]}}
     config, output = stage_config(space=space, search={"kind": "grid"}), Folder.at(tmp_path)
     job = Job(config, inputs(tmp_path), output, "accuracy", SilentReporter(), train)
-    run_trial({"trial": {"number": 0, "values": {"finetune.best_epoch": True}}}, job=job)
+    run_trial({"trial": {"number": 0, "values": {"finetune.best_epoch": True}}}, job=job, cpus=1)
     record = read_record("trial-000", output)
     assert record is not None
     assert [row["metrics"]["accuracy"] for row in record.history] == [0.4, 0.6, 0.5]
@@ -117,7 +117,7 @@ def test_a_trial_whose_driver_is_killed_has_not_failed(
     job = Job(config, inputs(tmp_path), output, "accuracy", Orphaned(), toy())
     drawn = {"number": 0, "values": {"finetune.batch_size": 8}}
     with pytest.raises(ActorDiedError):
-        run_trial({"trial": drawn, "until": until}, job=job)
+        run_trial({"trial": drawn, "until": until}, job=job, cpus=1)
     record = read_record("trial-000", output)
     assert record is not None
     assert (record.state, record.error, len(record.history)) == (state, None, 1)

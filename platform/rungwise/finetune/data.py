@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.recent import Recent
 from rungwise.core.stages.artifact import Artifact
 from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
 from rungwise.finetune.model import Pretrained
@@ -38,6 +39,13 @@ class Split:
 
     examples: list[Any]
     items: list[Item]
+
+
+# The trials of a sweep and the seeds of an evaluation that follow each other in a process differ in
+# their settings, and rarely in what they read.
+_READERS: Recent[Tokenizer] = Recent()
+_SPLITS: Recent[dict[str, Split]] = Recent()
+_WEIGHTS: Recent[dict[str, Tensor]] = Recent()
 
 
 @dataclass(frozen=True)
@@ -68,22 +76,29 @@ def load_data(
     objective = trained.model.objective(trained.objective)
     pretrained = Pretrained(trained.model, objective, trained.vocab_size)
     check(config, info, trained.model, objective)
-    splitter = load_reader(tokenizer.folder)
+    task_key, words_key, model_key = (
+        (each.fingerprint, each.folder.uri) for each in (task, tokenizer, pretrain)
+    )
+    splitter = _READERS.get(words_key, lambda: load_reader(tokenizer.folder))
     if (size := splitter.get_vocab_size(with_added_tokens=True)) != trained.vocab_size:
         raise DataError(
             f"{tokenizer.folder.uri}: expected the {trained.vocab_size} tokens of the pretrained "
             f"model, found {size}; give the tokenizer that the model was trained with"
         )
     frame = build_frame(config, pretrained, splitter)
-    examples = {name: read_examples(task, name) for name in SPLITS}
-    examples |= {
-        noise_split(rate): add_errors(examples["test"], rate, _NOISE_SEED) for rate in noise
-    }
-    kind = task_kind(info, config.reading)
-    splits = {
-        name: Split(each, kind.encode(each, splitter, frame)) for name, each in examples.items()
-    }
-    weights = load_tensors(pretrain.folder, MODEL)
+    kind, rates = task_kind(info, config.reading), tuple(noise)
+
+    def encode() -> dict[str, Split]:
+        examples = {name: read_examples(task, name) for name in SPLITS}
+        examples |= {
+            noise_split(rate): add_errors(examples["test"], rate, _NOISE_SEED) for rate in rates
+        }
+        return {
+            name: Split(each, kind.encode(each, splitter, frame)) for name, each in examples.items()
+        }
+
+    splits = _SPLITS.get((task_key, words_key, frame, config.reading, rates), encode)
+    weights = _WEIGHTS.get(model_key, lambda: load_tensors(pretrain.folder, MODEL))
     return TaskData(info, splits, pretrained, weights, splitter)
 
 

@@ -27,7 +27,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import read_kind
-from rungwise.models.device import use_threads
+from rungwise.models.device import return_freed_memory, use_threads
 from rungwise.pretraining.config import check_rows
 from rungwise.pretraining.initial import INITIAL, check_initial, start_model
 from rungwise.pretraining.prolonging import find_earlier, list_finished_runs
@@ -201,6 +201,8 @@ def _fit_here(config: GradientFit, run: Run, context: Context) -> Outcome:
         except Exception:
             if failures > context.compute.max_failures:
                 raise
+        finally:
+            return_freed_memory()  # Ray keeps this process
     raise AssertionError
 
 

@@ -16,6 +16,7 @@ from rungwise.core.stages.context import Reporter
 from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
+from rungwise.models.device import use_threads
 from rungwise.sweep.config import HalvingScheduler, SweepStageConfig
 from rungwise.sweep.draws import Values, find_upstream, resolve_settings
 from rungwise.sweep.effective import select_inputs, split_metrics
@@ -68,14 +69,16 @@ class _AtMilestone(Exception):
     """Ends the training of a trial that waits at a milestone."""
 
 
-def run_trial(config: dict[str, Any], *, job: Job) -> None:
-    """Run one trial, `{"trial": {"number": ..., "values": {dotted key: value}}}`, for Ray Tune.
+def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
+    """Run one trial, `{"trial": {"number": ..., "values": {dotted key: value}}}`, for Ray Tune, with
+    as many threads as it holds whole CPUs.
 
     Stops at epoch `until`, if given. Raises UserError if the score is not finite.
     """
     from ray import tune
     from ray.exceptions import RayActorError
 
+    use_threads(cpus)
     trial, start = new_record(job.config, **config["trial"]), None
     if isinstance(job.config.sweep.scheduler, HalvingScheduler):
         earlier = read_record(trial.name, job.output)

@@ -96,7 +96,7 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
         space = {"trial": tune.grid_search(trials)}
     tune.Tuner(
         tune.with_resources(
-            functools.partial(run_trial, job=job),
+            functools.partial(run_trial, job=job, cpus=compute.cpus_per_trial),
             {"cpu": compute.cpus_per_trial, "gpu": compute.gpus_per_trial},
         ),
         param_space=space,

@@ -21,6 +21,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.inputs import Variant
 from rungwise.evaluation.comparison.summary import SeedRow
 from rungwise.finetune import describe, evaluate, finetune, load_data
+from rungwise.models.device import return_freed_memory, use_threads
 from rungwise.tasks.data import cutting
 from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.data.noise import noise_split
@@ -66,16 +67,15 @@ def score_seeds(
     """
     import ray
 
-    score = ray.remote(
-        num_cpus=context.compute.cpus_per_trial, num_gpus=context.compute.gpus_per_trial
-    )(score_seed)
+    cpus, gpus = context.compute.cpus_per_trial, context.compute.gpus_per_trial
+    score = ray.remote(num_cpus=cpus, num_gpus=gpus)(score_seed)
     results: list[SeedResult] = []
     pending: dict[Any, str] = {}
     for job in jobs:
         if note := read_note(job.scratch, f"{job.files}.json"):
             results.append(SeedResult.model_validate(note))
         else:
-            pending[score.remote(job)] = job.files
+            pending[score.remote(job, cpus)] = job.files
     counting = {(job.variant.name, job.seed): job.variant for job in jobs if job.counts_cut}
     waiting = list(pending)
     while waiting:
@@ -97,8 +97,10 @@ def score_seeds(
     return sorted(results, key=lambda each: (order.index(each.variant), each.seed))
 
 
-def score_seed(job: SeedJob) -> SeedResult:
-    """Fine-tune with one seed in a Ray task; write the row, the predictions and the weights."""
+def score_seed(job: SeedJob, cpus: float) -> SeedResult:
+    """Fine-tune with one seed in a Ray task that holds so many CPUs; write the row, the predictions
+    and the weights."""
+    use_threads(cpus)
     config, report, scratch = job.variant.finetune, job.report, job.scratch
     name = f"{job.variant.name}-seed-{job.seed}"
     parameters = {"variant": job.variant.name, "seed": job.seed}
@@ -156,6 +158,8 @@ def score_seed(job: SeedJob) -> SeedResult:
     write_note(scratch, f"{job.files}.json", json.loads(result.model_dump_json()), digests)
     report.nested(name, {}, "FINISHED")
     report.flush()
+    del model, data, scores
+    return_freed_memory()  # Ray keeps this process
     return result
 
 
