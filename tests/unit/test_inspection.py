@@ -151,4 +151,4 @@ def test_the_command_finds_the_newest_and_refuses_what_is_not_there(
 
 
 def test_every_kind_has_a_sample_here() -> None:
-    assert set(CONFIGS) | {"masked_blocks", "labelled_pairs"} == set(INSTANCES)
+    assert set(CONFIGS) | {"masked_blocks", "labelled_pairs", "aligned_lines"} == set(INSTANCES)

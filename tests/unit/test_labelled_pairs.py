@@ -1,4 +1,4 @@
-"""Labelled pairs of a task: encoded by the recipe's tokenizer, and whole or counted as cut."""
+"""Pairs of a task, labelled or aligned: by the recipe's tokenizer, whole or counted as cut."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
+from rungwise.instances.aligned_lines import AlignedLinesConfig
 from rungwise.instances.building import list_orders
 from rungwise.instances.contract import Facts
 from rungwise.instances.labelled_pairs import LabelledPairs, LabelledPairsConfig
@@ -147,6 +148,42 @@ def pair_of(batch: LabelledPairs[Any], row: int) -> tuple[list[list[int]], int]:
     return [ids[:length].tolist() for ids, length in texts], int(batch.label[row])
 
 
+def test_aligned_lines_are_the_texts_of_a_task_and_those_to_write(tmp_path: Path) -> None:
+    """Each line by the tokenizer's library; either kind refuses the other's task."""
+    tokenizer = tokenizer_of(tmp_path / "tokenizer", TOKENIZERS[0])
+    made = examples_of(3, 20)
+    lines = [Text(each.where, each.text, None, each.second) for each in made]
+    splits = {"train": lines, "validation": lines[:4]}
+    tokens = tokens_of(tmp_path, splits, tokenizer, "generation", pair=False, labels=())
+    summary, config = TokensSummary.of(tokens), AlignedLinesConfig(sentence_length=9)
+    assert summary.headline.startswith("24 pairs  ")
+    text = TokensFile(tokens.folder.local("train-00000.arrow")).text()
+    rng, library = np.random.default_rng(0), load_tokenizer(tokenizer.folder)
+    shard = config.build(text, summary.special, rng).shard
+    vocabulary = Vocabulary(summary.vocab_size, summary.special, summary.labels)
+    batch: Any = config.batch(
+        pad_rows(shard, np.arange(20), np.arange(20), 18, 0), np.arange(20), 0, vocabulary
+    )
+    for row, example in enumerate(lines):
+        for ids, length, part in zip(
+            batch.ids[row], batch.lengths[row], (example.text, str(example.target)), strict=True
+        ):
+            expected = library.encode(part, add_special_tokens=False).ids[:9]
+            assert ids[:length].tolist() == expected
+    assert (
+        config.check(shard, Facts("s", summary.vocab_size, summary.special, 0))["instances"] == 20
+    )
+    assert config.show(batch, 0, vocabulary, str).note.endswith(" to write for them")
+    with pytest.raises(
+        DataError, match=r"labelled_pairs need a task with one label .* take aligned"
+    ):
+        LabelledPairsConfig().build(text, summary.special, rng)
+    labelled = tokens_of(tmp_path / "labelled", {"train": made, "validation": made}, tokenizer)
+    other = TokensFile(labelled.folder.local("train-00000.arrow")).text()
+    with pytest.raises(DataError, match=r"aligned_lines need a task with a text to write"):
+        config.build(other, summary.special, rng)
+
+
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shard, Facts, Vocabulary]:
     folder = tmp_path_factory.mktemp("pairs")
@@ -245,7 +282,7 @@ def test_a_pair_of_which_a_text_has_no_tokens_is_left_out_and_counted(tmp_path: 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pair": False}, "one label for a pair of texts, found one of 3 labels for a text;"),
+        ({"pair": False}, "to write for another, found one of 3 labels for a text;"),
         ({"kind": "regression"}, "found a number for a pair of texts;"),
         ({"kind": "multilabel"}, "found which of 3 labels a pair of texts has;"),
         ({"labels": LABELS[1:]}, r"train\.tsv:\d+: the label 'contradiction' is not among"),
@@ -308,7 +345,7 @@ def instances_with(folder: Path, **blocks: dict[str, Any]) -> str:
     [
         ({"pretraining_task": None}, "of pretraining_task, but only the first is set"),
         ({"instances": {"kind": "causal"}}, "of pretraining_task, but only the second is set"),
-        ({"longer_instances": {"kind": "causal"}}, "but only instances are labelled pairs"),
+        ({"longer_instances": {"kind": "causal"}}, "but only instances are pairs of a task"),
         (
             {
                 "continued_pretraining": {

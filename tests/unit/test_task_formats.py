@@ -16,6 +16,8 @@ from seqeval.scheme import BILOU, IOB2, IOBES, IOE2, Tokens
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
+from rungwise.tasks.config import FilesTaskConfig
+from rungwise.tasks.data.files import load
 from rungwise.tasks.formats.schemes import iob2_labels, to_iob2
 from rungwise.tasks.kinds.examples import Text
 from rungwise.tasks.kinds.tagging import tagged_spans
@@ -45,6 +47,27 @@ def test_files_are_read_in_the_encoding_that_is_named(tmp_path: Path, encoding: 
     assert tagged[0].words == ("你", "好")
     with pytest.raises(DataError, match=r"expected UTF-8, found the byte .*data\.format\.encoding"):
         read_content(tmp_path, table(), content)
+
+
+def test_parallel_files_are_read_line_by_line(tmp_path: Path) -> None:
+    for language, lines in (("en", "a house\ntwo\n"), ("de", "ein Haus\nzwei\n")):
+        (tmp_path / f"data.en-de.{language}").write_text(lines)
+    paths = [str(tmp_path / f"data.en-de.{language}") for language in ("de", "en")]
+    form = {"kind": "parallel", "source": "en", "target": "de"}
+    task = {"format": form, "train": paths, "validation": paths, "test": paths}
+    config = validate(FilesTaskConfig, task)
+    examples = load(config).splits["train"]
+    assert [(e.text, e.target) for e in examples] == [("a house", "ein Haus"), ("two", "zwei")]
+    assert examples[1].where == "data.en-de.en:2"
+    with pytest.raises(DataError, match=r"expected \S+data\.en-de\.de beside .* name both files"):
+        load(validate(FilesTaskConfig, task | {"train": paths[1:]}))
+    with pytest.raises(
+        DataError, match=r"expected a file with \.fr in its name, found .*en-de\.de"
+    ):
+        load(validate(FilesTaskConfig, task | {"format": form | {"source": "fr"}}))
+    (tmp_path / "data.en-de.de").write_text("ein Haus\n")
+    with pytest.raises(DataError, match=r"expected aligned lines, found 2 in .* and 1 in .*mend"):
+        load(config)
 
 
 READINGS = yaml.safe_load(Path(__file__).with_name("read_files.yaml").read_text("utf-8"))

@@ -96,7 +96,7 @@ class Kind(Config):
     seed: int = Field(default=0, ge=0)
 
     needs_other_documents: ClassVar[bool] = False  # so that shards borrow some of other files
-    labelled: ClassVar[bool] = False  # built from the labelled pairs of a task, not from the corpus
+    labelled: ClassVar[bool] = False  # built from the pairs of a task, not from the corpus
 
     @property
     @abstractmethod

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from rungwise.core.stages.artifact import Artifact
+from rungwise.instances.aligned_lines import AlignedLinesConfig
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.corrupted_words import CorruptedWordsConfig
@@ -25,6 +26,7 @@ InstancesConfig = Annotated[
     | CorruptedWordsConfig
     | SentenceRunsConfig
     | LabelledPairsConfig
+    | AlignedLinesConfig
     | DocumentRowsConfig,
     Field(discriminator="kind"),
 ]

@@ -1,76 +1,45 @@
 """Labelled pairs of texts, for sentence encoders that learn from a task: InferSent (Conneau et al.
-2017, arXiv:1705.02364) and its kin. The text is that of a task: a document is a pair, its two
-sentences are the texts.
+2017, arXiv:1705.02364) and its kin. They are the examples of a task; a column says which label a
+pair has.
 
-A row is stored as both texts, one after the other, without symbols; columns say how long the first
-is and which label the pair has. What lies behind the first `sentence_length` tokens of a text is
-cut and counted.
-
-B batch, L tokens of a text
+B batch
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from rungwise.instances.batch import ArrayT, Batch
-from rungwise.instances.contract import Facts, check_rows, must
-from rungwise.instances.frame import gather
-from rungwise.instances.kind import Built, Kind, Piece, ShownRow, unused_text
+from rungwise.core.errors import DataError
+from rungwise.instances.batch import ArrayT
+from rungwise.instances.contract import Facts, must
+from rungwise.instances.kind import Built, ShownRow
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.rows import PaddedRows
 from rungwise.instances.shards import Shard
+from rungwise.instances.text_pairs import TextPairs, TextPairsKind, pair_pieces
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 
 if TYPE_CHECKING:  # building shards needs no PyTorch
     from torch import Tensor
 
-_LENGTH_MULTIPLE = 8
-
 
 @dataclass(frozen=True)
-class LabelledPairs(Batch[ArrayT]):
-    """Pairs of texts, each text by itself."""
+class LabelledPairs(TextPairs[ArrayT]):
+    """Pairs of texts, each text by itself, and what is to be told of them."""
 
-    # ids: (B, 2, L) int64, 0 from the length on
-    lengths: ArrayT  # (B, 2) int64, tokens of each text
     label: ArrayT  # (B,) int64
 
-    @property
-    def tokens(self) -> int:
-        return int(self.lengths.sum())
 
-    def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[LabelledPairs[ArrayT]]:
-        """Yield parts of pairs sorted by their longer text, as long as the longest of each."""
-        longer = self.lengths.max(axis=1)
-        for rows in np.array_split(np.argsort(longer, kind="stable"), bins):
-            L = self.ids.shape[2]
-            if not fixed_shapes:
-                L = min(-(-int(longer[rows].max()) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, L)
-            part: LabelledPairs[Any] = LabelledPairs(
-                self.ids[rows, :, :L], self.lengths[rows], self.label[rows]
-            )
-            yield part
-
-
-class LabelledPairsConfig(Kind):
+class LabelledPairsConfig(TextPairsKind):
     """Pairs of texts of a task, of which the label is predicted."""
 
     kind: Literal["labelled_pairs"] = "labelled_pairs"
-    sentence_length: int = Field(default=64, ge=1, le=4096)  # tokens of a text; the rest is cut
-
-    labelled: ClassVar[bool] = True
-
-    @property
-    def length(self) -> int:
-        return 2 * self.sentence_length
 
     def build(
         self,
@@ -79,28 +48,18 @@ class LabelledPairsConfig(Kind):
         rng: np.random.Generator,
         planned: int | None = None,
     ) -> Built:
-        assert text.labels is not None, "labelled pairs are built from the tokens of a task"
-        pairs = len(text.documents) if planned is None else planned
-        starts = text.starts[: 2 * pairs + 1]
-        lengths = np.diff(starts).reshape(pairs, 2)
-        cut = np.minimum(lengths, self.sentence_length)
-        (ids,) = gather([text.ids], starts[:-1].reshape(pairs, 2), cut)
-        columns = {"first_length": cut[:, 0].astype(np.uint16), "label": text.labels[:pairs]}
-        counts = {
-            "text_tokens": int(lengths.sum()),
-            "tokens_unused": int((lengths - cut).sum()),
-            "texts_cut": int((lengths > cut).sum()),
-        }
-        return Built(Shard(ids, np.append(0, np.cumsum(cut.sum(axis=1))), columns), counts)
+        if text.labels is None:
+            raise DataError(
+                "labelled_pairs need a task with one label for a pair of texts, found one with a "
+                "text to write; name another one in pretraining_task, or take aligned_lines"
+            )
+        built = super().build(text, special, rng, planned)
+        columns = built.shard.columns | {"label": text.labels[: len(built.shard)]}
+        return replace(built, shard=replace(built.shard, columns=columns))
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
-        counts = check_rows(shard, facts, self.length, {})
-        first, label = (shard.columns[key].astype(np.int64) for key in ("first_length", "label"))
-        lengths = np.stack([first, shard.lengths - first])
-        shortest, longest = int(lengths.min(initial=1)), int(lengths.max(initial=0))
-        most = self.sentence_length
-        must(facts.name, "tokens of a text", shortest, "at least", 1, shortest >= 1)
-        must(facts.name, "tokens of a text", longest, "at most", most, longest <= most)
+        counts = super().check(shard, facts)
+        label = shard.columns["label"].astype(np.int64)
         largest = int(label.max(initial=0))
         must(facts.name, "largest label", largest, "below", facts.labels, largest < facts.labels)
         pairs_per_label = np.bincount(label, minlength=facts.labels).tolist()
@@ -108,53 +67,36 @@ class LabelledPairsConfig(Kind):
 
     def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
         per_label = {key: count for key, count in totals.items() if key.startswith("label_")}
-        pairs = max(totals["instances"], 1)
         return {
             "labels": len(per_label),
             **per_label,
-            "largest_label_share": max(per_label.values()) / pairs,
-            "texts_cut": totals["texts_cut"],
-            "cut_share": totals["texts_cut"] / (2 * pairs),
-            "fill": totals["tokens"] / (pairs * self.length),
-            **unused_text(totals),
+            "largest_label_share": max(per_label.values()) / max(totals["instances"], 1),
+            **super().statistics(totals),
         }
 
     def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:
         return (
             f"{statistics['labels']} labels, {statistics['largest_label_share']:.1%} have the most "
-            f"frequent  {statistics['cut_share']:.1%} of the texts cut at {self.sentence_length} "
-            f"tokens  {statistics['unused_share']:.2%} of the text unused"
+            f"frequent  {super().headline(totals, statistics)}"
         )
 
     def batch(
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
     ) -> LabelledPairs[NDArray[Any]]:
-        """Split rows into their two texts."""
-        first = rows.columns["first_length"].astype(np.int64)
-        row, column = np.nonzero(np.arange(rows.ids.shape[1]) < rows.lengths[:, None])
-        second = (column >= first[row]).astype(np.int64)
-        ids = np.zeros((len(first), 2, self.sentence_length), dtype=np.int64)
-        ids[row, second, column - second * first[row]] = rows.ids[row, column]
-        lengths = np.stack([first, rows.lengths - first], axis=1)
-        return LabelledPairs(ids, lengths, rows.columns["label"].astype(np.int64))
+        pairs = super().batch(rows, epochs, seed, vocabulary)
+        return LabelledPairs(pairs.ids, pairs.lengths, rows.columns["label"].astype(np.int64))
 
     def random_batch(self, B: int, vocab_size: int) -> LabelledPairs[Tensor]:
         import torch
 
-        return LabelledPairs(
-            torch.randint(vocab_size, (B, 2, self.sentence_length)),
-            torch.full((B, 2), self.sentence_length),
-            torch.arange(B) % 2,
-        )
+        pairs = super().random_batch(B, vocab_size)
+        return LabelledPairs(pairs.ids, pairs.lengths, torch.arange(B) % 2)
 
     def show(
         self, batch: Any, row: int, vocabulary: Vocabulary, spell: Callable[[int], str]
     ) -> ShownRow:
         first, second = batch.lengths[row].tolist()
-        pieces = [
-            Piece(token, "plain" if place else "opens", number)
-            for number, length in enumerate((first, second))
-            for place, token in enumerate(batch.ids[row, number, :length].tolist())
-        ]
         label = vocabulary.labels[int(batch.label[row])]
-        return ShownRow(pieces, f"label: {label}; {first} and {second} tokens", label)
+        return ShownRow(
+            pair_pieces(batch, row), f"label: {label}; {first} and {second} tokens", label
+        )

@@ -64,7 +64,7 @@ class ContinuedConfig(Config):
         if self.instances.labelled:
             raise ValueError(
                 "a continued step reads text without labels; take instances of another kind than "
-                "labelled_pairs"
+                "labelled_pairs or aligned_lines"
             )
         if self.pretrain.reads_longer:
             raise ValueError(

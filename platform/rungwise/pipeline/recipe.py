@@ -88,7 +88,7 @@ class Recipe(Config):
     tokenizer: TokenizerConfig
     # how the text becomes training rows; models that are fitted by counts need none
     instances: InstancesConfig | None = None
-    # task whose labelled pairs `instances` are; null: they are of the corpus
+    # task whose pairs of texts `instances` are; null: they are of the corpus
     pretraining_task: FilesTaskConfig | None = None
     # rows for the last steps of training, by `pretrain.longer_share`
     longer_instances: InstancesConfig | None = None
@@ -162,13 +162,14 @@ class Recipe(Config):
         labelled = self.instances is not None and self.instances.labelled
         if labelled != (self.pretraining_task is not None):
             raise ValueError(
-                "instances of kind labelled_pairs are those of pretraining_task, but only "
+                "instances of kind labelled_pairs or aligned_lines are those of pretraining_task, "
+                "but only "
                 f"{'the first' if labelled else 'the second'} is set; set both or none"
             )
         if self.longer_instances is not None and self.longer_instances.labelled != labelled:
             raise ValueError(
                 "longer_instances are of the text that instances are of, but only "
-                f"{'instances' if labelled else 'longer_instances'} are labelled pairs"
+                f"{'instances' if labelled else 'longer_instances'} are pairs of a task"
             )
         return self
 

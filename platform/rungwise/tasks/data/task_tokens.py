@@ -1,10 +1,11 @@
-"""The labelled pairs of a task as tokens, for pretraining that learns from labels, as InferSent
-does (Conneau et al. 2017, arXiv:1705.02364).
+"""The pairs of texts of a task as tokens, for pretraining that learns from them: pairs with labels,
+as InferSent does (Conneau et al. 2017, arXiv:1705.02364), or texts and those to write for them, as
+CoVe does (McCann et al. 2017, arXiv:1708.00107).
 
-A pair is a document of two sentences with the number of its label. The tokenizer of the recipe
-encodes each text by itself. Training pairs make the training split and validation pairs the
-validation split; test pairs are not read. A pair is left out and counted if one of its texts has no
-tokens.
+A pair is a document of two sentences, with the number of its label if it has one. The tokenizer of
+the recipe encodes each text by itself. Training pairs make the training split and validation pairs
+the validation split; test pairs are not read. A pair is left out and counted if one of its texts
+has no tokens.
 
 A task fits in memory, so this process builds the files without Ray Data.
 """
@@ -45,18 +46,19 @@ def encode_pairs(
 ) -> TokensSummary:
     """Encode the pairs of the input `task` with the input `tokenizer`.
 
-    Raises DataError if the task is not a classification of pairs, if its training pairs have only
-    one label, or if a label is not among those of the task.
+    Raises DataError if the task is neither a classification of pairs nor one of generation, if its
+    training pairs have only one label, or if a label is not among those of the task.
     """
     info = TaskSummary.of(inputs["task"]).info
-    if info.kind != "classification" or not info.pair:
+    writes = info.kind == "generation"
+    if not writes and (info.kind != "classification" or not info.pair):
         raise DataError(
-            f"labelled pairs need a task with one label for a pair of texts, found {info.goal}; "
-            "name another one in pretraining_task"
+            "pairs need a task with one label for a pair of texts, or with a text to write for "
+            f"another, found {info.goal}; name another one in pretraining_task"
         )
     splits = {split: read_examples(inputs["task"], split) for split in _SPLITS}
     labels = {example.target for example in splits["train"]}
-    if len(labels) < 2:
+    if not writes and len(labels) < 2:
         raise DataError(
             "labelled pairs need at least two labels to learn from, but the training pairs have "
             f"{', '.join(map(repr, labels)) or 'none'}; name another task in pretraining_task"
@@ -93,7 +95,8 @@ def encode_pairs(
     summary = summarise_files(rows, tokenizer, held_out)
     pairs = summary.documents.total
     empty = sum(map(len, splits.values())) - pairs
-    headline = f"{counted(pairs, 'pair')}  {len(info.labels)} labels  {summary.headline}"
+    labelled = "" if writes else f"{len(info.labels)} labels  "
+    headline = f"{counted(pairs, 'pair')}  {labelled}{summary.headline}"
     if empty:
         headline += f"  {counted(empty, 'pair')} left out for a text without tokens"
     return summary.model_copy(update={"labels": info.labels, "headline": headline})
@@ -106,7 +109,7 @@ def encode_examples(
     Raises DataError if a label is not among those of the task."""
     numbers: dict[object, int] = {label: number for number, label in enumerate(info.labels)}
     for example in examples:
-        if example.target not in numbers:
+        if numbers and example.target not in numbers:
             raise DataError(
                 f"{example.where}: the label {example.target!r} is not among the training labels; "
                 "set pretraining_task.unseen_labels to drop"
@@ -122,11 +125,16 @@ def encode_examples(
         documents=np.array(
             [document_hash(f"{_SOURCE}\0{example.where}") for example in full], dtype=np.uint64
         ),
-        labels=np.array([numbers[example.target] for example in full], dtype=np.uint16),
+        labels=np.array([numbers[e.target] for e in full], np.uint16) if numbers else None,
     )
-    return text, sum(len(" ".join(example.parts).encode()) for example in full)
+    return text, sum(len(" ".join(_parts(example)).encode()) for example in full)
+
+
+def _parts(example: Text) -> tuple[str, ...]:
+    """The two texts of a pair."""
+    return example.text, str(example.target) if example.second is None else example.second
 
 
 def _texts(examples: Sequence[Text]) -> pa.StringArray:
-    parts = (part for example in examples for part in example.parts)
+    parts = (part for example in examples for part in _parts(example))
     return pa.array(map(CLEAN_UP.normalize_str, parts), pa.string())

@@ -21,12 +21,13 @@ from rungwise.tasks.formats.presets import (
 from rungwise.tasks.formats.squad import SquadFormat
 from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.formats.tagged import MarksFormat, TokensFormat
-from rungwise.tasks.formats.texts import FastTextFormat, FoldersFormat
+from rungwise.tasks.formats.texts import FastTextFormat, FoldersFormat, ParallelFormat
 
 TaggedFormat = Annotated[
     TableFormat
     | FoldersFormat
     | FastTextFormat
+    | ParallelFormat
     | GlueFormat
     | ConllFormat
     | ConlluFormat

@@ -4,17 +4,21 @@ Movie reviews (aclImdb, rt-polarity) and newsgroups are published with a folder 
 fastText has an example per line, its labels marked by a prefix:
 
     __label__sauce __label__cheese How much does potato starch affect a cheese sauce recipe?
+
+Translations are published as parallel files: line n of `train.en` is line n of `train.de`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Literal
 
 from pydantic import Field
 
+from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.readers.streams import compression_suffix
 from rungwise.tasks.formats.base import (
@@ -108,3 +112,53 @@ class FastTextFormat(FormatConfig):
                 rest = " ".join(word for word in parts if not word.startswith(self.prefix))
                 target = tuple(sorted(labels)) if self.several_labels else labels.pop()
                 yield Text(f"{file.name}:{line}", words(rest, where, "the text"), None, target)
+
+
+class ParallelFormat(FormatConfig):
+    """Two files of aligned lines: texts, and the texts to write for them."""
+
+    fixed_kind = "generation"
+
+    kind: Literal["parallel"] = "parallel"
+    # parts of the names of both files, between dots: en and de of train.en.gz and train.de.gz
+    source: str = Field(min_length=1)
+    target: str = Field(min_length=1)
+
+    def select_files(
+        self, files: Sequence[SourceFile], counts: Counter[str]
+    ) -> Sequence[SourceFile]:
+        """Return the files of sources. Raises DataError for a file without its partner."""
+        uris = {file.uri for file in files}
+        sources = [file for file in files if self._other(file.uri) != file.uri]
+        for file in sources:
+            if self._other(file.uri) not in uris:
+                raise DataError(
+                    f"expected {self._other(file.uri)} beside {file.uri}, found "
+                    f"{', '.join(sorted(uris))}; name both files, or change data.format.target"
+                )
+        if not sources:
+            raise DataError(
+                f"expected a file with .{self.source} in its name, found "
+                f"{', '.join(sorted(uris))}; change data.format.source"
+            )
+        return sources
+
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
+        other = replace(file, uri=self._other(file.uri), name=self._other(file.name), tag="")
+        sources, targets = (split_lines(read_text(each, self.encoding)) for each in (file, other))
+        if len(sources) != len(targets):
+            raise DataError(
+                f"expected aligned lines, found {len(sources):,} in {file.uri} and "
+                f"{len(targets):,} in {other.uri}; mend the files"
+            )
+        for line, pair in enumerate(zip(sources, targets, strict=True), start=1):
+            where = f"{file.uri}:{line}"
+            with self.skip_damage(counts, pair):
+                source, target = (words(each.strip(), where, "the text") for each in pair)
+                yield Text(f"{file.name}:{line}", source, None, target)
+
+    def _other(self, path: str) -> str:
+        """The name of the file of targets; the same if the file is none of sources."""
+        folder, slash, name = path.rpartition("/")
+        parts = [self.target if part == self.source else part for part in name.split(".")]
+        return folder + slash + ".".join(parts)
