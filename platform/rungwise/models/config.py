@@ -18,9 +18,9 @@ from rungwise.models.families.log_bilinear import LogBilinearConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.families.nnlm import NnlmConfig
-from rungwise.models.families.quick_thoughts import QuickThoughtsConfig
 from rungwise.models.families.recurrent import LstmConfig, RnnConfig
 from rungwise.models.families.senna import SennaConfig
+from rungwise.models.families.sentence_encoder import SentenceEncoderConfig
 from rungwise.models.family import Family
 from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.lsa import LsaConfig
@@ -41,7 +41,7 @@ ModelConfig = Annotated[
     | LogBilinearConfig
     | BigramConfig
     | SennaConfig
-    | QuickThoughtsConfig
+    | SentenceEncoderConfig
     | NgramConfig
     | Word2vecConfig
     | GloveConfig

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.plural import counted
-from rungwise.models.losses.objectives import Objective
+from rungwise.models.losses.objectives import Objective, Origin
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body, OnBody, TokenOutput
 from rungwise.models.transformer.layer import Activation, Layer, Norm
@@ -39,6 +39,10 @@ class Family(Config):
     paper: ClassVar[str]  # `Devlin et al.`
     idea: ClassVar[str] = ""  # in plain words, for readers who do not know the field
     objectives: ClassVar[tuple[Objective, ...]]  # the first is the default
+
+    def origin(self, objective: Objective) -> Origin:
+        """Return its place in history."""
+        return objective.origin or Origin(self.year, self.paper, self.idea)
 
     @property
     def max_length(self) -> int | None:

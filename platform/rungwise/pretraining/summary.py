@@ -7,6 +7,7 @@ from typing import Literal
 
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.models.config import ModelConfig
+from rungwise.models.losses.objectives import Origin
 
 _NOTHING_LEARNT_NATS = 0.05
 Row = dict[str, int | float]  # of a curve: step, tokens, and metrics by name
@@ -101,6 +102,11 @@ class PretrainSummary(Summary):
     seconds: float
     began_with: BeganWith | None = None
     gradient: GradientRun | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """The model's place in history."""
+        return self.model.origin(self.model.objective(self.objective))
 
     @property
     def caution(self) -> str:

@@ -30,6 +30,7 @@ from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import MLM, Losses, Objective, Part
 from rungwise.models.transformer.body import OnBody
+from rungwise.models.transformer.pooling import pool
 
 _TEMPERATURE = 0.05
 
@@ -39,10 +40,7 @@ class SentenceEncoder(OnBody):
 
     def forward(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
         body: Any = self.body
-        states_BTD = body.encode(ids_BT, None, lengths_B)
-        place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
-        real_BT = place_T < lengths_B[:, None]
-        return (states_BTD * real_BT[..., None]).sum(1) / lengths_B[:, None]
+        return pool(body.encode(ids_BT, None, lengths_B), lengths_B, "mean")
 
 
 def _same_row_twice(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:

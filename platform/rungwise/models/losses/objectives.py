@@ -136,6 +136,15 @@ class Part:
         return math.log(self.num_classes or vocab_size)
 
 
+@dataclass(frozen=True)
+class Origin:
+    """A model's place in history, shown on a ladder's page."""
+
+    year: int  # of the paper
+    paper: str  # `Devlin et al.`
+    idea: str  # in plain words, for readers who do not know the field
+
+
 class PretrainingLogits(NamedTuple):
     """Logits of masked tokens and of pairs; `nsp` is None without that head."""
 
@@ -174,6 +183,7 @@ class Objective:
     default_dropout: float = 0.0  # used if the model's dropout is 0
     passes: int = 1  # over each row per forward
     sentences: bool = False  # whether the model gives one vector per text
+    origin: Origin | None = None  # if it, and not the family, is what a paper proposed
 
     @property
     def parts(self) -> tuple[str, ...]:

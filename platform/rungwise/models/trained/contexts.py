@@ -33,15 +33,15 @@ _MOST_TOKENS = 1 << 13  # per batch, padding included
 @dataclass(frozen=True)
 class EncodedWords:
     """Reads words with an encoder. `opens` and `closes` frame a row; without `closes`, a window
-    begins with the token before it."""
+    begins with the token before it, and without either with its first token."""
 
     encoder: Encoder
-    opens: int
+    opens: int | None
     closes: int | None
 
     @property
     def longest_text(self) -> int | None:
-        frame = 1 if self.closes is None else 2
+        frame = (self.opens is not None) + (self.closes is not None)
         return None if self.encoder.max_length is None else self.encoder.max_length - frame
 
     @torch.no_grad()
@@ -53,7 +53,7 @@ class EncodedWords:
         rows: list[tuple[list[int], list[tuple[int, int]]]] = []  # ids; (position, word number)
         for window in windows([len(text) for text in texts], self.longest_text):
             places = [
-                (place - window.start + 1, number)
+                (place - window.start + (self.opens is not None), number)
                 for number, place in tokens[window.text]
                 if window.first <= place < window.stop
             ]
@@ -76,6 +76,8 @@ class EncodedWords:
         return _means(torch.cat(states, dim=1), numbers, count)
 
     def _row(self, ids: Sequence[int], start: int, stop: int) -> list[int]:
+        if self.opens is None:
+            return [*ids[start:stop]]
         if self.closes is not None:
             return [self.opens, *ids[start:stop], self.closes]
         return [ids[start - 1] if start else self.opens, *ids[start:stop]]

@@ -55,7 +55,7 @@ def draw_ladder(
         panels = figure.subplots(1, len(columns), squeeze=False).flat
     for place, (axes, column, panel) in enumerate(zip(panels, columns, by_panel, strict=True)):
         _draw_panel(axes, column, panel)
-        names = [f"{rung.name}  {rung.pretrain.model.year}" for rung in panel]
+        names = [f"{rung.name}  {rung.pretrain.origin.year}" for rung in panel]
         axes.set_yticks(range(len(panel)), names if narrow or place == 0 else [""] * len(panel))
         for label in axes.get_yticklabels():
             label.set_parse_math(False)

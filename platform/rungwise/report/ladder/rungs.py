@@ -108,7 +108,7 @@ def gather_rungs(
                 kinds={suite: config["kind"] for suite, config in suites},
             )
         )
-    rungs.sort(key=lambda rung: rung.pretrain.model.year)
+    rungs.sort(key=lambda rung: rung.pretrain.origin.year)
     return [replace(rung, look=series(place)) for place, rung in enumerate(rungs)]
 
 
@@ -254,8 +254,8 @@ def history_rows(rungs: Sequence[Rung], columns: Sequence[Column]) -> Iterator[d
         trained, model = rung.pretrain, rung.pretrain.model
         row: dict[str, Any] = {
             "rung": rung.name,
-            "year": model.year,
-            "paper": model.paper,
+            "year": trained.origin.year,
+            "paper": trained.origin.paper,
             "model": model.page_name(model.objective(trained.objective)),
             "sizes": model.describe(),
             "parameters": trained.parameters,

@@ -1,0 +1,414 @@
+"""Encoders of sentences, each trained on any of the objectives of losses/sentences.py.
+
+    sentence ──> word vectors ──> network ──> states of tokens ──> pooling ──> vector (D,)
+
+    network        states                                    pooling, unless it is given
+    words          the word vectors; layers are feed-forward,    sum
+                   on the pooled vector (Iyyer et al. 2015: DAN)
+    gru, lstm      from left to right                        last
+    two_grus, ...  both directions, concatenated             last: the end of each direction
+    transformer    all tokens, with sinusoids for places     mean
+
+What an objective needs besides the encoder:
+
+    quick_thoughts         a second encoder g, without shared weights; the vector is [f; g], each of
+                           length 1, and a score is the product of f of one with g of the other
+    skip_thoughts          a GRU for each neighbour that reads the words before and, at each, the
+    sentence_autoencoder   vector; that enters all gates, as the terms C h of Kiros et al., and the
+                           state begins at zero. All share the encoder's word vectors and one output
+    inference              [u; v; |u - v|; u * v] through linear layers, without a non-linearity
+                           between them, as in the release (facebookresearch/InferSent)
+
+InferSent is `two_lstms` with `max`. The Universal Sentence Encoder (Cer et al. 2018,
+arXiv:1803.11175) is a Transformer with `root`; its angular similarity orders as the cosine does.
+
+Shapes: B runs or pairs, R sentences of a run, L tokens of a sentence, N sentences, X tokens, M
+embedding size, D hidden, E width of a state, K layers, d directions, V vocabulary, C labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rungwise.core.errors import BlockError
+from rungwise.core.plural import counted
+from rungwise.models.family import LayeredFamily
+from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_sums
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.losses.sentences import (
+    INFERENCE,
+    QUICK_THOUGHTS,
+    SENTENCES,
+    WRITES,
+    own_scores,
+    paired,
+    targets,
+)
+from rungwise.models.trained.contexts import EncodedWords
+from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.transformer.block import Transformer, initialise, sinusoid_positions
+from rungwise.models.transformer.body import Body, OnBody
+from rungwise.models.transformer.layer import Layer
+from rungwise.models.transformer.pooling import Pooling, pool, real_places
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.instances.labelled_pairs import LabelledPairs
+    from rungwise.instances.sentence_runs import SentenceRuns
+    from rungwise.tokenizer.special import SpecialIds
+
+_SENTENCES_AT_ONCE = 256
+_BLOCK_RANGE = 0.02  # of the Transformer's random weights
+_POOLING: dict[str, Pooling] = {"words": "sum", "transformer": "mean"}  # else last
+_GATES = {"gru": 3, "lstm": 4}
+_WORDS = {
+    "words": "the words of a sentence",
+    "gru": "a GRU",
+    "two_grus": "GRUs in both directions",
+    "lstm": "an LSTM",
+    "two_lstms": "LSTMs in both directions",
+    "transformer": "a Transformer",
+}
+
+
+class SentenceEncoderConfig(LayeredFamily):
+    """An encoder of sentences; the defaults are those of the paper of Quick-thoughts."""
+
+    year: ClassVar[int] = 2018
+    paper: ClassVar[str] = "Logeswaran & Lee"
+    objectives: ClassVar = SENTENCES
+
+    kind: Literal["sentence_encoder"] = "sentence_encoder"
+    network: Literal["words", "gru", "two_grus", "lstm", "two_lstms", "transformer"] = "two_grus"
+    # how the states become a vector, `root` being the sum over the root of the length; null: last
+    # for recurrent networks, sum for words, mean for a transformer
+    pooling: Pooling | None = None
+    embedding_size: int = Field(default=620, ge=1)
+    hidden_size: int = Field(default=1200, ge=1)  # of the vector
+    # layers of cells or blocks; of words: of the feed-forward network on the pooled vector
+    num_layers: int = Field(default=1, ge=0)
+    num_heads: int = Field(default=4, ge=1)  # of a transformer
+    # share of the units of word vectors that are dropped
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    # quick_thoughts: a sentence's score as its own neighbour, left out or 0 as in the released code
+    own_score: Literal["masked", "zero"] = "masked"
+    classifier_size: int = Field(default=512, ge=1)  # inference: of the layers above the pair
+    num_labels: int = Field(default=3, ge=2)  # inference
+    # weights are drawn uniformly from minus to plus this; those of blocks from a normal
+    initializer_range: float = Field(default=0.1, gt=0.0)
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        D = self.hidden_size
+        if self.network.startswith("two") and D % 2:
+            raise BlockError(
+                f"hidden_size is divided between two directions and must be even, found {D}; "
+                "network gru or lstm has one direction",
+                {"hidden_size": D + 1},
+            )
+        as_wide = self.network == "transformer" or (self.network == "words" and not self.num_layers)
+        if as_wide and self.embedding_size != D:
+            raise BlockError(
+                f"network {self.network} has vectors of embedding_size {self.embedding_size}, "
+                f"found hidden_size {D}",
+                {"hidden_size": self.embedding_size},
+            )
+        if self.network != "words" and not self.num_layers:
+            raise BlockError(f"network {self.network} has layers, found 0", {"num_layers": 1})
+        if self.network == "transformer" and D % self.num_heads:
+            raise BlockError(
+                f"hidden_size must be a multiple of num_heads, found {D} and {self.num_heads}",
+                {"num_heads": 1},
+            )
+        return self
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.network.startswith("two") else 1
+
+    @property
+    def cell(self) -> str | None:
+        """`gru` or `lstm`; None for other networks."""
+        name = self.network.removeprefix("two_").removesuffix("s")
+        return name if name in _GATES else None
+
+    @property
+    def depth(self) -> int:
+        return 2 * max(1, self.num_layers)
+
+    @property
+    def width(self) -> int:
+        return self.hidden_size
+
+    def describe(self) -> str:
+        layers = "" if self.num_layers == 1 else f" of {counted(self.num_layers, 'layer')}"
+        pooling = f", {self.pooling} of states" if self.pooling else ""
+        return f"{_WORDS[self.network]}{layers}{pooling}, hidden size {self.hidden_size}"
+
+    def page_name(self, objective: Objective) -> str:
+        names = {"quick_thoughts": "Quick-thoughts model", "skip_thoughts": "Skip-thoughts model"}
+        return names.get(objective.name, "sentence encoder")
+
+    def blocks(self) -> list[Layer]:
+        """The options of the Transformer's blocks."""
+        D, heads = self.hidden_size, self.num_heads
+        block = Layer(D, heads, 4 * D, "pre", "gelu", 1e-5, self.dropout, heads, D // heads)
+        return [block] * self.num_layers
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return SentenceModel(self, vocab_size, objective, vocab_multiple)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return SentenceBody(self, vocab_size)
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> SentenceVectorModel:
+        return SentenceVectorModel(model)
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """Count the G gates of the first layer and those above, of d directions: 6·G·(M·D + D²/d)
+        and 6·G·(D² + D²/d), or the blocks, once for each encoder; for each sentence written the
+        decoder's gates and the output: 6·3·(M + 2·D)·D + 6·D·V. Work per sentence and per pair of
+        sentences is not counted, that of `words` among it."""
+        D, E, encoders = self.hidden_size, self.embedding_size, 1 + (objective == QUICK_THOUGHTS)
+        flops = 0.0
+        if self.cell:
+            inputs = E + (self.num_layers - 1) * D
+            square = self.num_layers * D * D // self.directions
+            flops = 6.0 * encoders * _GATES[self.cell] * (inputs * D + square)
+        elif self.network == "transformer":
+            flops = float(encoders * sum(each.flops(T, causal=False) for each in self.blocks()))
+        return flops + len(WRITES.get(objective.name, ())) * (18.0 * (E + 2 * D) * D + 6 * D * V)
+
+
+class SentenceBody(Body):
+    """The encoder: word vectors, the network, and the pooling of its states."""
+
+    name: ClassVar[str] = "sentence"
+
+    def __init__(
+        self, config: SentenceEncoderConfig, vocab_size: int, vocab_multiple: int = 1
+    ) -> None:
+        M, D, number = config.embedding_size, config.hidden_size, config.num_layers
+        super().__init__(vocab_size, M, config.dropout, vocab_multiple)
+        self.hidden_size = D
+        self.pooling: Pooling = config.pooling or _POOLING.get(config.network, "last")
+        self.causal = config.cell is not None and config.directions == 1
+        self.feeds_forward = config.network == "words"
+        self.transformer, self.layers = None, nn.ModuleList()
+        sizes = [M, *([D] * number)]
+        if config.cell:
+            cells: type[nn.GRU | nn.LSTM] = {"gru": nn.GRU, "lstm": nn.LSTM}[config.cell]
+            each = D // config.directions
+            self.layers.extend(
+                nn.ModuleList(
+                    cells(before, each, batch_first=True) for _ in range(config.directions)
+                )
+                for before in sizes[:-1]
+            )
+        elif self.feeds_forward:
+            self.layers.extend(nn.Linear(before, D) for before in sizes[:-1])
+        self.widths = [M] if self.feeds_forward else sizes
+        self.width = self.widths[-1]
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -config.initializer_range, config.initializer_range)
+        if config.network == "transformer":
+            self.transformer = Transformer(config.blocks(), causal=False)
+            initialise(self.transformer, _BLOCK_RANGE)
+        self.clear_padding()
+
+    def forward(self, ids_NL: Tensor, lengths_N: Tensor) -> Tensor:
+        """Return the vectors (N, D); that of a sentence of no tokens means nothing."""
+        states_NLD = self.encode_layers(ids_NL, None, lengths_N)[-1]
+        if self.feeds_forward:
+            vectors_ND = pool(states_NLD, lengths_N, self.pooling)
+            for layer in self.layers:
+                vectors_ND = layer(vectors_ND).tanh()
+            return vectors_ND
+        if self.pooling == "last" and not self.causal and self.transformer is None:
+            left_ND, right_ND = states_NLD.chunk(2, dim=2)
+            # The right-to-left state that has read all is that of the first token.
+            return torch.cat([pool(left_ND, lengths_N, "last"), right_ND[:, 0]], dim=1)
+        return pool(states_NLD, lengths_N, self.pooling)
+
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        if lengths_B is None:
+            lengths_B = torch.full((len(ids_BT),), ids_BT.shape[1], device=ids_BT.device)
+        states = [self.dropout(self.token_embedding(ids_BT))]
+        if self.transformer is not None:
+            _, T, D = states[0].shape
+            places_TD = sinusoid_positions(T, D, ids_BT.device, states[0].dtype)
+            embedded_BTD = states[0] * D**0.5 + places_TD
+            return self.transformer.layers(embedded_BTD, lengths_B.clamp(min=1))
+        if self.feeds_forward:
+            return states
+        place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+        turned_BT = (lengths_B[:, None] - 1 - place_T).clamp(min=0)
+        for layer in self.layers:
+            outputs = []
+            for number, cells in enumerate(layer):  # pyright: ignore[reportArgumentType]
+                read_BTD = _turned(states[-1], turned_BT) if number else states[-1]
+                output_BTD = cells(read_BTD)[0]
+                outputs.append(_turned(output_BTD, turned_BT) if number else output_BTD)
+            states.append(torch.cat(outputs, dim=2))
+        return states
+
+    def levels(self) -> list[list[nn.Module]]:
+        if self.transformer is not None:
+            *blocks, last = self.transformer.blocks
+            above = [*([each] for each in blocks), [last, self.transformer.final_norm]]
+            return [[self.token_embedding], *above]
+        layers = [] if self.feeds_forward else self.layers
+        return [[self.token_embedding], *([layer] for layer in layers)]
+
+
+def _turned(states_BTD: Tensor, turned_BT: Tensor) -> Tensor:
+    return states_BTD.gather(1, turned_BT[:, :, None].expand_as(states_BTD))
+
+
+class Writer(nn.Module):
+    """Writes a sentence from a vector, word by word."""
+
+    def __init__(self, config: SentenceEncoderConfig) -> None:
+        super().__init__()
+        M, D = config.embedding_size, config.hidden_size
+        self.cells = nn.GRU(M + D, D, batch_first=True)
+
+    def forward(self, words_NLM: Tensor, vectors_ND: Tensor) -> Tensor:
+        """Return the states (N, L, D) that have read the vector and the words before each."""
+        before_NLM = functional.pad(words_NLM[:, :-1], (0, 0, 1, 0))
+        vectors_NLD = vectors_ND[:, None].expand(-1, words_NLM.shape[1], -1)
+        return self.cells(torch.cat([before_NLM, vectors_NLD], dim=2))[0]
+
+
+class SentenceModel(OnBody):
+    """The encoder, and what the objective needs besides."""
+
+    def __init__(
+        self,
+        config: SentenceEncoderConfig,
+        vocab_size: int,
+        objective: Objective,
+        vocab_multiple: int = 1,
+    ) -> None:
+        super().__init__(SentenceBody(config, vocab_size, vocab_multiple))
+        self.masks_own = config.own_score == "masked"
+        self.other = None
+        D, C, bound = config.hidden_size, config.classifier_size, config.initializer_range
+        self.offsets = WRITES.get(objective.name, ())
+        if objective == QUICK_THOUGHTS:
+            self.other = SentenceBody(config, vocab_size, vocab_multiple)
+        self.writers = nn.ModuleList(Writer(config) for _ in self.offsets)
+        for parameter in self.writers.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+        if self.offsets:
+            self.output = self.body.own_output(D, bound)
+            self.output_bias = nn.Parameter(torch.zeros(vocab_size))
+        if objective == INFERENCE:
+            self.classifier = nn.Sequential(
+                nn.Linear(4 * D, C), nn.Linear(C, C), nn.Linear(C, config.num_labels)
+            )
+
+    def forward(self, rows: Any, task: Literal["choose", "write", "judge"]) -> Any:
+        """Do what the objective asks, by its name."""
+        return {"choose": self.choose, "write": self.write, "judge": self.judge}[task](rows)
+
+    def choose(self, rows: SentenceRuns[Tensor]) -> Tensor:
+        """Return the scores (B, R, R) of sentence j as a neighbour of sentence i."""
+        assert self.other is not None
+        f_BRD, g_BRD = (_vectors(each, rows) for each in (self.body, self.other))
+        return own_scores(f_BRD @ g_BRD.transpose(1, 2), self.masks_own)
+
+    def write(self, rows: SentenceRuns[Tensor]) -> TokenSums:
+        """Sum the losses of the words of the sentences at each offset of every sentence."""
+        vectors_BRD = _vectors(self.body, rows)
+        states, words = [], []
+        for writer, offset in zip(self.writers, self.offsets, strict=True):
+            chosen_BR = paired(rows.document, offset)
+            from_ND, ids_NL, lengths_N = (
+                targets(values, place)[chosen_BR]
+                for values, place in (
+                    (vectors_BRD, -offset),
+                    (rows.ids, offset),
+                    (rows.lengths, offset),
+                )
+            )
+            if len(ids_NL):
+                real_NL = real_places(ids_NL.shape[1], lengths_N)
+                states.append(writer(self.body.token_embedding(ids_NL), from_ND)[real_NL])
+                words.append(ids_NL[real_NL])
+        if not states:  # no sentence has a neighbour
+            return TokenSums(0 * vectors_BRD.sum(), vectors_BRD.new_zeros(()))
+        states_XD, words_X = torch.cat(states), torch.cat(words)
+        return token_sums(
+            states_XD,
+            self.output.weight,
+            self.output_bias,
+            words_X,
+            torch.ones_like(words_X, dtype=states_XD.dtype),
+            self.body.vocab_size,
+            MOST_LOGITS,
+        )
+
+    def judge(self, pairs: LabelledPairs[Tensor]) -> Tensor:
+        """Return the logits (B, C) of the labels of pairs."""
+        u_BD, v_BD = _vectors(self.body, pairs).unbind(1)
+        return self.classifier(torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], dim=1))
+
+
+def _vectors(encoder: nn.Module, rows: SentenceRuns[Tensor] | LabelledPairs[Tensor]) -> Tensor:
+    """Return the vectors (B, R, D) of the sentences of rows; a pair is two."""
+    vectors_ND = encoder(rows.ids.flatten(0, 1), rows.lengths.flatten())
+    return vectors_ND.unflatten(0, rows.lengths.shape)
+
+
+@dataclass(frozen=True)
+class SentenceVectorModel:
+    """Trained encoders as `SentenceVectors`, their states as `ContextWordVectors`."""
+
+    module: SentenceModel
+    longest_text: int | None = None
+
+    @torch.no_grad()
+    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Return the vectors (N, E) of texts: of one encoder, or of both, each of length 1. A text
+        of no tokens is zeros."""
+        encoders = [each for each in (self.module.body, self.module.other) if each is not None]
+        device = next(self.module.parameters()).device
+        parts, places = [], []
+        by_length = sorted((n for n in range(len(texts)) if texts[n]), key=lambda n: len(texts[n]))
+        for begin in range(0, len(by_length), _SENTENCES_AT_ONCE):
+            part = by_length[begin : begin + _SENTENCES_AT_ONCE]
+            lengths_N = torch.tensor([len(texts[n]) for n in part])
+            ids_NL = torch.zeros(len(part), int(lengths_N.max()), dtype=torch.int64)
+            for row, n in enumerate(part):
+                ids_NL[row, : len(texts[n])] = torch.tensor(texts[n])
+            vectors = [encoder(ids_NL.to(device), lengths_N.to(device)) for encoder in encoders]
+            if len(encoders) > 1:
+                vectors = [functional.normalize(each) for each in vectors]
+            parts.append(torch.cat(vectors, dim=1).float().cpu().numpy())
+            places += part
+        size = len(encoders) * self.module.body.hidden_size
+        whole = np.zeros((len(texts), size), dtype=np.float32)
+        if places:
+            whole[places] = np.concatenate(parts)
+        return whole
+
+    def word_layers(
+        self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
+    ) -> NDArray[np.float32]:
+        """Return the vectors (K, N, E); see `ContextWordVectors`."""
+        encoder = LayeredEncoder(self.module.body, None, 0)
+        return EncodedWords(encoder, None, None).word_layers(texts, words)

@@ -1,0 +1,386 @@
+"""Encoders of sentences: each objective's loss against worked figures and loops at the bounds of
+documents and padding, each network's vectors, and training."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.errors import ConfigError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.instances.labelled_pairs import LabelledPairs
+from rungwise.instances.sentence_runs import SentenceRuns
+from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.losses.sentences import (
+    INFERENCE,
+    QUICK_THOUGHTS,
+    SENTENCE_AUTOENCODER,
+    SKIP_THOUGHTS,
+    own_scores,
+)
+from rungwise.models.trained.capabilities import ContextWordVectors, SentenceVectors
+from rungwise.models.transformer.block import parameter_count
+from rungwise.models.transformer.pooling import pool
+from rungwise.pretraining.config import PretrainStageConfig, require_gradient
+from tests.small_models import shaken
+from tests.training_runs import VOCAB, make_instances, run, together, weights
+
+SIZES: dict[str, Any] = {"embedding_size": 6, "hidden_size": 6, "num_heads": 2}
+NETWORKS: tuple[dict[str, Any], ...] = (
+    {"network": "words", "num_layers": 0},
+    {"network": "words", "pooling": "mean", "num_layers": 2},
+    {"network": "gru", "embedding_size": 5},
+    {"network": "two_grus", "num_layers": 2},
+    {"network": "lstm", "pooling": "mean"},
+    {"network": "two_lstms", "pooling": "max", "embedding_size": 9},
+    {"network": "transformer", "pooling": "root"},
+)
+each_network = pytest.mark.parametrize(
+    "network", NETWORKS, ids=lambda keys: f"{keys['network']}-{keys.get('pooling')}"
+)
+
+
+def runs(
+    lengths: list[list[int]], document: list[list[int]], seed: int = 0
+) -> SentenceRuns[Tensor]:
+    """Random sentences of these lengths, and rubbish behind them."""
+    generator = torch.Generator().manual_seed(0)
+    lengths_BR = torch.tensor(lengths)
+    shape = (*lengths_BR.shape, int(lengths_BR.max()) + 2)
+    ids = torch.randint(5, VOCAB, shape, generator=generator)
+    return SentenceRuns(ids, lengths_BR, torch.tensor(document))
+
+
+def built(objective: Objective = QUICK_THOUGHTS, **keys: Any) -> Any:
+    torch.manual_seed(0)
+    config = SentenceEncoderConfig(**(SIZES | keys))
+    return shaken(config.build(VOCAB, objective))
+
+
+def loss_of(scores_BRR: Tensor, document: list[list[int]]) -> float:
+    empty = torch.zeros(len(document), len(document[0]), dtype=torch.int64)
+    batch = SentenceRuns(empty[:, :, None], empty, torch.tensor(document))
+    return QUICK_THOUGHTS(lambda *_: scores_BRR, batch).loss().item()  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("masked", "expected", "candidates"),
+    [(False, 1.3918189266, 400), (True, 1.1646884461, 399)],
+)
+def test_the_loss_is_the_worked_one_and_starts_at_the_logarithm_of_the_candidates(
+    masked: bool, expected: float, candidates: int
+) -> None:
+    """With S_ii = 0 as in the released code, and without S_ii as in the paper."""
+    f = torch.arange(12, dtype=torch.float64).reshape(4, 3) / 10
+    g = [[0.1, 0.2, 0.3], [0.3, 0.1, 0], [0, -0.2, 0.4], [0.5, 0.5, -0.1]]
+    scores = (f @ torch.tensor(g, dtype=torch.float64).T)[None]
+    assert loss_of(own_scores(scores, masked), [[1] * 4]) == pytest.approx(expected, abs=1e-10)
+    zero = own_scores(torch.zeros(1, 400, 400, dtype=torch.float64), masked)
+    assert loss_of(zero, [[1] * 400]) == pytest.approx(math.log(candidates), abs=1e-9)
+
+
+@pytest.mark.parametrize("own_score", ["masked", "zero"])
+@each_network
+def test_the_loss_is_that_of_each_row_worked_alone(network: dict[str, Any], own_score: str) -> None:
+    """Documents of 3, 1 and 2 sentences in a run, and a run of 1 and 2 with padding behind."""
+    model = built(**network, own_score=own_score).double()
+    batch = runs([[3, 1, 4, 2, 5, 1], [2, 6, 3, 0, 0, 0]], [[1, 1, 1, 2, 3, 3], [1, 2, 2, 0, 0, 0]])
+    total, count, correct = 0.0, 0, 0
+    for ids, lengths, document in zip(batch.ids, batch.lengths, batch.document, strict=True):
+        read = [ids[i, : lengths[i]][None] for i in range(6) if lengths[i]]
+        vectors = [
+            torch.cat([encoder(one, torch.tensor([one.shape[1]])) for one in read])
+            for encoder in (model.body, model.other)
+        ]
+        for i in range(len(read)):
+            scores = {j: (vectors[0][i] @ vectors[1][j]).item() for j in range(len(read))}
+            if own_score == "masked":
+                del scores[i]
+            else:
+                scores[i] = 0.0
+            near = [j for j in (i - 1, i + 1) if 0 <= j < len(read) and document[j] == document[i]]
+            if not near:
+                continue
+            log_sum = math.log(sum(map(math.exp, scores.values())))
+            total += sum(log_sum - scores[j] for j in near) / len(near)
+            count += 1
+            correct += max(scores, key=scores.__getitem__) in near
+    sums = QUICK_THOUGHTS(model, batch)
+    assert sums.count.tolist() == [count] == [7]
+    assert sums.total.item() == pytest.approx(total, rel=1e-12)
+    assert sums.correct.item() == correct
+    sums.loss().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert gradients
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients)
+
+
+@pytest.mark.parametrize("objective", [QUICK_THOUGHTS, SKIP_THOUGHTS], ids=lambda o: o.name)
+def test_runs_without_any_neighbour_add_nothing_to_loss_and_gradient(objective: Objective) -> None:
+    model = built(objective, network="gru")
+    alone = runs([[3], [2]], [[1], [1]])
+    sums = objective(model, alone)
+    sums.loss().backward()
+    assert (sums.total.item(), sums.count.item()) == (0.0, 0.0)
+    assert not any(p.grad.any() for p in model.parameters() if p.grad is not None)
+
+
+def worked_writing(model: Any, batch: SentenceRuns[Tensor], offsets: list[int]) -> tuple[Any, int]:
+    """Word by word, with cells that read the word before, or zeros, and the vector."""
+    total, words = torch.zeros(()).double(), 0
+    table = model.body.token_embedding.weight
+    for writer, offset in zip(model.writers, offsets, strict=True):
+        cell = nn.GRUCell(table.shape[1] + 6, 6).double()
+        for name, value in writer.cells.named_parameters():
+            cell.get_parameter(name.removesuffix("_l0")).data.copy_(value.data)
+        for ids, lengths, document in zip(batch.ids, batch.lengths, batch.document, strict=True):
+            for i in range(len(lengths)):
+                j = i + offset
+                if not (0 <= j < len(lengths) and document[i] == document[j] > 0):
+                    continue
+                own = ids[i, : lengths[i]][None]
+                vector = model.body(own, torch.tensor([own.shape[1]]))
+                state, before = torch.zeros(1, 6).double(), torch.zeros(1, table.shape[1]).double()
+                for token in ids[j, : lengths[j]]:
+                    state = cell(torch.cat([before, vector], dim=1), state)
+                    logits = state @ model.output.weight.T + model.output_bias
+                    total = total - logits.log_softmax(1)[0, token]
+                    words += 1
+                    before = table[token][None]
+    return total, words
+
+
+RUNS = [[3, 1, 4, 2, 5, 1], [2, 6, 3, 0, 0, 0]], [[1, 1, 1, 2, 3, 3], [1, 2, 2, 0, 0, 0]]
+
+
+@each_network
+def test_writing_sums_the_words_of_neighbours_or_its_own_one_by_one(
+    network: dict[str, Any],
+) -> None:
+    """Documents of 3, 1 and 2 sentences in a run, and a run of 1 and 2 with padding behind."""
+    batch = runs(*RUNS)
+    # Next: 1 + 4 + 1 + 3 words; before: 3 + 1 + 5 + 6.
+    expected = ((SKIP_THOUGHTS, [-1, 1], 24), (SENTENCE_AUTOENCODER, [0], 27))
+    for objective, offsets, words in expected:
+        model = built(objective, **network).double()
+        total, count = worked_writing(model, batch, offsets)
+        sums = objective(model, batch)
+        assert sums.count.tolist() == [count] == [words]
+        assert sums.total.item() == pytest.approx(total.item(), rel=1e-12)
+        for parameter in (model.output.weight, model.output_bias):
+            parameter.data.zero_()
+        assert objective(model, batch).total.item() == pytest.approx(words * math.log(VOCAB))
+
+
+@each_network
+def test_a_pair_is_judged_by_both_vectors_their_difference_and_product(
+    network: dict[str, Any],
+) -> None:
+    model = built(INFERENCE, **network).double()
+    ids = torch.randint(5, VOCAB, (3, 2, 7), generator=torch.Generator().manual_seed(1))
+    lengths, label = torch.tensor([[7, 2], [1, 5], [3, 3]]), torch.tensor([2, 0, 1])
+    sums = INFERENCE(model, LabelledPairs(ids, lengths, label))
+    total = 0.0
+    for row in range(3):
+        u, v = (
+            model.body(ids[row, k, : lengths[row, k]][None], lengths[row, k][None])[0]
+            for k in range(2)
+        )
+        x = torch.cat([u, v, (u - v).abs(), u * v])
+        for layer in model.classifier:
+            x = layer.weight @ x + layer.bias
+        total -= x.log_softmax(0)[label[row]].item()
+    assert (sums.count.tolist(), sums.total.item()) == ([3], pytest.approx(total, rel=1e-12))
+
+
+def test_the_sizes_of_infersent_are_the_released_ones() -> None:
+    keys = {"network": "two_lstms", "pooling": "max", "embedding_size": 300, "hidden_size": 4096}
+    with torch.device("meta"):
+        model: Any = SentenceEncoderConfig(**keys).build(1, INFERENCE)
+    assert parameter_count(model.body.layers) == 38_502_400
+    assert parameter_count(model.classifier) == 8_653_315
+
+
+def test_pooling_by_hand_with_rubbish_at_padding() -> None:
+    states = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [9.0, 9.0]], [[9.0, 9.0]] * 3])
+    lengths = torch.tensor([2, 0])
+    expected: dict[Any, list[float]] = {
+        "last": [3, -2],
+        "mean": [2, -3],
+        "max": [3, -2],
+        "sum": [4, -6],
+        "root": [4 / math.sqrt(2), -6 / math.sqrt(2)],
+    }
+    for name, values in expected.items():
+        pooled = pool(states, lengths, name)
+        torch.testing.assert_close(pooled[0].tolist(), [*map(float, values)])
+        assert name == "last" or not pooled[1].any()
+
+
+@pytest.mark.parametrize("objective", [QUICK_THOUGHTS, SKIP_THOUGHTS], ids=lambda o: o.name)
+@each_network
+def test_vectors_depend_neither_on_padding_nor_on_the_batch(
+    network: dict[str, Any], objective: Objective
+) -> None:
+    """Of both encoders, each half of length one, or of the only one."""
+    model = SentenceVectorModel(built(objective, **network).eval())
+    assert isinstance(model, SentenceVectors)
+    assert isinstance(model, ContextWordVectors)
+    texts = [[7, 8, 9], [10], [], [11, 12, 13, 14, 15]]
+    together_ND = model.sentence_vectors(texts)
+    assert not together_ND[2].any()
+    encoders = [model.module.body] + ([model.module.other] if objective == QUICK_THOUGHTS else [])
+    assert together_ND.shape == (4, 6 * len(encoders))
+    for text, vector in zip(texts, together_ND, strict=True):
+        np.testing.assert_allclose(model.sentence_vectors([text])[0], vector, atol=1e-6)
+        if text:
+            parts = [each(torch.tensor([text]), torch.tensor([len(text)])) for each in encoders]
+            if len(parts) > 1:
+                parts = [functional.normalize(part) for part in parts]
+            np.testing.assert_allclose(vector, torch.cat(parts, 1)[0].detach(), atol=1e-6)
+
+
+def test_states_of_words_are_those_that_the_vector_is_pooled_from() -> None:
+    model = SentenceVectorModel(built(INFERENCE, network="two_lstms", pooling="mean").eval())
+    text = [7, 8, 9, 10]
+    layers = model.word_layers([text, [11]], [[range(1, 2), range(4)], [range(1)]])
+    assert layers.shape == (2, 3, 6)
+    vectors = model.sentence_vectors([text, [11]])
+    np.testing.assert_allclose(layers[1, 1:], vectors, atol=1e-6)
+    table = model.module.body.token_embedding.weight.detach().numpy()
+    np.testing.assert_allclose(layers[0, 0], table[8], atol=1e-6)
+
+
+def test_the_two_directions_are_those_of_a_bidirectional_network() -> None:
+    for network, cells in (("two_grus", nn.GRU), ("two_lstms", nn.LSTM)):
+        encoder = built(network=network).body
+        reference = cells(6, 3, bidirectional=True, batch_first=True)
+        for number, suffix in enumerate(("", "_reverse")):
+            for name, value in encoder.layers[0][number].named_parameters():
+                reference.get_parameter(name + suffix).data.copy_(value)
+        ids, lengths = torch.randint(5, VOCAB, (4, 7)), torch.tensor([7, 1, 4, 6])
+        packed = nn.utils.rnn.pack_padded_sequence(
+            encoder.token_embedding(ids), lengths, batch_first=True, enforce_sorted=False
+        )
+        states, last = reference(packed)
+        last = last[0] if isinstance(last, tuple) else last  # (2, N, D / 2)
+        torch.testing.assert_close(encoder(ids, lengths), torch.cat(tuple(last), dim=1))
+        padded, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True)
+        ours = encoder.encode_layers(ids, None, lengths)[-1]
+        for row, length in enumerate(lengths.tolist()):
+            torch.testing.assert_close(ours[row, :length], padded[row, :length])
+
+
+def test_the_root_grows_with_the_root_of_the_length() -> None:
+    encoder = built(network="words", num_layers=0, pooling="root").body
+    copies = [encoder(torch.full((1, n), 7), torch.tensor([n])) for n in (1, 9)]
+    torch.testing.assert_close(copies[1], 3 * copies[0])
+
+
+def test_an_autoencoder_learns_to_copy_random_digits() -> None:
+    torch.manual_seed(0)
+    config = SentenceEncoderConfig(network="gru", embedding_size=24, hidden_size=64)
+    model = config.build(15, SENTENCE_AUTOENCODER)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    one = torch.ones(32, 4, dtype=torch.int64)
+    loss = math.inf
+    for _ in range(250):
+        digits = torch.randint(5, 15, (32, 4, 3))
+        sums = SENTENCE_AUTOENCODER(model, SentenceRuns(digits, 3 * one, one))
+        optimizer.zero_grad()
+        sums.loss().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        loss = sums.loss().item()
+    assert loss < 0.05 < math.log(10)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"network": "two_grus", "hidden_size": 7}, "set hidden_size=8"),
+        (
+            {"network": "words", "num_layers": 0, "hidden_size": 8, "embedding_size": 6},
+            "set hidden_size=6",
+        ),
+        ({"network": "transformer", "hidden_size": 8, "embedding_size": 6}, "set hidden_size=6"),
+        ({"network": "gru", "num_layers": 0}, "set num_layers=1"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validate(SentenceEncoderConfig, keys)
+
+
+# Training.
+
+
+def settings(**changes: Any) -> Any:
+    data = {
+        "model": {"kind": "sentence_encoder", "network": "gru", **SIZES},
+        "pretrain": {
+            "steps": 20,
+            "global_batch_size": 4,
+            "optimizer": {"learning_rate": 0.01},
+            "precision": "float32",
+            "validation_every_steps": 10,
+            "validation_instances": 20,
+            "log_every_steps": 1,
+        },
+    }
+    return require_gradient(validate(PretrainStageConfig, with_overrides(data, changes)), "steps")
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return make_instances(
+        tmp_path_factory.mktemp("runs"),
+        "sentence_runs",
+        documents=(120,),
+        sentences=8,
+        sentence_length=9,
+    )
+
+
+def test_a_short_training_beats_chance(instances: Artifact, tmp_path: Path) -> None:
+    """A word calls for the next, so a sentence begins where the one before it ends."""
+    changes = {"pretrain.steps": 150, "model.embedding_size": 24, "model.hidden_size": 24}
+    progress = run(settings(**changes), instances, tmp_path)
+    first, last = progress.validation[0], progress.validation[-1]
+    assert first["neighbour_loss"] == pytest.approx(math.log(7), abs=0.1)
+    assert last["neighbour_loss"] < first["neighbour_loss"] - 0.2
+    assert last["neighbour_accuracy"] > 0.45 > 14 / 56  # of 7 others, 1 or 2 are neighbours
+
+
+@pytest.mark.parametrize("objective", ["quick_thoughts", "skip_thoughts"])
+def test_killed_and_resumed_on_another_number_of_workers_the_run_ends_the_same(
+    objective: str, instances: Artifact, tmp_path: Path, free_ports: list[int]
+) -> None:
+    """Exact on as many logical workers; without them, the same rows and losses but for rounding."""
+    keys = {"pretrain.objective": objective}
+    compute: dict[str, Any] = {"micro_batch_size": 2, "logical_workers": 2}
+    two = together(2, settings(**keys), instances, tmp_path / "two", free_ports[0], **compute)
+    together(
+        2, settings(**keys), instances, tmp_path / "broken", free_ports[1], killed_at=14, **compute
+    )
+    resumed = run(settings(**keys), instances, tmp_path / "broken", **compute)
+    assert two is not None
+    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
+    assert resumed.data == two.data
+    assert resumed.history == two.history
+    mine, expected = weights(tmp_path / "broken"), weights(tmp_path / "two")
+    assert all(torch.equal(mine[name], expected[name]) for name in expected)
+    alone = run(settings(**keys), instances, tmp_path / "alone", micro_batch_size=4)
+    assert alone.data == two.data
+    for one, other in zip(alone.history, two.history, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
