@@ -20,7 +20,8 @@ from rungwise.core.stages import artifact
 from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import register_driver
 from rungwise.core.storage.folder import Folder
-from rungwise.pipeline.workflow import load_recipe, root_folder
+from rungwise.pipeline.places import root_folder
+from rungwise.pipeline.workflow import load_recipe
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
 # What a driver left that was killed on another machine, or before this one was started again.

@@ -22,8 +22,9 @@ import yaml
 
 from rungwise.__main__ import _parsed, _parser, main
 from rungwise.core.configuration.schema import find_types
+from rungwise.pipeline.places import recipe_file
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.workflow import load_recipe, make_stages, recipe_file
+from rungwise.pipeline.workflow import load_recipe, make_stages
 from tests.conftest import REPOSITORY, write_corpus
 
 PAGES = [

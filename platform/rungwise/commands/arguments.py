@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rungwise.core.storage.folder import Folder
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Command: TypeAlias = Callable[[argparse.Namespace], int | None]
@@ -87,7 +88,22 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def find_places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
+    """The root and tracking URI of a recipe, or the defaults, which need no recipe's imports."""
+    from rungwise.pipeline.places import default_places, root_folder, tracking_uri
+
+    if config is None:
+        return default_places()
+    from rungwise.pipeline.workflow import load_recipe
+
+    recipe = load_recipe(config, overrides)
+    root = root_folder(recipe.root)
+    return root, tracking_uri(recipe, root)
+
+
 def print_json(value: Any) -> None:
+    from rich.console import Console
+
     Console().print_json(data=value)
 
 

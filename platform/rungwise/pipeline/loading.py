@@ -19,10 +19,11 @@ from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.store import default_uri, store_client
 from rungwise.finetune import DESCRIPTION
+from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import chained_stages
 from rungwise.pipeline.variants import change_recipe
-from rungwise.pipeline.workflow import load_recipe, root_folder
+from rungwise.pipeline.workflow import load_recipe
 from rungwise.pretraining.pretrained import find_tokenizer, load_model
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import load_predictor, require_record

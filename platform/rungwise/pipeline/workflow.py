@@ -1,13 +1,11 @@
-"""Read a recipe, plan and run its workflow, and find its folders.
+"""Read a recipe, plan and run its workflow.
 
 A workflow is a function `stages(recipe) -> list[Stage]`, or a Python file with that function.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
-import os
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,24 +14,25 @@ from typing import Any
 from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
-from rungwise.cluster.ray_start import ROOT_VARIABLE
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError, UserError, as_overrides
-from rungwise.core.package_data import data_parent
 from rungwise.core.stages import stage
 from rungwise.core.stages.stage import Planned, Stage
-from rungwise.core.storage.folder import Folder, local_path
-from rungwise.core.storage.object_store import is_remote
-from rungwise.core.tracking.store import default_uri
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.pipeline import runner
+from rungwise.pipeline.places import (
+    PLACES,
+    find_place,
+    recipe_file,
+    root_folder,
+    spool_folder,
+    tracking_uri,
+)
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.runner import Outcome
 from rungwise.pipeline.variants import resolve_variants
 
 Workflow = str | Path | Callable[[Recipe], list[Stage]]
-# Where to look for workflows/: in this folder, then in the package of a wheel or the checkout.
-_PLACES = (Path(), data_parent("workflows"))
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -55,21 +54,6 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
                 resolve_variants(recipe)
 
         raise error.completed(attempt) from None
-
-
-def recipe_file(name: str | Path) -> Path:
-    """Find a recipe's file; a name without a suffix is one in workflows/configs. Raises ConfigError
-    naming the nearest recipes if there is none."""
-    file = _place("workflows/configs", name, ".yaml")
-    if file.exists():
-        return file
-    places = (file.parent, Path(), *(place / "workflows/configs" for place in _PLACES))
-    there = dict.fromkeys(each for place in places for each in place.glob("*.yaml"))
-    short = ("workflows", "configs")
-    stems = {each.stem: each.stem if each.parts[-3:-1] == short else str(each) for each in there}
-    near = difflib.get_close_matches(file.stem, stems, n=2, cutoff=0.6)
-    guess = f"; did you mean {' or '.join(stems[stem] for stem in near)}?" if near else ""
-    raise ConfigError(f"there is no recipe {file}{guess}")
 
 
 def make_stages(workflow: Workflow, recipe: Recipe) -> list[Stage]:
@@ -106,53 +90,11 @@ def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> O
     return runner.run(stages, root, recipe.name, recipe.compute, tracker, console, record)
 
 
-def root_folder(root: str) -> Folder:
-    """Find the folder of artifacts. A Ray job runs in a temporary copy of the working folder, so a
-    relative root is placed below the folder or bucket that the cluster gives (RUNGWISE_ROOT), or
-    else in the home directory of the user who runs the cluster."""
-    path = local_path(root)
-    if is_remote(root) or path.is_absolute() or "working_dir_files" not in Path.cwd().parts:
-        return Folder.at(root)
-    if base := os.environ.get(ROOT_VARIABLE):
-        return Folder.at(base) / root
-    return Folder.at(Path.home() / "rungwise" / path)
-
-
-def places(config: str | None, overrides: Sequence[str]) -> tuple[Folder, str]:
-    """The root and tracking URI of a recipe file, or the defaults if `config` is None."""
-    if config is not None:
-        recipe = load_recipe(config, overrides)
-        root = root_folder(recipe.root)
-        return root, tracking_uri(recipe, root)
-    root = Folder.at("artifacts")
-    return root, default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))
-
-
-def tracking_uri(recipe: Recipe, root: Folder) -> str:
-    """The recipe's own URI, else MLFLOW_TRACKING_URI, else SQLite below the root."""
-    return recipe.tracking.uri or default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))
-
-
-def spool_folder(root: Folder) -> Path:
-    """The local folder for events that wait for the tracking server."""
-    if root.remote:
-        return Path.home() / ".cache" / "rungwise" / "tracking"
-    return Path(root.uri) / "tracking"
-
-
-def _place(folder: str, name: str | Path, suffix: str) -> Path:
-    """The file with a short name, in this folder, else in the package or its checkout."""
-    if Path(name).suffix:
-        return Path(name)
-    files = [place / folder / f"{name}{suffix}" for place in _PLACES]
-    return next((file for file in files if file.is_file()), files[0])
-
-
 def _read(workflow: str | Path) -> Callable[[Recipe], list[Stage]]:
-    path = _place("workflows", workflow, ".py")
+    path = find_place("workflows", workflow, ".py")
     if not path.is_file():
         there = ", ".join(
-            sorted({file.stem for place in _PLACES for file in place.glob("workflows/*.py")})
+            sorted({file.stem for place in PLACES for file in place.glob("workflows/*.py")})
         )
         raise ConfigError(
             f"there is no workflow {path}; found: {there or 'no workflows/*.py in this folder'}"

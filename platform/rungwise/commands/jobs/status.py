@@ -100,11 +100,11 @@ def status(options: argparse.Namespace) -> None:
 def _choose_source(options: argparse.Namespace) -> Callable[[], Group]:
     from rungwise.cluster import registry
     from rungwise.core.configuration.secrecy import without_password
-    from rungwise.pipeline.workflow import places
+    from rungwise.pipeline.places import default_places
 
     cluster = registry.find(options.name)
     uri = options.prometheus or (cluster.prometheus_uri if cluster else None)
-    tracking = cluster.tracking_uri if cluster else places(None, [])[1]
+    tracking = cluster.tracking_uri if cluster else default_places()[1]
 
     def render() -> Group:
         if uri:

@@ -26,11 +26,12 @@ def gc(options: argparse.Namespace) -> None:
     from rungwise.core.stages import artifact as artifacts
     from rungwise.core.stages.lease import Drivers, Lease
     from rungwise.pipeline import workflow
+    from rungwise.pipeline.places import root_folder
     from rungwise.serving.stage import REGISTER
 
     say = plain_console().print
     recipe = workflow.load_recipe(options.config, options.overrides)
-    root = workflow.root_folder(recipe.root)
+    root = root_folder(recipe.root)
     rows = workflow.plan(options.workflow, recipe)
     current = {row.stage.fingerprint for row in rows}
     continued = {row.earlier.fingerprint for row in rows if row.earlier}

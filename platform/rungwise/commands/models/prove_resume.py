@@ -39,6 +39,7 @@ def prove_resume(options: argparse.Namespace) -> int:
     return 0 if the runs agree, else 1."""
     from rungwise.core.configuration.canonical import fingerprint
     from rungwise.pipeline import workflow
+    from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.stages import pretrain_config, pretrain_stages
     from rungwise.pretraining.config import require_gradient
     from rungwise.pretraining.resume_proof import CERTIFICATE, prove_resume
@@ -53,7 +54,7 @@ def prove_resume(options: argparse.Namespace) -> int:
 
     artifacts = workflow.run(inputs, recipe, console).artifacts
     name = fingerprint({"config": blocks, "at": time.time_ns()})
-    folder = workflow.root_folder(recipe.root) / "proof" / name
+    folder = root_folder(recipe.root) / "proof" / name
     workers = options.workers_after
     certificate = prove_resume(
         settings, artifacts, recipe.compute, folder, workers, console=console

@@ -6,15 +6,16 @@ import argparse
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
 from rungwise.core.console import plain_console
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.stages.artifact import Artifact, chain
-from rungwise.core.stages.provenance import PACKAGES
+
+if TYPE_CHECKING:
+    from rungwise.core.stages.artifact import Artifact
 
 
 def add(commands: Commands) -> None:
@@ -38,6 +39,7 @@ def add(commands: Commands) -> None:
 
 def _trace(options: argparse.Namespace) -> list[Artifact]:
     """The artifacts behind the model, inputs first. Raises UserError if there is no such model."""
+    from rungwise.core.stages.artifact import chain
     from rungwise.pipeline.loading import find_built
 
     return chain(find_built(options.model, options.root, options.overrides))
@@ -77,6 +79,8 @@ def why(options: argparse.Namespace) -> None:
 
 
 def _describe_maker(made_by: Mapping[str, Any]) -> str:
+    from rungwise.core.stages.provenance import PACKAGES
+
     versions = made_by.get("packages", {})
     packages = [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
     return ", ".join([f"commit {made_by.get('commit') or 'unknown'}", *packages])
@@ -120,7 +124,7 @@ def rebuild(options: argparse.Namespace) -> None:
     from rungwise.core.tracking.store import default_uri
     from rungwise.core.tracking.tracker import Tracker
     from rungwise.pipeline import rebuilding, runner
-    from rungwise.pipeline.workflow import root_folder, spool_folder
+    from rungwise.pipeline.places import root_folder, spool_folder
 
     artifacts = _trace(options)
     stages = rebuilding.restore_stages(artifacts)

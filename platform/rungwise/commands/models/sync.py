@@ -20,7 +20,8 @@ def sync(options: argparse.Namespace) -> None:
     does not accept them."""
     from rungwise.core.plural import counted
     from rungwise.core.tracking import tracker
-    from rungwise.pipeline.workflow import load_recipe, root_folder, spool_folder, tracking_uri
+    from rungwise.pipeline.places import root_folder, spool_folder, tracking_uri
+    from rungwise.pipeline.workflow import load_recipe
 
     recipe = load_recipe(options.config, options.overrides)
     root = root_folder(recipe.root)

@@ -28,7 +28,7 @@ def which_models(options: argparse.Namespace) -> None:
     from rungwise.core.errors import UserError
     from rungwise.core.stages import artifact as artifacts
     from rungwise.corpus.summary import CORPORA
-    from rungwise.pipeline.workflow import root_folder
+    from rungwise.pipeline.places import root_folder
 
     say = plain_console().print
     root = root_folder(options.root)

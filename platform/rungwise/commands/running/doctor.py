@@ -15,7 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rungwise.commands.arguments import Commands, add_json, add_recipe, add_verb, print_json
+from rungwise.commands.arguments import (
+    Commands,
+    add_json,
+    add_recipe,
+    add_verb,
+    find_places,
+    print_json,
+)
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, OK
 
@@ -69,7 +76,6 @@ def doctor(options: argparse.Namespace) -> int:
 def check_machine(config: str | None, overrides: Sequence[str]) -> Iterator[Finding]:
     """Yield the findings in the order of the table."""
     from rungwise.cluster.local.machine import count_cores
-    from rungwise.pipeline.workflow import places
 
     is_new, version = sys.version_info >= (3, 11), platform.python_version()
     yield _judge(is_new, "Python", version, "install Python 3.11 or newer, then remove .venv")
@@ -78,7 +84,7 @@ def check_machine(config: str | None, overrides: Sequence[str]) -> Iterator[Find
     yield _judge(cores >= 2, "CPUs", str(cores), "set compute.num_workers=1", "look")
     yield _check_memory()
     yield _check_gpu()
-    root, uri = places(config, overrides)
+    root, uri = find_places(config, overrides)
     yield _check_disk(root)
     yield _check_tracking(uri)
     address = os.environ.get("RAY_ADDRESS")
@@ -124,10 +130,15 @@ def _check_memory() -> Finding:
 
 
 def _check_gpu() -> Finding:
+    import importlib.metadata
+
+    none = Finding("GPU", "none; training runs on CPUs")
+    if importlib.metadata.version("torch").endswith("+cpu"):
+        return none  # it takes seconds to import PyTorch, and this build knows no GPU
     import torch
 
     if not torch.cuda.is_available():
-        return Finding("GPU", "none; training runs on CPUs")
+        return none
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return Finding("GPU", ", ".join(names), remedy="set compute.gpus_per_worker=1 to use them")
 

@@ -39,8 +39,9 @@ def add(commands: Commands) -> None:
 def dry_run(options: argparse.Namespace) -> None:
     """Print the estimate, from the instances if they are built; otherwise rows count as full."""
     from rungwise.core.stages import artifact as artifacts
+    from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.stages import pretrain_config, pretrain_stages
-    from rungwise.pipeline.workflow import load_recipe, root_folder
+    from rungwise.pipeline.workflow import load_recipe
     from rungwise.pretraining.config import require_gradient
     from rungwise.pretraining.estimate import (
         Measures,

@@ -232,7 +232,7 @@ def _read_blocks(kind: str) -> list[dict[str, Any]]:
     two CPU cores: from the ladder, or from the recipe that is about it. Raises UserError naming the
     kinds if there is none."""
     from rungwise.core.configuration.overrides import with_overrides
-    from rungwise.pipeline.workflow import recipe_file
+    from rungwise.pipeline.places import recipe_file
 
     ladder = recipe_file(_LADDER)
     data = yaml.safe_load(ladder.read_text(encoding="utf-8"))
@@ -252,7 +252,7 @@ def _read_blocks(kind: str) -> list[dict[str, Any]]:
 def write_rungs(steps: int) -> str:
     """The YAML of the ladder's rungs, suites and tasks, with no more steps than these. The task of
     labels goes, since a text of one's own may have none."""
-    from rungwise.pipeline.workflow import recipe_file
+    from rungwise.pipeline.places import recipe_file
 
     whole = recipe_file(_LADDER).read_text(encoding="utf-8")
     rungs = re.sub(r"(steps: )(\d+)", lambda match: f"{match[1]}{min(int(match[2]), steps)}", whole)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rungwise.commands.arguments import Commands, add_overrides, add_verb
+from rungwise.commands.arguments import Commands, add_overrides, add_verb, find_places
 
 _STAGES = ("ladder", "report")  # on a tie `max` takes the ladder's page, which shows more
 
@@ -26,13 +26,12 @@ def open_page(options: argparse.Namespace) -> None:
     from rungwise.core.stages import artifact
     from rungwise.core.storage.folder import Folder
     from rungwise.pipeline.loading import refuse_overrides
-    from rungwise.pipeline.workflow import places
     from rungwise.report.writing import ReportSummary
 
     is_recipe = options.root.endswith((".yaml", ".yml"))
     if not is_recipe:
         refuse_overrides(options.root, options.overrides)
-    root = places(options.root, options.overrides)[0] if is_recipe else Folder.at(options.root)
+    root = find_places(options.root, options.overrides)[0] if is_recipe else Folder.at(options.root)
     pages = [page for stage in _STAGES if (page := artifact.at_or_below(root / stage))]
     if not pages:
         raise UserError(

@@ -30,6 +30,7 @@ def add(commands: Commands) -> None:
 def plan(options: argparse.Namespace) -> None:
     """Print the plan; run and write nothing."""
     from rungwise.pipeline import workflow
+    from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.reference import resolved
 
     console = plain_console()
@@ -52,7 +53,7 @@ def plan(options: argparse.Namespace) -> None:
             ]
         )
         return
-    root = workflow.root_folder(recipe.root)
+    root = root_folder(recipe.root)
     names = dict.fromkeys(row.stage.name for row in rows)
     folders = (name for stage in names for name in (root / stage).subfolders())
     labels = {name.rpartition("-")[0] for name in folders}

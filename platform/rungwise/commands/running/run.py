@@ -42,12 +42,13 @@ def run(options: argparse.Namespace) -> None:
     """Build what is missing, then print the artifacts and the next commands."""
     from rungwise.core.configuration.secrecy import without_password
     from rungwise.pipeline import workflow
+    from rungwise.pipeline.places import recipe_file, root_folder, tracking_uri
 
     recipe = workflow.load_recipe(options.config, options.overrides)
     console = Console()
     outcome = workflow.run(options.workflow, recipe, console)
-    uri = workflow.tracking_uri(recipe, workflow.root_folder(recipe.root))
-    file = str(workflow.recipe_file(options.config))
+    uri = tracking_uri(recipe, root_folder(recipe.root))
+    file = str(recipe_file(options.config))
     command = without_password(shlex.join([file, *options.overrides]))
     _print_outcome(outcome, uri, command, recipe.root, console)
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from rungwise.commands.arguments import Commands, add_recipe, add_verb, port_number
+from rungwise.commands.arguments import Commands, add_recipe, add_verb, find_places, port_number
 from rungwise.core.console import plain_console
 from rungwise.core.errors import UserError
 
@@ -31,12 +31,13 @@ def ui(options: argparse.Namespace) -> NoReturn:
         check_store,
         find_database,
     )
-    from rungwise.pipeline.workflow import load_recipe, places
 
     tracking = TrackingConfig()
     if options.config:
+        from rungwise.pipeline.workflow import load_recipe
+
         tracking = load_recipe(options.config, options.overrides).tracking
-    _, uri = places(options.config, options.overrides)
+    _, uri = find_places(options.config, options.overrides)
     if (database := find_database(uri)) is None:
         raise UserError(
             f"the tracking store is a server: open {without_password(uri)} in a browser"

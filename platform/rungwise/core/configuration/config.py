@@ -33,7 +33,11 @@ class Config(BaseModel):
     """Base of every configuration block: frozen, refuses unknown keys and NaN."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_default=True,
+        defer_build=True,  # a process uses few of the blocks that it imports
     )
 
     @model_validator(mode="before")

@@ -21,7 +21,9 @@ from rungwise.core.stages.artifact import Artifact
 class Part(BaseModel):
     """Base of summaries and their parts: frozen, refuses unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), defer_build=True
+    )
 
 
 class Summary(Part):

@@ -1,0 +1,78 @@
+"""Where recipes, workflows, artifacts and the tracking store are.
+
+Separate from workflow.py, since `rungwise status`, `doctor` and `ui` need no recipe, whose blocks
+import PyTorch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rungwise.cluster.ray_start import ROOT_VARIABLE
+from rungwise.core.errors import ConfigError
+from rungwise.core.package_data import data_parent
+from rungwise.core.storage.folder import Folder, local_path
+from rungwise.core.storage.object_store import is_remote
+from rungwise.core.tracking.store import default_uri
+
+if TYPE_CHECKING:
+    from rungwise.pipeline.recipe import Recipe
+
+# Where to look for workflows/: in this folder, then in the package of a wheel or the checkout.
+PLACES = (Path(), data_parent("workflows"))
+
+
+def recipe_file(name: str | Path) -> Path:
+    """Find a recipe's file; a name without a suffix is one in workflows/configs. Raises ConfigError
+    naming the nearest recipes if there is none."""
+    file = find_place("workflows/configs", name, ".yaml")
+    if file.exists():
+        return file
+    places = (file.parent, Path(), *(place / "workflows/configs" for place in PLACES))
+    there = dict.fromkeys(each for place in places for each in place.glob("*.yaml"))
+    short = ("workflows", "configs")
+    stems = {each.stem: each.stem if each.parts[-3:-1] == short else str(each) for each in there}
+    near = difflib.get_close_matches(file.stem, stems, n=2, cutoff=0.6)
+    guess = f"; did you mean {' or '.join(stems[stem] for stem in near)}?" if near else ""
+    raise ConfigError(f"there is no recipe {file}{guess}")
+
+
+def root_folder(root: str) -> Folder:
+    """Find the folder of artifacts. A Ray job runs in a temporary copy of the working folder, so a
+    relative root is placed below the folder or bucket that the cluster gives (RUNGWISE_ROOT), or
+    else in the home directory of the user who runs the cluster."""
+    path = local_path(root)
+    if is_remote(root) or path.is_absolute() or "working_dir_files" not in Path.cwd().parts:
+        return Folder.at(root)
+    if base := os.environ.get(ROOT_VARIABLE):
+        return Folder.at(base) / root
+    return Folder.at(Path.home() / "rungwise" / path)
+
+
+def default_places() -> tuple[Folder, str]:
+    """The root and tracking URI where no recipe names others."""
+    root = Folder.at("artifacts")
+    return root, default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))
+
+
+def tracking_uri(recipe: Recipe, root: Folder) -> str:
+    """The recipe's own URI, else MLFLOW_TRACKING_URI, else SQLite below the root."""
+    return recipe.tracking.uri or default_uri(root, os.environ.get("MLFLOW_TRACKING_URI"))
+
+
+def spool_folder(root: Folder) -> Path:
+    """The local folder for events that wait for the tracking server."""
+    if root.remote:
+        return Path.home() / ".cache" / "rungwise" / "tracking"
+    return Path(root.uri) / "tracking"
+
+
+def find_place(folder: str, name: str | Path, suffix: str) -> Path:
+    """The file with a short name, in this folder, else in the package or its checkout."""
+    if Path(name).suffix:
+        return Path(name)
+    files = [place / folder / f"{name}{suffix}" for place in PLACES]
+    return next((file for file in files if file.is_file()), files[0])
