@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy  # its parts are imported when they are used
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtr, stdtrit
 
 Agreement = Literal["agrees", "disagrees", "unresolved"]
 Range = tuple[float, float]  # the lowest and highest possible value of a metric
@@ -58,7 +58,7 @@ class Error:
 
     def bound(self, p: float) -> float:
         """How far from the truth a value lies in a share `p` of cases, to one side."""
-        return -float(stdtrit(self.freedom, p)) * self.size if self.size else 0.0
+        return -float(scipy.special.stdtrit(self.freedom, p)) * self.size if self.size else 0.0
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,11 @@ class Contrast:
         low, high = 0.0, _FARTHEST
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            if self._bound(float(ndtr(-middle))) < distance:
+            if self._bound(float(scipy.special.ndtr(-middle))) < distance:
                 low = middle
             else:
                 high = middle
-        return float(ndtr(-low))
+        return float(scipy.special.ndtr(-low))
 
 
 def combine(
@@ -150,8 +150,8 @@ def false_verdicts(seeds: int, ratio: float) -> float:
 
     The luck of pretraining is common to all seeds: it inflates the difference, not its interval.
     """
-    bound = float(stdtrit(seeds - 1, 0.975)) / math.sqrt(1 + seeds * ratio**2)
-    return 2 * float(stdtr(seeds - 1, -bound))
+    bound = float(scipy.special.stdtrit(seeds - 1, 0.975)) / math.sqrt(1 + seeds * ratio**2)
+    return 2 * float(scipy.special.stdtr(seeds - 1, -bound))
 
 
 def estimate(values: Sequence[float], within: Range = _ANY) -> Estimate:
@@ -166,7 +166,7 @@ def estimate(values: Sequence[float], within: Range = _ANY) -> Estimate:
     if len(values) == 1:
         return Estimate(mean, math.nan, math.nan, 1)
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, 0.975)) * error
+    half = float(scipy.special.stdtrit(len(values) - 1, 0.975)) * error
     low, high = max(mean - half, within[0]), min(mean + half, within[1])
     return Estimate(mean, low, high, len(values))
 

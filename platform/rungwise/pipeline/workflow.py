@@ -9,7 +9,7 @@ import importlib.util
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -18,8 +18,6 @@ from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError, UserError, as_overrides
 from rungwise.core.stages import stage
 from rungwise.core.stages.stage import Planned, Stage
-from rungwise.core.tracking.tracker import Tracker
-from rungwise.pipeline import runner
 from rungwise.pipeline.places import (
     PLACES,
     find_place,
@@ -29,8 +27,10 @@ from rungwise.pipeline.places import (
     tracking_uri,
 )
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.runner import Outcome
-from rungwise.pipeline.variants import resolve_variants
+
+if TYPE_CHECKING:
+    from rungwise.core.tracking.tracker import Tracker
+    from rungwise.pipeline.runner import Outcome
 
 Workflow = str | Path | Callable[[Recipe], list[Stage]]
 
@@ -49,6 +49,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     except ConfigError as error:
 
         def attempt(changes: dict[str, Any]) -> None:
+            from rungwise.pipeline.variants import resolve_variants
+
             recipe = load(Recipe, file, [*overrides, *as_overrides(changes)])
             if recipe.model and recipe.pretrain:
                 resolve_variants(recipe)
@@ -77,6 +79,9 @@ def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> O
 
     Raises UserError if the user can fix the problem, StageFailed if a stage raises anything else.
     """
+    from rungwise.core.tracking.tracker import Tracker
+    from rungwise.pipeline import runner
+
     set_environment()
     root = root_folder(recipe.root)
     uri = tracking_uri(recipe, root)

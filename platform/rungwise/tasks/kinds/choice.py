@@ -18,7 +18,7 @@ from itertools import islice
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import softmax
+import scipy  # its parts are imported when they are used
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
@@ -102,7 +102,10 @@ class Choice(TaskKind):
         ]
 
     def probabilities(self, outputs: Outputs) -> list[list[float]]:
-        return [softmax(np.asarray(array, np.float64)).tolist() for array in outputs.arrays]
+        return [
+            scipy.special.softmax(np.asarray(array, np.float64)).tolist()
+            for array in outputs.arrays
+        ]
 
     def rules(self, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]) -> Rules:
         option = commonest(example.target for example in train)

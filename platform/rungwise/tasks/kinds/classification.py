@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import softmax
+import scipy  # its parts are imported when they are used
 
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, commonest
@@ -78,7 +78,7 @@ class Classification(SentenceKind):
         ]
 
     def probabilities(self, outputs: Outputs) -> list[list[float]]:
-        return [softmax(logits).tolist() for logits in mean_logits(outputs)]
+        return [scipy.special.softmax(logits).tolist() for logits in mean_logits(outputs)]
 
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
         label = commonest(example.target for example in train)

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # its parts are imported when they are used
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, commonest
@@ -95,7 +95,7 @@ class Multilabel(SentenceKind):
         ]
 
     def probabilities(self, outputs: Outputs) -> list[list[float]]:
-        return [expit(logits).tolist() for logits in mean_logits(outputs)]
+        return [scipy.special.expit(logits).tolist() for logits in mean_logits(outputs)]
 
     def calibrate(self, outputs: Outputs) -> dict[str, float]:
         """Choose the threshold, in hundredths, with the best metric of the task on these examples;

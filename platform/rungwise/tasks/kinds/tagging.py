@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # its parts are imported when they are used
 from numpy.typing import NDArray
-from scipy.special import softmax
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
@@ -132,7 +132,7 @@ class Tagging(TaskKind):
         ]
 
     def probabilities(self, outputs: Outputs) -> list[list[list[float]]]:
-        return [softmax(logits, axis=-1).tolist() for logits in self._logits(outputs)]
+        return [scipy.special.softmax(logits, axis=-1).tolist() for logits in self._logits(outputs)]
 
     def rules(self, train: Sequence[Tagged], test: Sequence[Tagged]) -> Rules:
         tag_counts: dict[str, Counter[str]] = {}

@@ -1,0 +1,134 @@
+"""What each command imports: no library of a second or more that it does not need."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rungwise.core.stages import artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.later import imported
+from rungwise.core.stages.stage import StageType
+from rungwise.core.storage.folder import Folder
+from rungwise.pipeline import rebuilding
+from rungwise.tasks.config import FilesTaskConfig
+from rungwise.tasks.stage import TASK
+from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+
+# What a recipe and its plan do without, though some of it is what builds or draws.
+BUILDING = {
+    *("ray", "ray.data", "mlflow", "sqlalchemy", "matplotlib", "pandas", "sympy", "jinja2"),
+    *("torch._dynamo", "torch.distributed.fsdp", "scipy.special", "scipy.stats", "sklearn"),
+    *("transformers", "numba", "rungwise.report.page", "rungwise.report.ladder.page"),
+    *("rungwise.corpus.building.stage", "rungwise.pretraining.gradient", "rungwise.sweep.tune"),
+}
+# What shows a machine or a store also does without a recipe's blocks.
+RECIPE = {*BUILDING, "torch", "numpy", "pyarrow", "tokenizers", "rungwise.pipeline.recipe"}
+PARSER = {*RECIPE, "pydantic", "fsspec"}
+# MLflow imports these.
+STORE = RECIPE - {"mlflow", "sqlalchemy", "pandas", "numpy", "pyarrow", "scipy.special"}
+# Keeps one finished stage, and imports what the workflows do.
+WORKFLOW = """
+from rungwise.pipeline.experiment import experiment_stages
+from rungwise.pipeline.ladder import ladder_stages
+from rungwise.pipeline.stages import chained_stages, report_stage
+from rungwise.tasks.config import FilesTaskConfig
+from rungwise.tasks.stage import TASK
+
+def stages(recipe):
+    config = FilesTaskConfig.model_validate(TASK_BLOCK)
+    return [TASK.stage(config)]
+"""
+
+
+def list_imported(arguments: list[str], folder: Path) -> tuple[set[str], str]:
+    """The modules that a command has imported at its end, and what it printed."""
+    code = (
+        "import contextlib, json, sys; from rungwise.__main__ import main\n"
+        f"with contextlib.suppress(SystemExit): main({arguments})\n"
+        "print(json.dumps([*sys.modules]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *lines, modules = ended.stdout.splitlines()
+    return set(json.loads(modules)), "\n".join([*lines, ended.stderr])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unneeded", "says"),
+    [
+        (["--help"], PARSER, "from text to a page"),
+        (["help", "run"], PARSER, "WORKFLOW"),
+        (["ui"], RECIPE, "no MLflow store"),
+        (["doctor"], RECIPE, "nothing wrong"),
+        (["status"], STORE, "no MLflow store"),
+        (["plan", "pretrain", "{recipe}"], BUILDING, "nothing is built yet"),
+        (["plan", "finetune", "{recipe}"], BUILDING, "no tasks to fine-tune on"),
+        (["run", "pretrain", "{recipe}", "pretrain.stepz=5"], BUILDING, "unknown key"),
+        (["run", "pretrain", "{recipe}", "model.num_heads=3"], BUILDING, "hidden_size"),
+        (["run", "pretrain", "missing.yaml"], BUILDING, "there is no recipe"),
+    ],
+)
+def test_a_command_imports_what_it_needs(
+    arguments: list[str], unneeded: set[str], says: str, tmp_path: Path
+) -> None:
+    corpus = write_corpus(tmp_path / "text", documents=6)
+    recipe = write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
+    modules, text = list_imported([each.format(recipe=recipe) for each in arguments], tmp_path)
+    assert says in text
+    assert not unneeded & modules
+
+
+def test_a_run_with_nothing_to_build_imports_nothing_that_builds(tmp_path: Path) -> None:
+    for split in ("train", "validation", "test"):
+        rows = "".join(f"{split} good text {n},a\n{split} bad text {n},b\n" for n in range(8))
+        (tmp_path / f"{split}.csv").write_text(f"text,label\n{rows}")
+    block = {
+        "kind": "files",
+        "format": {
+            "kind": "table",
+            "columns": {"text": "text", "label": "label"},
+            "delimiter": ",",
+        },
+        **{split: str(tmp_path / f"{split}.csv") for split in ("train", "validation", "test")},
+    }
+    corpus = write_corpus(tmp_path / "text", documents=6)
+    recipe = write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
+    workflow = tmp_path / "workflow.py"
+    workflow.write_text(WORKFLOW.replace("TASK_BLOCK", repr(block)))
+    stage = TASK.stage(FilesTaskConfig.model_validate(block))
+    root = Folder.at(tmp_path / "root")
+    folder = artifact.find_folder(root, "task", "small", stage.fingerprint)
+    summary = TASK.run(stage.config, {}, folder, Context())
+    record = {
+        "stage": "task",
+        "fingerprint": stage.fingerprint,
+        "label": "small",
+        "facts": stage.facts,
+        "inputs": {},
+        "summary": summary.model_dump(mode="json"),
+        "seconds": 1.0,
+    }
+    artifact.finish(folder, record, {})
+    modules, text = list_imported(["run", str(workflow), str(recipe)], tmp_path)
+    assert "0 of 1 stages built" in text
+    assert not BUILDING & modules
+
+
+@pytest.mark.parametrize("kind", rebuilding._TYPES.values(), ids=lambda kind: kind.name)
+def test_the_function_of_a_stage_is_where_it_says(kind: StageType) -> None:
+    function = imported(kind.run)
+    assert [*function.__annotations__][:4] == ["config", "inputs", "output", "context"]
+    package = function.__module__.split(".")[1]
+    assert (REPOSITORY / "platform" / "rungwise" / package).is_dir()
