@@ -132,7 +132,7 @@ def opened(inputs: dict[str, Artifact]) -> tuple[InstanceReader, Tokenizer]:
 def test_every_section_of_a_whole_workflow(written: tuple[Page, ReportSummary, Path]) -> None:
     page, summary, path = written
     check_self_contained(page)
-    assert len(check_pictures(summary, path)) == 8
+    assert len(check_pictures(summary, path)) == 7
     assert set(SECTIONS) <= page.ids
     assert summary.page == "report.html"
     assert summary.headline == ("rows: plain above other by +10.7 points [+9.2, +12.1], 3 seeds")
@@ -156,7 +156,7 @@ def test_sections_of_absent_stages_are_left_out(
 ) -> None:
     page, summary = written_page(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
     assert page.ids & set(SECTIONS) == {"result", "use", "loss", "reads", "speed", "time", "origin"}
-    assert not {"trials.csv", "seeds.csv", "sweep_parallel.png", "fill_in.csv"} & set(summary.show)
+    assert not {"trials.csv", "seeds.csv", "sweep_curves.png", "fill_in.csv"} & set(summary.show)
     assert "only <this>" in page.words
     assert summary.headline.startswith("validation mlm")
     assert "rungwise run pretrain recipe.yaml" in page.words

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from rungwise.core.stages.artifact import Artifact
@@ -67,9 +66,8 @@ def picture(data: bytes) -> Image.Image:
     return Image.open(io.BytesIO(data))
 
 
-@pytest.mark.parametrize("draw", [sweep_plots.draw_parallel, sweep_plots.draw_curves])
-def test_plots_of_sweeps_have_a_panel_for_each_task(draw: Any, tmp_path: Path) -> None:
-    sweeps = several(tmp_path)
+def test_the_plot_of_sweeps_has_a_panel_for_each_task(tmp_path: Path) -> None:
+    sweeps, draw = several(tmp_path), sweep_plots.draw_curves
     data = draw(sweeps)
     assert data == draw(sweeps)
     one = draw([sweep for sweep in sweeps if sweep.task == "pairs"])

@@ -114,7 +114,6 @@ def draw_plots(content: Content) -> dict[str, bytes]:
         if each.analysis.reliability:
             plots[f"reliability-{each.task}"] = comparison.draw_reliability(each)
     if content.sweeps:
-        plots["sweep_parallel"] = sweeps.draw_parallel(content.sweeps)
         plots["sweep_curves"] = sweeps.draw_curves(content.sweeps)
     if examples.specimen:
         instances = InstancesSummary.of(content.inputs["instances"])

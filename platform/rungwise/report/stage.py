@@ -35,5 +35,5 @@ class ReportSummary(Summary):
 
 
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
-REPORT = StageType("report", 6, Later("rungwise.report.page:write_report"), ReportSummary)
+REPORT = StageType("report", 7, Later("rungwise.report.page:write_report"), ReportSummary)
 LADDER = StageType("ladder", 2, Later("rungwise.report.ladder.page:write_ladder"), ReportSummary)
