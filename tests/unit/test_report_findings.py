@@ -165,12 +165,6 @@ def test_the_page_gives_commands_that_a_shell_reads_as_they_are_meant(tmp_path: 
         _parsed(_parser()[0], line[1:])
 
 
-def test_the_use_of_context_is_not_flattered() -> None:
-    assert findings.describe_gain(7.0, 6.5).startswith("0.50 nats above the unigram entropy")
-    assert findings.describe_gain(6.44, 6.5).startswith("only 0.06 nats below")
-    assert findings.describe_gain(4.0, 6.5).startswith("2.50 nats below")
-
-
 def test_numbers_as_people_read_them() -> None:
     minus = "\N{MINUS SIGN}"
     assert formats.points(-0.0997) == f"{minus}10.0"

@@ -129,6 +129,7 @@ def render_page(
     """The page as HTML; `title` defaults to the label of the run."""
     inputs, instances = content.inputs, content.inputs.get("instances")
     summary = InstancesSummary.of(instances) if instances else None
+    tasks = content.comparison.tasks if content.comparison else ()
     return render_template(
         "page.html.j2",
         title=title,
@@ -138,8 +139,11 @@ def render_page(
         **vars(content.examples),
         findings=findings,
         speed=speed,
-        luck=_describe_luck(content.comparison),
-        pretrainings=_most_pretrainings(content.comparison),
+        luck=findings.describe_luck(len(tasks[0].evaluation.seeds)) if tasks else "",
+        pretrainings=max(
+            (t.evaluation.pretrainings(name) for t in tasks for name in t.evaluation.variants),
+            default=1,
+        ),
         run=content.pretrain.gradient,
         instances=summary,
         tokenizer=TokenizerSummary.of(inputs["tokenizer"]),
@@ -156,19 +160,6 @@ def render_page(
         levels=surprise.LEVELS,
         temperature=generation.TEMPERATURE,
     )
-
-
-def _most_pretrainings(comparison: Comparison | None) -> int:
-    counts = [
-        task.evaluation.pretrainings(name)
-        for task in (comparison.tasks if comparison else ())
-        for name in task.evaluation.variants
-    ]
-    return max(counts, default=1)
-
-
-def _describe_luck(comparison: Comparison | None) -> str:
-    return findings.describe_luck(len(comparison.tasks[0].evaluation.seeds)) if comparison else ""
 
 
 def _registered_models(

@@ -169,15 +169,6 @@ def sum_up(verdicts: Sequence[Verdict], first: str, second: str) -> str:
     return f"{'; '.join(parts)}.{but}"
 
 
-def describe_gain(loss: float, unigram_entropy: float) -> str:
-    """Compare the loss with the unigram entropy, the loss of a guess without context."""
-    gain = unigram_entropy - loss
-    if gain < 0:
-        return f"{-gain:.2f} nats above the unigram entropy, the loss of a guess without context"
-    hardly = "only " if gain < _HARDLY_NATS else ""
-    return f"{hardly}{gain:.2f} nats below the unigram entropy, the loss of a guess without context"
-
-
 def describe_training(inputs: Mapping[str, Artifact]) -> str:
     """One sentence: which model, on which text, for how long."""
     pretrain = PretrainSummary.of(inputs["pretrain"])
