@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining import resume_proof
 from rungwise.pretraining.proof_process import ProofJob
-from rungwise.pretraining.resume_proof import kill_steps, prove_resume
+from rungwise.pretraining.resume_proof import Certificate, kill_steps, prove_resume
 from rungwise.pretraining.summary import Attempt, GradientRun, PretrainSummary
 from rungwise.training.progress import Progress
 from tests.faults.raylets import Raylets, own_interfaces, raylets
@@ -141,19 +140,20 @@ def test_prove_resume_gives_a_certificate(
         settings, {"instances": instances}, compute, Folder.at(place), after, seed=3
     )
     steps = list(range(1, settings.pretrain.steps + 1))
-    assert found == json.loads((place / "resume-certificate.json").read_text())
-    assert found["verdict"] == "same"
-    assert found["same_instances_at_every_step"]
-    assert found["largest_relative_loss_difference"] <= 1e-5
-    assert found["workers"] == {"undisturbed": 2, "until_the_kill": 2, "after_it": after}
-    assert count < 12 * found["killed_at_step"] <= 2 * count
-    assert found["kill_drawn_from"]["part"] == "the second epoch"
-    assert found["steps_after_the_kill"] == len(steps) - found["killed_at_step"] >= len(steps) / 10
-    assert 0 < found["resumed_at_step"] <= found["killed_at_step"]
-    assert [row[0] for row in found["data_hash_by_step"]] == steps
-    assert all(one == other for _, one, other in found["data_hash_by_step"])
-    differences = [abs(one - other) / one for _, one, other in found["loss_by_step"]]
-    assert max(differences) == found["largest_relative_loss_difference"]
+    saved = (place / "resume-certificate.json").read_text()
+    assert found == Certificate.model_validate_json(saved)
+    assert found.verdict == "same"
+    assert found.same_instances_at_every_step
+    assert found.largest_relative_loss_difference <= 1e-5
+    assert found.workers == {"undisturbed": 2, "until_the_kill": 2, "after_it": after}
+    assert count < 12 * found.killed_at_step <= 2 * count
+    assert found.kill_drawn_from.part == "the second epoch"
+    assert found.steps_after_the_kill == len(steps) - found.killed_at_step >= len(steps) / 10
+    assert 0 < found.resumed_at_step <= found.killed_at_step
+    assert [row[0] for row in found.data_hash_by_step] == steps
+    assert all(one == other for _, one, other in found.data_hash_by_step)
+    differences = [abs(one - other) / one for _, one, other in found.loss_by_step]
+    assert max(differences) == found.largest_relative_loss_difference
     assert [path.name for path in place.iterdir()] == ["resume-certificate.json"]
 
 
@@ -174,7 +174,8 @@ def test_the_kill_lies_in_the_second_epoch_where_there_is_one(
     summary = InstancesSummary.of(instances)
     train = summary.instances.model_copy(update={"train": 252})
     counted = summary.model_copy(update={"instances": train}).replace_summary(instances)
-    assert kill_steps(config(**{"pretrain.steps": steps}), counted, steps) == expected
+    window = kill_steps(config(**{"pretrain.steps": steps}), counted, steps)
+    assert (window.part, window.first_step, window.last_step) == expected
 
 
 def test_a_run_of_one_step_and_one_that_a_clock_ends_prove_nothing(instances: Artifact) -> None:
@@ -278,20 +279,20 @@ def test_the_certificate_says_where_the_kill_lay_and_what_was_allowed(
     settings = config(**{"pretrain.max_tokens": 10**6, "pretrain.precision": "bfloat16"})
     compute = ComputeConfig(num_workers=1, micro_batch_size=6)
     found = prove_resume(settings, {"instances": instances}, compute, Folder.at(tmp_path), 2, 5)
-    killed = found["killed_at_step"]
+    killed = found.killed_at_step
     assert 2 <= killed <= 10  # a tenth of twelve steps, rounded up, is to come
     assert asked == [
         (1, 100, None),
         (1, max(1, killed // 3), killed),
         (2, max(1, killed // 3), None),
     ]
-    assert found["kill_drawn_from"]["part"].startswith("a run of ")
-    assert (found["kill_drawn_from"]["first_step"], found["kill_drawn_from"]["last_step"]) == (
+    assert found.kill_drawn_from.part.startswith("a run of ")
+    assert (found.kill_drawn_from.first_step, found.kill_drawn_from.last_step) == (
         2,
         10,
     )
-    assert found["steps_after_the_kill"] == 12 - killed
-    assert (found["steps"], found["precision"]) == (12, "bfloat16")
-    assert found["allowed_loss_difference"] == 1e-3
-    assert found["largest_relative_loss_difference"] == pytest.approx(difference)
-    assert found["verdict"] == verdict
+    assert found.steps_after_the_kill == 12 - killed
+    assert (found.steps, found.precision) == (12, "bfloat16")
+    assert found.allowed_loss_difference == 1e-3
+    assert found.largest_relative_loss_difference == pytest.approx(difference)
+    assert found.verdict == verdict

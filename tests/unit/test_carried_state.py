@@ -207,7 +207,8 @@ def test_killed_in_the_second_epoch_and_resumed_with_the_same_workers_ends_with_
     """With dropouts too: what a step draws follows from its number."""
     rates = {"dropout": rate, "word_dropout": rate, "recurrent_dropout": rate}
     settings = recurrent(model.model_copy(update=rates))
-    _, first, last = kill_steps(settings, instances, settings.pretrain.steps)
+    window = kill_steps(settings, instances, settings.pretrain.steps)
+    first, last = window.first_step, window.last_step
     assert first <= 14 < last
     whole = run(settings, instances, tmp_path / "whole")
     with pytest.raises(Killed):
@@ -272,7 +273,8 @@ def test_on_the_penn_treebank_killed_and_resumed_with_other_workers(
 ) -> None:
     instances = penn_treebank(real_data, tmp_path / "instances")
     settings = recurrent(**{"pretrain.steps": 40})
-    _, first, last = kill_steps(settings, instances, settings.pretrain.steps)
+    window = kill_steps(settings, instances, settings.pretrain.steps)
+    first, last = window.first_step, window.last_step
     assert first <= 30 < last
     whole = run(settings, instances, tmp_path / "whole")
     assert whole.history[-1]["loss"] < whole.history[0]["loss"] - 0.5
@@ -352,8 +354,9 @@ def test_instances_left_out_are_named_and_epochs_counted_by_the_streams(
     ]
     steps = count // STREAMS
     assert count_epochs(recurrent(), [Turn("instances", 0, instances)], 2 * steps) == 2.0
-    found = kill_steps(recurrent(), instances, 10 * steps)
-    assert found == ("the second epoch", steps + 1, 2 * steps)
+    window = kill_steps(recurrent(), instances, 10 * steps)
+    assert (window.part, window.first_step) == ("the second epoch", steps + 1)
+    assert window.last_step == 2 * steps
     measures = [Measures.of(instances)]
     plan = estimate_run(recurrent(), measures, ComputeConfig(), measure=lambda *done: None)
     assert plan.phases[0].epochs == 20 / steps

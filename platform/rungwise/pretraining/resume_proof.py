@@ -21,12 +21,11 @@ removed if the runs agree.
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import random
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -35,6 +34,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.provenance import provenance
+from rungwise.core.stages.summary import Part
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.pretraining.config import PretrainStageConfig
@@ -52,6 +52,51 @@ REST = 0.1  # share of the run after the kill, at least
 CERTIFICATE = "resume-certificate.json"
 
 
+class StepComparison(Part):
+    """The two runs step by step. Rows by step are (step, undisturbed, disturbed)."""
+
+    verdict: Literal["same", "DIFFERENT"]
+    same_instances_at_every_step: bool
+    first_differing_step: int | None
+    data_hash: dict[str, str]  # over all steps, of each run
+    largest_relative_loss_difference: float
+    allowed_loss_difference: float
+    bit_identical_losses: bool
+    data_hash_by_step: list[tuple[int, str, str]]
+    loss_by_step: list[tuple[int, float, float]]
+
+
+class KillWindow(Part):
+    """Where the kill could fall: that part of the run in words, its first and last step."""
+
+    part: str
+    first_step: int
+    last_step: int
+
+
+class Certificate(StepComparison):
+    """What was compared, and the runs that it is of."""
+
+    workers: dict[str, int]
+    logical_workers: int | None
+    parallel: str
+    killed_at_step: int
+    kill_drawn_from: KillWindow
+    steps_after_the_kill: int
+    resumed_at_step: int
+    steps: int
+    instances: int
+    global_batch_size: int
+    epochs: float
+    precision: str
+    seeds: dict[str, int]
+    config: str  # a fingerprint
+    instances_fingerprints: list[str]
+    initial_fingerprint: str | None
+    made_by: dict[str, Any]
+    at: str
+
+
 def prove_resume(
     config: GradientFit,
     inputs: Mapping[str, Artifact],
@@ -60,7 +105,7 @@ def prove_resume(
     workers_after: int | None = None,
     seed: int | None = None,
     console: Console | None = None,
-) -> dict[str, Any]:
+) -> Certificate:
     """Run the proof in `place` and return the certificate, which is also written there.
 
     `workers_after` is by default half as many as before, or one fewer if their number is odd, or
@@ -112,8 +157,8 @@ def prove_resume(
     assert undisturbed is not None
     one = _gradient_run(undisturbed)
     # Only now is the end known: a budget of tokens or an early stop may decide it.
-    part, first, last = kill_steps(config, instances, one.steps)
-    kill_at = random.Random(seed).randint(first, last)
+    window = kill_steps(config, instances, one.steps)
+    kill_at = random.Random(seed).randint(window.first_step, window.last_step)
     every = min(compute.checkpoint_every_steps, max(1, kill_at // 3))
     compute = compute.model_copy(update={"checkpoint_every_steps": every})
     job = job.model_copy(update={"compute": compute, "output": broken.uri, "kill_at": kill_at})
@@ -122,31 +167,29 @@ def prove_resume(
     job = job.model_copy(update={"compute": compute, "kill_at": None})
     disturbed = run_job(job, "3 of 3, resumed", console)
     assert disturbed is not None
-    certificate = {
-        **_compare(one, _gradient_run(disturbed), same_workers=before == after),
-        "workers": {"undisturbed": before, "until_the_kill": before, "after_it": after},
-        "logical_workers": compute.logical_workers,
-        "parallel": compute.parallel,
-        "killed_at_step": kill_at,
-        "kill_drawn_from": {"part": part, "first_step": first, "last_step": last},
-        "steps_after_the_kill": one.steps - kill_at,
-        "resumed_at_step": _gradient_run(disturbed).attempts[-1].step,
-        "steps": one.steps,
-        "instances": InstancesSummary.of(instances).instances.train,
-        "global_batch_size": settings.global_batch_size,
-        "epochs": undisturbed.epochs,
-        "precision": _precision(one),
-        "seeds": {"pretrain": settings.seed, "kill": seed},
-        "config": fingerprint({"config": config.blocks()}),
-        "instances_fingerprints": [
-            inputs[name].fingerprint for name in READ_BY_NAME if name in inputs
-        ],
-        "initial_fingerprint": inputs[INITIAL].fingerprint if INITIAL in inputs else None,
-        "made_by": provenance(),
-        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-    place.write_bytes(CERTIFICATE, json.dumps(certificate, indent=1).encode())
-    if certificate["verdict"] == "same":
+    certificate = Certificate(
+        **dict(_compare(one, _gradient_run(disturbed), same_workers=before == after)),
+        workers={"undisturbed": before, "until_the_kill": before, "after_it": after},
+        logical_workers=compute.logical_workers,
+        parallel=compute.parallel,
+        killed_at_step=kill_at,
+        kill_drawn_from=window,
+        steps_after_the_kill=one.steps - kill_at,
+        resumed_at_step=_gradient_run(disturbed).attempts[-1].step,
+        steps=one.steps,
+        instances=InstancesSummary.of(instances).instances.train,
+        global_batch_size=settings.global_batch_size,
+        epochs=undisturbed.epochs,
+        precision=_precision(one),
+        seeds={"pretrain": settings.seed, "kill": seed},
+        config=fingerprint({"config": config.blocks()}),
+        instances_fingerprints=[inputs[n].fingerprint for n in READ_BY_NAME if n in inputs],
+        initial_fingerprint=inputs[INITIAL].fingerprint if INITIAL in inputs else None,
+        made_by=provenance(),
+        at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    place.write_bytes(CERTIFICATE, certificate.model_dump_json(indent=1).encode())
+    if certificate.verdict == "same":
         straight.remove()
         broken.remove()
     return certificate
@@ -162,9 +205,9 @@ def _describe_dropout(config: GradientFit) -> str | None:
     return None
 
 
-def kill_steps(config: GradientFit, instances: Artifact, steps: int) -> tuple[str, int, int]:
-    """Where a run of so many steps can be killed: that part in words, first and last step. Raises
-    UserError for a run of one step, which leaves nothing to compare."""
+def kill_steps(config: GradientFit, instances: Artifact, steps: int) -> KillWindow:
+    """Where a run of so many steps can be killed. Raises UserError for a run of one step, which
+    leaves nothing to compare."""
     size = config.pretrain.global_batch_size
     count = rows_per_epoch(config, InstancesSummary.of(instances).instances.train, size)
     latest = steps - max(1, math.ceil(REST * steps))
@@ -173,14 +216,13 @@ def kill_steps(config: GradientFit, instances: Artifact, steps: int) -> tuple[st
             f"the run has {steps} step, and one before the kill and one after it are needed; raise "
             "pretrain.steps"
         )
-    first, last = (
-        -(-count // size) + 1,
-        min(2 * count // size, config.pretrain.first_longer_step, latest),
-    )
+    first = -(-count // size) + 1
+    last = min(2 * count // size, config.pretrain.first_longer_step, latest)
     if first <= last:
-        return "the second epoch", first, last
+        return KillWindow(part="the second epoch", first_step=first, last_step=last)
     first = min(latest, max(2, math.ceil(REST * steps)))  # a checkpoint must lie before it
-    return f"a run of {steps * size / count:.2f} epochs", first, latest
+    part = f"a run of {steps * size / count:.2f} epochs"
+    return KillWindow(part=part, first_step=first, last_step=latest)
 
 
 def _gradient_run(summary: PretrainSummary) -> GradientRun:
@@ -193,26 +235,26 @@ def _precision(run: GradientRun) -> str:
     return "bfloat16" if run.bfloat16 else "float32"
 
 
-def _compare(one: GradientRun, other: GradientRun, same_workers: bool) -> dict[str, Any]:
+def _compare(one: GradientRun, other: GradientRun, same_workers: bool) -> StepComparison:
     tolerance = 0.0 if same_workers else TOLERANCES[_precision(one)]
-    rows = list(zip(one.history, other.history, strict=False))
-    hashes = [[a[0], a[1], b[1]] for a, b in zip(one.data, other.data, strict=False)]
-    difference = max(relative_difference(a["loss"], b["loss"]) for a, b in rows)
+    losses = [
+        (a["step"], a["loss"], b["loss"]) for a, b in zip(one.history, other.history, strict=False)
+    ]
+    hashes = [(a[0], a[1], b[1]) for a, b in zip(one.data, other.data, strict=False)]
+    difference = max(relative_difference(a, b) for _, a, b in losses)
     same_steps = [a["step"] for a in one.history] == [b["step"] for b in other.history]
-    differing = [a[0] for a, b in zip(one.data, other.data, strict=False) if a != b]
     same_rows = one.data == other.data
-    return {
-        "verdict": "same" if same_rows and same_steps and difference <= tolerance else "DIFFERENT",
-        "same_instances_at_every_step": same_rows,
-        "first_differing_step": differing[0] if differing else None,
-        "data_hash": {"undisturbed": one.data_hash, "disturbed": other.data_hash},
-        "largest_relative_loss_difference": difference,
-        "allowed_loss_difference": tolerance,
-        "bit_identical_losses": one.history == other.history,
-        # Rows of [step, undisturbed, disturbed].
-        "data_hash_by_step": hashes,
-        "loss_by_step": [[a["step"], a["loss"], b["loss"]] for a, b in rows],
-    }
+    return StepComparison(
+        verdict="same" if same_rows and same_steps and difference <= tolerance else "DIFFERENT",
+        same_instances_at_every_step=same_rows,
+        first_differing_step=next((step for step, a, b in hashes if a != b), None),
+        data_hash={"undisturbed": one.data_hash, "disturbed": other.data_hash},
+        largest_relative_loss_difference=difference,
+        allowed_loss_difference=tolerance,
+        bit_identical_losses=one.history == other.history,
+        data_hash_by_step=hashes,
+        loss_by_step=losses,
+    )
 
 
 def relative_difference(one: float, other: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +20,7 @@ from rungwise.core.exit_codes import FAILED, OK
 if TYPE_CHECKING:
     from rungwise.core.stages.stage import Stage
     from rungwise.pipeline.recipe import Recipe
+    from rungwise.pretraining.resume_proof import Certificate
 
 
 def add(commands: Commands) -> None:
@@ -61,45 +62,45 @@ def prove_resume(options: argparse.Namespace) -> int:
     )
     _print_certificate(certificate, console)
     plain_console().print(f"certificate  {folder.path(CERTIFICATE)}")
-    return OK if certificate["verdict"] == "same" else FAILED
+    return OK if certificate.verdict == "same" else FAILED
 
 
-def _print_certificate(certificate: dict[str, Any], console: Console) -> None:
+def _print_certificate(certificate: Certificate, console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
-    workers, window = certificate["workers"], certificate["kill_drawn_from"]
-    parts = certificate["logical_workers"]
+    workers, window = certificate.workers, certificate.kill_drawn_from
+    parts = certificate.logical_workers
     logical = f"; {parts} logical" if parts else ""
-    same = f"DIFFERENT from step {certificate['first_differing_step']}"
-    if certificate["same_instances_at_every_step"]:
+    same = f"DIFFERENT from step {certificate.first_differing_step}"
+    if certificate.same_instances_at_every_step:
         same = "the same"
     rows = {
-        "verdict": certificate["verdict"],
+        "verdict": certificate.verdict,
         "instances of every step": same,
-        "hash of all steps": certificate["data_hash"]["disturbed"],
-        "largest loss difference": f"{certificate['largest_relative_loss_difference']:.2e} "
-        f"relative, allowed {certificate['allowed_loss_difference']:.0e}",
-        "killed": f"all processes by SIGKILL at step {certificate['killed_at_step']} of "
-        f"{certificate['steps']}, resumed from {certificate['resumed_at_step']}",
-        "drawn from": f"steps {window['first_step']} to {window['last_step']} of "
-        f"{window['part']}; {certificate['steps_after_the_kill']} steps came after the kill",
+        "hash of all steps": certificate.data_hash["disturbed"],
+        "largest loss difference": f"{certificate.largest_relative_loss_difference:.2e} "
+        f"relative, allowed {certificate.allowed_loss_difference:.0e}",
+        "killed": f"all processes by SIGKILL at step {certificate.killed_at_step} of "
+        f"{certificate.steps}, resumed from {certificate.resumed_at_step}",
+        "drawn from": f"steps {window.first_step} to {window.last_step} of "
+        f"{window.part}; {certificate.steps_after_the_kill} steps came after the kill",
         "workers": f"{workers['until_the_kill']} before, {workers['after_it']} after, "
         f"{workers['undisturbed']} undisturbed{logical}",
-        "parallel": f"{certificate['parallel']}, {certificate['precision']}",
-        "seeds": ", ".join(f"{key} {value}" for key, value in certificate["seeds"].items()),
+        "parallel": f"{certificate.parallel}, {certificate.precision}",
+        "seeds": ", ".join(f"{key} {value}" for key, value in certificate.seeds.items()),
     }
     for name, value in rows.items():
         table.add_row(name, str(value))
     console.print(_tabulate_steps(certificate), "", table, sep="\n")
 
 
-def _tabulate_steps(certificate: dict[str, Any]) -> Table:
+def _tabulate_steps(certificate: Certificate) -> Table:
     """Tabulate the first and last step, the steps around the kill, and the largest difference."""
     from rungwise.pretraining.resume_proof import relative_difference
 
-    hashes = {step: (one, other) for step, one, other in certificate["data_hash_by_step"]}
-    losses = {step: (one, other) for step, one, other in certificate["loss_by_step"]}
+    hashes = {step: (one, other) for step, one, other in certificate.data_hash_by_step}
+    losses = {step: (one, other) for step, one, other in certificate.loss_by_step}
     differences = {step: relative_difference(*pair) for step, pair in losses.items()}
-    killed, resumed = certificate["killed_at_step"], certificate["resumed_at_step"]
+    killed, resumed = certificate.killed_at_step, certificate.resumed_at_step
     notes: defaultdict[int, list[str]] = defaultdict(list)
     largest = "largest loss difference" if any(differences.values()) else ""
     for step, note in (
@@ -108,7 +109,7 @@ def _tabulate_steps(certificate: dict[str, Any]) -> Table:
         (killed, "killed"),
         (killed + 1, "first new step after the kill"),
         (max(differences, key=lambda step: differences[step]), largest),
-        (certificate["first_differing_step"], "instances differ from here"),
+        (certificate.first_differing_step, "instances differ from here"),
         (max(hashes), "last"),
     ):
         if step in hashes:
