@@ -29,6 +29,7 @@ from rungwise.core.storage.source_files import SourceFile, data_files, find_file
 from rungwise.corpus.cleaning.accents import count_marked
 from rungwise.corpus.config import Rules
 from rungwise.corpus.document import text_length
+from rungwise.corpus.prose import guess_layout, guess_separator, languages, split_documents
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.boilerplate import gutenberg_text
 from rungwise.corpus.readers.encodings import archive_kind, detect_encoding, wide_encoding
@@ -38,10 +39,6 @@ from rungwise.corpus.summary import count_units
 
 _SAMPLED_FILES, _SAMPLE_BYTES, _SAMPLE_RECORDS = 40, 200_000, 2000
 _LARGEST_SAMPLE_BYTES = 8_000_000  # of all files together
-# Language is detected in pieces; shorter texts are left out where there are longer ones.
-_FEWEST_CHARACTERS, _PIECE_CHARACTERS = 200, 2000
-_NEARLY_ALL, _UNCLEAR, _MOST_LANGUAGES = 0.9, 0.3, 4
-_LATIN = "Latin letters"
 _FREQUENT = 3  # a third of the text may be held out
 _SUFFIXES = {
     ".jsonl": "jsonl",
@@ -66,24 +63,6 @@ _CODE = {
     *(".php", ".sh", ".sql", ".scala", ".kt", ".swift", ".r", ".jl", ".lua", ".pl", ".hs"),
 }
 _WIKITEXT_TITLE = re.compile(r"(?m)^ = [^=\n]+ = $")
-_LINE_END = re.compile("[.!?\u3002\uff01\uff1f\u2026][\"')\\]\u201d\u2019\u300d\u300f]*\\s*$")
-_SENTENCE_END = re.compile("[.!?](?=\\s)|[\u3002\uff01\uff1f]")
-# Scripts, and the least share of letters that shows them; Japanese first, as it also writes Han.
-_SCRIPTS = {
-    "Japanese": (re.compile("[\u3040-\u30ff]"), 0.1),
-    "Korean": (re.compile("[\uac00-\ud7a3]"), 0.3),
-    "Chinese": (re.compile("[\u3400-\u9fff]"), 0.3),
-}
-# The most frequent words of languages in Latin letters.
-_COMMON = {
-    "English": "the of and to in that is was it for",
-    "German": "der die und das ist nicht ein zu den mit",
-    "French": "le la les et des est une dans que pour",
-    "Spanish": "el la los que y en una por con del",
-    "Italian": "il che di e la un per non con sono",
-    "Portuguese": "o que de e a os um para com n\u00e3o",
-    "Dutch": "de het een en van is niet dat op te",
-}
 
 
 @dataclass
@@ -316,7 +295,7 @@ def _estimate_text(group: FileGroup, files: list[SourceFile]) -> list[str]:
     if group.kind == "wikitext":
         group.documents = max(1, round(len(_WIKITEXT_TITLE.findall(joined)) * scale))
     elif group.kind == "text":
-        layout = "sentence" if group.is_code else _guess_layout(joined)
+        layout = "sentence" if group.is_code else guess_layout(joined)
         if layout != "wrapped":
             group.source["lines"] = layout
         _choose_documents(group, layout, list(texts.values()), scale)
@@ -328,11 +307,11 @@ def _choose_documents(group: FileGroup, layout: str, texts: Sequence[str], scale
     files, `scale` is how much text there is for one of theirs."""
     # Of many files, each is a document, whatever stands between its paragraphs.
     few = group.files < 4 or (group.files < 20 and group.bytes / group.files > 200_000)
-    separator = "" if group.is_code or not few else _guess_separator("\n\n".join(texts), layout)
+    separator = "" if group.is_code or not few else guess_separator("\n\n".join(texts), layout)
     samples, whole = list(texts), ""
     if separator:
         group.source["documents"] = separator
-        samples = [part for text in texts for part in _split_documents(text, separator)]
+        samples = [part for text in texts for part in split_documents(text, separator)]
         group.documents = max(1, round(len(samples) * scale))
         whole = _SEPARATED[separator]
     elif few:
@@ -372,69 +351,3 @@ def _note_drops(group: FileGroup, samples: Sequence[str]) -> None:
             f"about {round(copies * group.documents / len(samples)):,} of them will be dropped: "
             "the same text again"
         )
-
-
-def _guess_layout(text: str) -> str:
-    """Guess the value of `lines` of a source."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    if not lines:
-        return "wrapped"
-    lengths = sorted(map(len, lines))
-    ends = sum(bool(_LINE_END.search(line)) for line in lines) / len(lines)
-    if lengths[len(lines) * 95 // 100] <= 100 and ends < 0.6 and lengths[len(lines) // 2] > 30:
-        return "wrapped"
-    inside = sum(len(_SENTENCE_END.findall(line.rstrip()[:-2])) for line in lines) / len(lines)
-    return "sentence" if ends > 0.8 and inside < 0.25 else "paragraph"
-
-
-def _split_documents(text: str, separator: str) -> list[str]:
-    pattern = r"\n(?:[ \t]*\n)+" if separator == "blank_line" else r"\n"
-    return [part for part in re.split(pattern, text) if part.strip()]
-
-
-def _guess_separator(text: str, layout: str) -> str:
-    """Guess what separates documents within a file, "" for nothing."""
-    if layout == "wrapped":
-        return ""
-    blocks = [block.splitlines() for block in _split_documents(text, "blank_line")]
-    if len(blocks) >= 5 and statistics.mean(map(len, blocks)) >= 3:
-        return "blank_line"
-    lines = _split_documents(text, "line")
-    indented = sum(line[0].isspace() for line in lines) / max(1, len(lines))
-    short = sum(len(line) < 60 for line in lines) / max(1, len(lines))
-    if layout == "paragraph" and len(lines) >= 20 and indented < 0.2 and short < 0.15:
-        return "line"
-    return ""
-
-
-def languages(texts: Sequence[tuple[str, float]]) -> str:
-    """Return the language of weighted texts, or the shares of several if none dominates."""
-    long = [each for each in texts if len(each[0]) >= _FEWEST_CHARACTERS]
-    shares: dict[str, float] = defaultdict(float)
-    for text, weight in long or [("\n".join(text for text, _ in texts), 1.0)]:
-        for begin in range(0, len(text), _PIECE_CHARACTERS):
-            piece = text[begin : begin + _PIECE_CHARACTERS]
-            shares[language(piece)] += weight * len(piece) / len(text)
-    if 0 < shares.get(_LATIN, 0.0) < _UNCLEAR * sum(shares.values()):
-        del shares[_LATIN]  # pieces with too few words to tell
-    most = sorted(shares, key=lambda name: -shares[name])[:_MOST_LANGUAGES]
-    total = sum(shares.values())
-    if not most or shares[most[0]] >= _NEARLY_ALL * total:
-        return most[0] if most else "no text"
-    parts = [f"{shares[name] / total:.0%} {name}" for name in most if shares[name] > 0.005 * total]
-    return f"mixed languages ({', '.join(parts)})"
-
-
-def language(text: str) -> str:
-    """Guess the language or script of a text by its letters and most frequent words."""
-    letters = sum(map(str.isalpha, text)) or 1
-    for name, (pattern, share) in _SCRIPTS.items():
-        if len(pattern.findall(text)) / letters > share:
-            return name
-    words = Counter(text.lower().split())
-    counts = {name: sum(words[word] for word in common.split()) for name, common in _COMMON.items()}
-    best = max(counts, key=lambda name: counts[name])
-    if counts[best] / (words.total() or 1) > 0.08:
-        return best
-    latin = sum(letter.isascii() and letter.isalpha() for letter in text) / letters
-    return _LATIN if latin > 0.7 else "letters other than Latin"
