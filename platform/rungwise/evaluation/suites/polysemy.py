@@ -12,9 +12,10 @@ measures. Ties, as among static vectors, share the credit.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any, ClassVar, Literal
 
@@ -23,14 +24,16 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.core.errors import DataError
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
+from rungwise.evaluation.page.neighbours import Neighbourhood
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
 from rungwise.instances.order import evenly
-from rungwise.models.trained.contexts import StaticWords
+from rungwise.models.trained.capabilities import WordVectors
 
 PAIRS = "pairs.json"
 NEIGHBOURS = "neighbours.json"
@@ -77,7 +80,7 @@ class PolysemySuite(Suite):
             for layer, layer_credit in enumerate(np.stack(credit, axis=1))
         ]
         neighbours = {
-            "words": _nearest_words(reader, list(texts), self.words),
+            "words": _nearest_words(rung, list(texts), self.words),
             "occurrences": nearest,
         }
         return SuiteResult(items, {PAIRS: pairs, NEIGHBOURS: neighbours})
@@ -129,44 +132,18 @@ def _nearest_occurrences(
 
 
 def _nearest_words(
-    reader: WordReader, words: Sequence[str], count: int
+    rung: Rung, words: Sequence[str], count: int
 ) -> dict[str, list[tuple[str, float]]] | None:
-    """The vocabulary words with the nearest static vectors; None without a table."""
-    if reader.table is None:
+    """The vocabulary words with the nearest static vectors, of words that have one; None without a
+    table."""
+    if not isinstance(rung.model, WordVectors):
         return None
-    # After a space, as usual in text: byte-level BPE has separate tokens for this.
-    sentences = [Sentence(f"a {word}", ((2, 2 + len(word)),)) for word in words]
-    static = replace(reader, source=StaticWords(reader.table))
-    vectors = static.layers(sentences).layers[0]
-    ids, texts = _whole_words(reader)
-    cosines = classifiers.cosines(vectors, reader.table.vectors(ids))
-    nearest = {}
-    for word, row in zip(words, cosines, strict=True):
-        order = np.argsort(-row, kind="stable").tolist()
-        best = [(texts[n], round(float(row[n]), 4)) for n in order if texts[n].lower() != word]
-        nearest[word] = best[:count]
+    near, nearest = Neighbourhood(rung.model, rung.splitter), {}
+    for word in words:
+        with contextlib.suppress(DataError):
+            best = near.nearest(word, count).nearest
+            nearest[word] = [(each.word, round(each.cosine, 4)) for each in best]
     return nearest
-
-
-def _whole_words(reader: WordReader) -> tuple[list[int], list[str]]:
-    """The tokens that are words of letters only, and those words."""
-    splitter = reader.splitter
-    texts: dict[int, str] = {}
-    for number in range(splitter.get_vocab_size(with_added_tokens=True)):
-        text = splitter.decode([number]).strip()
-        if text.isalpha():
-            texts[number] = text
-    behind = splitter.encode_batch(
-        [f"a {text}" for text in texts.values()], add_special_tokens=False
-    )
-    whole = [
-        number
-        for (number, text), encoding in zip(texts.items(), behind, strict=True)
-        if encoding.ids[-1] == number
-        and encoding.offsets[-1][1] == 2 + len(text)
-        and len(encoding.ids) == 2
-    ]
-    return whole, [texts[number] for number in whole]
 
 
 def _held_out(rung: Rung, words: Sequence[str], most: int) -> dict[str, list[Sentence]]:
