@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ class Planted:
     """Layer 0 knows the token, layer 1 the one before it as well."""
 
     width, causal, max_length, num_layers = 2 * len(WORDS), True, None, 1
+    widths: ClassVar = [width, width]
 
     def layers(self, ids_BT: Tensor, segments_BT: Any = None, lengths_B: Any = None) -> Any:
         own_BTV = torch.nn.functional.one_hot(ids_BT, len(WORDS)).float()
