@@ -320,6 +320,11 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
     assert parent.data.params["pretrain.steps"] == "40"
     assert "evaluate/libraries/accuracy/pretrained" in parent.data.metrics
     assert "pretrain/mlm_loss" in parent.data.metrics
+    assert {each.dataset.name for each in parent.inputs.dataset_inputs} == {
+        "corpus",
+        "task/libraries",
+    }
+    assert parent.data.tags["mlflow.source.name"]
     note = parent.data.tags[NOTE_TAG]
     assert note.startswith("**libraries: pretrained ")
     experiment_page = f"#/experiments/{experiment.experiment_id}/runs/{parent.info.run_id}"

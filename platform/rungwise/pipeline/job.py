@@ -237,8 +237,11 @@ class Job:
 
 
 def source_tags(made_by: dict[str, Any]) -> dict[str, str]:
-    """The tag in which MLflow expects the commit; empty outside a checkout."""
-    return {"mlflow.source.git.commit": made_by["commit"]} if made_by["commit"] else {}
+    """The tags in which MLflow expects the command, and the commit if there is one."""
+    tags = {"mlflow.source.name": made_by["command"], "mlflow.source.type": "LOCAL"}
+    if made_by["commit"]:
+        tags["mlflow.source.git.commit"] = made_by["commit"]
+    return tags
 
 
 def _is_alone() -> bool:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.tracking.sender import EXPERIMENT_ID, RUN_ID
+from rungwise.corpus.stage import CORPUS
 from rungwise.evaluation.comparison.stage import EVALUATE
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.stage import LADDER, REPORT
 from rungwise.serving.card import link_page
+from rungwise.tasks.stage import TASK
 
 PAGE_FILES = "report_files"  # sorts after report.html
 _PAGES = (REPORT.name, LADDER.name)
@@ -46,6 +48,15 @@ def headline_metrics(finished: Mapping[str, Artifact]) -> dict[str, float]:
                 key = f"{title}/{evaluated.metric}/{name}"
                 results[key] = result.estimates[evaluated.metric].mean
     return results
+
+
+def list_data(finished: Mapping[str, Artifact]) -> dict[str, tuple[str, str]]:
+    """The digest and the place of each corpus and task, by title."""
+    return {
+        title: (each.digest, each.folder.uri)
+        for title, each in finished.items()
+        if each.stage in (CORPUS.name, TASK.name)
+    }
 
 
 def description(finished: Mapping[str, Artifact], root: str) -> str:

@@ -119,6 +119,7 @@ def _build(
             parent, {f"rungwise.{name}": each.fingerprint for name, each in finished.items()}
         )
         tracker.metrics(parent, overview.headline_metrics(finished), step=0)
+        tracker.datasets(parent, overview.list_data(finished))
         tracker.tags(parent, {NOTE_TAG: overview.description(finished, root.uri)})
         status = "FINISHED"
     except KeyboardInterrupt:
