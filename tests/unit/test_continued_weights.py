@@ -14,13 +14,23 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, Pretrained, TaskModel
+from rungwise.models.families.elmo import ElmoConfig
+from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.families.nnlm import NnlmConfig
+from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.losses.objectives import LossSum
+from rungwise.models.word_vectors.vector_family import TABLE
 from rungwise.pretraining.gradient import check_fit, plan_run
-from rungwise.pretraining.initial import build_model, compare_tensors
+from rungwise.pretraining.initial import (
+    build_model,
+    check_initial,
+    check_vectors,
+    compare_tensors,
+)
 from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.kinds.examples import TaskInfo
-from rungwise.training.config import GradientFit
+from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.curriculum import list_turns, open_phases
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
@@ -339,3 +349,42 @@ def test_what_cannot_go_on_is_refused_before_training(
     assert "simcse or sentence_pairs or tsdae" in told
     blocks = {**inputs, "instances": instances_of(root, kind="causal")}
     assert "model.kind is gpt, but there it was bert" in refusal(config("causal"), blocks)
+
+
+def test_word_vectors_replace_those_of_any_model_and_stay_as_they_are(root: Path) -> None:
+    """A table of word2vec under an LSTM, at every step of a run; the rest is the seed's draw."""
+    blocks: Any = {"model": {"kind": "word2vec", "size": 16}, "pretrain": {"kind": "asynchronous"}}
+    tokens = {"stage": "tokens", "fingerprint": "tcausal00000"}
+    made = {"config": blocks, "inputs": {"tokens": tokens}}
+    instances = instances_of(root, kind="causal")
+    table = torch.randn(VOCAB, 16)
+    folder = Folder.at(root / "pretrain" / "made-vvvv")
+    save_tensors(folder, MODEL, {TABLE: table, "output.weight": table.clone()})
+    vectors = kept(root, "pretrain", "vvvv", made)
+    family = LstmConfig(num_layers=1, hidden_size=16, tied=False)
+    settings = FitConfig(family, GradientConfig(steps=3, global_batch_size=4, objective="causal"))
+    check_initial(settings, vectors, instances)
+    output = run(settings, instances, root / "pretrain" / "made-under", initial=vectors)
+    trained = load_tensors(Folder.at(root / "pretrain" / "made-under"), MODEL)
+    fresh = build_model(settings, VOCAB).state_dict()
+    assert output.step == 3
+    assert trained.keys() == fresh.keys()
+    for name, value in trained.items():
+        start = table if name == "lstm.token_embedding.weight" else fresh[name]
+        assert torch.equal(value, start) == (start is table), name
+    began = compare_tensors(build_model(settings, VOCAB, meta=True), vectors)
+    assert began.carried == ()
+    assert set(began.fresh) == fresh.keys() - {"lstm.token_embedding.weight"}
+    for model, message in (
+        (
+            LstmConfig(hidden_size=8),
+            r"word_vectors have 16 units, .* set word_vectors\.model\.size=8",
+        ),
+        (NnlmConfig(embedding_size=8), r"have 8; set word_vectors"),
+        (ElmoConfig(), "an? elmo has none; leave it out"),
+    ):
+        other = FitConfig(model, GradientConfig(steps=3, objective=model.objectives[0].name))
+        with pytest.raises(ConfigError, match=message):
+            check_initial(other, vectors, instances)
+    with pytest.raises(ConfigError, match=r"model\.kind is ngram, which is more than vectors"):
+        check_vectors(settings, NgramConfig())

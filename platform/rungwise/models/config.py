@@ -11,6 +11,7 @@ from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.bigram import BigramConfig
+from rungwise.models.families.cove import CoveConfig
 from rungwise.models.families.elmo import ElmoConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
@@ -37,6 +38,7 @@ ModelConfig = Annotated[
     | RnnConfig
     | AwdLstmConfig
     | ElmoConfig
+    | CoveConfig
     | NnlmConfig
     | LogBilinearConfig
     | BigramConfig

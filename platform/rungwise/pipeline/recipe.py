@@ -39,7 +39,12 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.models.config import DEFAULT_KIND, ModelConfig
 from rungwise.pipeline.continued import ContinuedConfig
-from rungwise.pretraining.config import PretrainConfig, refuse_other_kind, with_objective
+from rungwise.pretraining.config import (
+    PretrainConfig,
+    PretrainStageConfig,
+    refuse_other_kind,
+    with_objective,
+)
 from rungwise.pretraining.initial import NOT_OF_WEIGHTS
 from rungwise.report.stage import ReportConfig
 from rungwise.serving.hugging_face import load_config, weights_folder
@@ -94,6 +99,8 @@ class Recipe(Config):
     longer_instances: InstancesConfig | None = None
     model: ModelConfig | None = None
     pretrain: PretrainConfig | None = None
+    # static vectors of the corpus, which the model's token vectors are fixed to; null: they learn
+    word_vectors: PretrainStageConfig | None = None
     # pretrainings of each variant with consecutive seeds from `pretrain.seed`; with several, the
     # intervals of measurements, evaluations and claims cover the luck of pretraining
     pretraining_seeds: int = Field(default=1, ge=1)

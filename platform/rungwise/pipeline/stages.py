@@ -19,7 +19,7 @@ from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
 from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig, check_rows
-from rungwise.pretraining.initial import INITIAL, ImportConfig
+from rungwise.pretraining.initial import INITIAL, ImportConfig, check_vectors
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.report.stage import REPORT
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS
@@ -29,7 +29,7 @@ from rungwise.tasks.stage import TASK, TASK_TOKENS, TaskTokensConfig
 from rungwise.tokenizer import TOKENIZER
 from rungwise.tokens.config import TokensConfig
 from rungwise.tokens.stage import TOKENS
-from rungwise.training.config import GradientConfig
+from rungwise.training.config import FitConfig, GradientConfig
 from rungwise.training.curriculum import READ_BY_NAME
 
 
@@ -79,6 +79,11 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
         weights = ImportConfig(path=recipe.pretrain.initial)
         tokenizer = {"tokenizer": stages["tokenizer"]}
         stages[INITIAL] = inputs[INITIAL] = INITIAL_WEIGHTS.stage(weights, tokenizer)
+    if recipe.word_vectors is not None:
+        if recipe.pretraining_task is not None:  # whose tokens are those of the task
+            stages["text_tokens"] = tokens_stages(recipe, TokensConfig())["tokens"]
+        read = {"tokens": stages.get("text_tokens", stages["tokens"])}
+        stages[INITIAL] = inputs[INITIAL] = PRETRAIN.stage(recipe.word_vectors, read)
     return stages | {"pretrain": PRETRAIN.stage(config, inputs)}
 
 
@@ -139,6 +144,13 @@ def _checked_config(
     if isinstance(pretrain, GradientConfig):  # initial weights are an input of the stage instead
         pretrain = pretrain.model_copy(update={"initial": None})
     config = PretrainStageConfig(model=recipe.model, pretrain=pretrain)
+    if recipe.word_vectors is not None:
+        if not isinstance(pretrain, GradientConfig) or recipe.pretrain.initial is not None:
+            raise ConfigError(
+                "word_vectors are what a model begins with that learns by gradient from random "
+                f"weights; leave it out for a {recipe.model.kind} of these settings"
+            )
+        check_vectors(FitConfig(recipe.model, pretrain), recipe.word_vectors.model)
     for block, instances in rows.items():
         if instances is not None and not pretrain.reads_tokens:
             check_rows(config, instances.kind, instances.length, block)

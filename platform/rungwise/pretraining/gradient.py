@@ -29,7 +29,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.instances.kinds import read_kind
 from rungwise.models.device import return_freed_memory, use_threads
 from rungwise.pretraining.config import check_rows
-from rungwise.pretraining.initial import INITIAL, check_initial, start_model
+from rungwise.pretraining.initial import INITIAL, check_initial, fixes_vectors, start_model
 from rungwise.pretraining.prolonging import find_earlier, list_finished_runs
 from rungwise.pretraining.run_summary import Outcome, summarise
 from rungwise.pretraining.summary import PretrainSummary
@@ -260,7 +260,7 @@ def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, C
         )
     phases = open_phases(config, run.turns, worker)
     # The others receive the leader's weights; a checkpoint of this run replaces them.
-    initial = run.initial if worker.group.leads else None
+    initial = run.initial if worker.group.leads or fixes_vectors(run.initial) else None
     model, carried = start_model(config, run.turns[0].instances, initial)
     checkpoints = Checkpoints(run.checkpoints, worker.group)
     starts_evenly = config.model.starts_evenly and not run.initial

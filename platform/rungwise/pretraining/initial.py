@@ -16,6 +16,9 @@ rest:
 Imported weights (serving/hugging_face/stage.py) are handled likewise: they have the encoder, and
 perhaps heads.
 
+Word vectors (`word_vectors` of the recipe) replace the token vectors of any model that has some of
+their size, and are fixed; the rest is drawn.
+
 Carrying keeps the trained pooler, on which fine-tuning puts its head, when a run trains on
 sentences without a successor. A carried part was trained on an older encoder.
 """
@@ -43,6 +46,7 @@ from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.capabilities import ReadsSpelling, ReadsText
 from rungwise.models.transformer.body import OnBody
+from rungwise.models.word_vectors.vector_family import TABLE, VectorFamily
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.summary import BeganWith
 from rungwise.tokenizer import load_tokenizer, token_bytes
@@ -102,26 +106,11 @@ def check_initial(config: GradientFit, initial: Artifact, instances: Artifact) -
     """Raise ConfigError, naming the keys, if the weights of `initial` do not fit these blocks, or
     the instances are of another tokenizer."""
     family, trained_on = _trained(initial)
-    old, new = flatten(family), flatten(config.model)
-    differing = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
-    if is_imported(initial):
-        differing = [key for key in differing if key not in NOT_OF_WEIGHTS]
     name = f"the weights this run begins with ({initial.label}-{initial.fingerprint})"
-    if differing:
-        differences = "; ".join(
-            f"model.{key} is {new.get(key)}, but there it was {old.get(key)}" for key in differing
-        )
-        raise ConfigError(f"{name} are of another model: {differences}; take the same model")
-    # Training on vectors of texts leaves no head for words.
-    fitting = [
-        each.name for each in config.model.objectives if each.sentences >= trained_on.sentences
-    ]
-    if config.objective.name not in fitting:
-        raise ConfigError(
-            f"pretrain.objective is {config.objective.name}, but {name} were trained on "
-            f"{trained_on.name}",
-            {"pretrain.objective": name for name in fitting[:1]},
-        )
+    if isinstance(family, VectorFamily):
+        check_vectors(config, family)
+    else:
+        _check_model(config, initial, family, trained_on, name)
     source = initial if is_imported(initial) else find_tokens(initial)
     before, now = (
         each.record["inputs"]["tokenizer"]["fingerprint"]
@@ -135,6 +124,57 @@ def check_initial(config: GradientFit, initial: Artifact, instances: Artifact) -
         )
 
 
+def fixes_vectors(initial: Artifact | None) -> bool:
+    """Whether a run begins with word vectors, which stay as they are."""
+    return initial is not None and isinstance(_trained(initial)[0], VectorFamily)
+
+
+def check_vectors(config: GradientFit, family: Family) -> None:
+    """Raise ConfigError if the model has no token vectors of the size of this family's."""
+    if not isinstance(family, VectorFamily):
+        raise ConfigError(
+            f"word_vectors.model.kind is {family.kind}, which is more than vectors of tokens; take "
+            "one that is not (word2vec, glove)"
+        )
+    size = family.size
+    model = build_model(config, 1, meta=True)
+    table = model.body.token_embedding if isinstance(model, OnBody) else None
+    if not isinstance(table, nn.Embedding):
+        raise ConfigError(
+            f"word_vectors are for a model with a vector of each token, and a {config.model.kind} "
+            "has none; leave it out"
+        )
+    if table.embedding_dim != size:
+        raise ConfigError(
+            f"word_vectors have {size} units, but the token vectors of this {config.model.kind} "
+            f"have {table.embedding_dim}; set word_vectors.model.size={table.embedding_dim}"
+        )
+
+
+def _check_model(
+    config: GradientFit, initial: Artifact, family: Family, trained_on: Objective, name: str
+) -> None:
+    old, new = flatten(family), flatten(config.model)
+    differing = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+    if is_imported(initial):
+        differing = [key for key in differing if key not in NOT_OF_WEIGHTS]
+    if differing:
+        differences = "; ".join(
+            f"model.{key} is {new.get(key)}, but there it was {old.get(key)}" for key in differing
+        )
+        raise ConfigError(f"{name} are of another model: {differences}; take the same model")
+    # Training on vectors of texts leaves no head for words.
+    fitting = [
+        each.name for each in config.model.objectives if each.sentences >= trained_on.sentences
+    ]
+    if config.objective.name not in fitting:
+        raise ConfigError(
+            f"pretrain.objective is {config.objective.name}, but {name} were trained on "
+            f"{trained_on.name}",
+            {"pretrain.objective": fitting[0]} if fitting else {},
+        )
+
+
 def find_tokens(pretrain: Artifact) -> Artifact:
     """The tokens that a finished run read. Raises DataError if its inputs are not below the same
     root."""
@@ -142,10 +182,16 @@ def find_tokens(pretrain: Artifact) -> Artifact:
     return find_input(pretrain if direct else find_input(pretrain, "instances"), "tokens")
 
 
+@torch.no_grad()
 def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
     """Load the weights of `initial` into `model`; fresh parts stay as they are. Returns the carried
     tensors. Raises DataError if the file lacks a required tensor."""
     saved = load_tensors(initial.folder, MODEL)
+    if fixes_vectors(initial):
+        assert isinstance(model, OnBody)
+        table = model.body.token_embedding.weight.requires_grad_(False)
+        table[: model.body.vocab_size] = saved[TABLE]
+        return {}
     own = model.state_dict()
     required = _required_tensors(initial)
     if missing := [name for name in own if name not in saved and name in required]:
@@ -169,6 +215,16 @@ def _required_tensors(initial: Artifact) -> set[str]:
 def compare_tensors(model: nn.Module, initial: Artifact) -> BeganWith:
     """Which tensors of the model are fresh, and which of `initial` are carried."""
     own = set(model.state_dict())
+    if fixes_vectors(initial):
+        assert isinstance(model, OnBody)
+        table = f"{model.body.name}.token_embedding.weight"
+        return BeganWith(
+            fingerprint=initial.fingerprint,
+            label=initial.label,
+            objective=_trained(initial)[1].name,
+            fresh=tuple(sorted(own - {table})),
+            carried=(),
+        )
     with safetensors.safe_open(initial.folder.local(MODEL), framework="pt") as file:
         before = set(file.keys())
     return BeganWith(

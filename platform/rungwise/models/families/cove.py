@@ -1,0 +1,238 @@
+"""CoVe: word vectors in context from the encoder of a translator (McCann et al. 2017, "Learned in
+Translation: Contextualized Word Vectors", arXiv:1708.00107).
+
+    source ──> word vectors ──> BiLSTM ──> BiLSTM ──> states (B, S, E) ───────────┐ attention
+    target ──> vectors of the words before ──> LSTM ──> state ──> [mix of states; state] ──> word
+
+At each word of the target the decoder reads the word before, a vector of zeros before the first,
+and its own last output (input feeding); its state asks the encoder's states, and their mix and the
+state give the output (Luong et al. 2015, arXiv:1508.04025, the general score):
+
+    shares = softmax(states W_1 h)    output = tanh(W_2 [shares · states; h])
+
+It begins with the last states of the encoder's highest layer. `word_vectors` of the recipe gives
+the encoder fixed vectors, as GloVe's in the paper; a token without one has zeros there. The two
+languages share a tokenizer, and the decoder has vectors of its own.
+
+A task reads layers 0 and 2 side by side, [GloVe; CoVe] in the paper: `finetune.adaptation: {kind:
+features, layers: [0, 2], combine: join}`.
+
+Shapes: B batch, S source, T target, M embedding size, D hidden of one direction, E = 2·D.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from rungwise.core.plural import counted
+from rungwise.models.family import LayeredFamily
+from rungwise.models.losses.cross_entropy import TokenSums
+from rungwise.models.losses.objectives import CAUSAL, Objective, Part
+from rungwise.models.trained.contexts import MeanOfStates
+from rungwise.models.transformer.body import Body, TokenOutput
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.instances.text_pairs import TextPairs
+    from rungwise.tokenizer.special import SpecialIds
+
+TRANSLATION = dataclasses.replace(
+    CAUSAL,
+    name="translation",
+    tokens=Part(
+        "translation",
+        "translation",
+        "Tokens of translations predicted correctly",
+        "token of a translation",
+    ),
+    reads=("aligned_lines",),
+    counts=lambda batch: batch.lengths[:, 1].sum()[None].float(),  # () -> (1,)
+    is_code_length=False,
+)
+
+
+class CoveConfig(LayeredFamily):
+    """The translator; the defaults are the paper's, with an encoder of 3,609,600 parameters."""
+
+    year: ClassVar[int] = 2017
+    paper: ClassVar[str] = "McCann et al."
+    idea: ClassVar[str] = "learns to translate; what it knows of a sentence helps other tasks"
+    objectives: ClassVar = (TRANSLATION,)
+
+    kind: Literal["cove"] = "cove"
+    embedding_size: int = Field(default=300, ge=1)
+    hidden_size: int = Field(default=300, ge=1)  # of one direction of the encoder
+    num_layers: int = Field(default=2, ge=1)  # of the encoder
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)  # 0.2 in the paper; see kind `bert`
+    # weights are drawn uniformly from minus to plus this
+    initializer_range: float = Field(default=0.08, gt=0.0)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The width of the embeddings and of each layer's states."""
+        return [self.embedding_size, *[2 * self.hidden_size] * self.num_layers]
+
+    @property
+    def depth(self) -> int:
+        return self.num_layers + 1
+
+    @property
+    def width(self) -> int:
+        return self.hidden_size
+
+    def describe(self) -> str:
+        layers, vectors = counted(self.num_layers, "layer"), self.embedding_size
+        return f"{layers} a direction, hidden size {self.hidden_size}, vectors of {vectors}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "CoVe"
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        return Translator(self, TranslatorBody(self, vocab_size, vocab_multiple))
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return TranslatorBody(self, vocab_size)
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> MeanOfStates:
+        return MeanOfStates(model.body, None, *special.require("cls", "sep"))
+
+    def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
+        """Count the four gates of both directions, and of the decoder its gates, the three matrices
+        above its state and the output, for half of the tokens each."""
+        D, E = self.hidden_size, 2 * self.hidden_size
+        encoder = sum(8 * D * (before + D) for before, _ in itertools.pairwise(self.sizes))
+        decoder = 4 * E * (self.embedding_size + 2 * E) + 3 * E * E + E * V
+        return float(6 * (encoder + decoder) / 2)
+
+
+class TranslatorBody(Body):
+    """The encoder. It ignores segments: marks separate texts."""
+
+    name: ClassVar[str] = "cove"
+    causal = False
+
+    def __init__(self, config: CoveConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+        super().__init__(vocab_size, config.embedding_size, config.dropout, vocab_multiple)
+        self.hidden_size, self.widths = config.hidden_size, config.sizes
+        self.width = config.sizes[-1]
+        self.layers = nn.ModuleList(
+            nn.LSTM(before, config.hidden_size, batch_first=True, bidirectional=True)
+            for before, _ in itertools.pairwise(config.sizes)
+        )
+        draw(self, config.initializer_range)
+        self.clear_padding()
+
+    def encode(
+        self, ids_BT: Tensor, lengths_B: Tensor | None
+    ) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
+        """Return the embeddings and each layer's states, and the last outputs and cells of both
+        directions of the highest, (B, E) each."""
+        outputs, end = [self.token_embedding(ids_BT)], None
+        for layer in self.layers:
+            x_BTD = self.dropout(outputs[-1])
+            if lengths_B is None:
+                states_BTE, end = layer(x_BTD)
+            else:
+                packed = pack_padded_sequence(x_BTD, lengths_B.cpu(), True, enforce_sorted=False)
+                packed, end = layer(packed)
+                states_BTE, _ = pad_packed_sequence(packed, True, total_length=ids_BT.shape[1])
+            outputs.append(states_BTE)
+        assert end is not None
+        h_BE, c_BE = (part.transpose(0, 1).flatten(1) for part in end)  # (2, B, D) -> (B, E)
+        return outputs, (h_BE, c_BE)
+
+    def encode_layers(
+        self,
+        ids_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+    ) -> list[Tensor]:
+        return self.encode(ids_BT, lengths_B)[0]
+
+    def levels(self) -> list[list[nn.Module]]:
+        return [[self.token_embedding], *([layer] for layer in self.layers)]
+
+
+class Decoder(nn.Module):
+    """Writes a text from the states of another one, word by word."""
+
+    def __init__(self, rows: int, embedding_size: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(rows, embedding_size)
+        self.cell = nn.LSTMCell(embedding_size + width, width)
+        self.score = nn.Linear(width, width, bias=False)  # W_1
+        self.joined = nn.Linear(2 * width, width, bias=False)  # W_2
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        states_BSE: Tensor,
+        lengths_B: Tensor,
+        start: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Return the outputs (B, T, E) from which each of `ids_BT` is predicted, and the shares (B,
+        T, S) of the states, of which rows have `lengths_B`."""
+        words_BTM = self.dropout(self.embedding(ids_BT))
+        before_BTM = functional.pad(words_BTM[:, :-1], (0, 0, 1, 0))
+        place_S = torch.arange(states_BSE.shape[1], device=ids_BT.device)
+        padding_BS = place_S >= lengths_B[:, None]
+        (h_BE, c_BE), output_BE = start, torch.zeros_like(start[0])
+        outputs, shares = [], []
+        for before_BM in before_BTM.unbind(1):
+            h_BE, c_BE = self.cell(torch.cat((before_BM, output_BE), dim=1), (h_BE, c_BE))
+            asked_BE1 = self.score(h_BE)[:, :, None]
+            scores_BS = (states_BSE @ asked_BE1)[:, :, 0].masked_fill(padding_BS, -torch.inf)
+            shares.append(scores_BS.softmax(dim=1))
+            mix_BE = (shares[-1][:, None] @ states_BSE)[:, 0]
+            output_BE = self.joined(torch.cat((mix_BE, h_BE), dim=1)).tanh()
+            outputs.append(output_BE)
+        return torch.stack(outputs, dim=1), torch.stack(shares, dim=1)
+
+
+class Translator(TokenOutput):
+    """The encoder, the decoder, and an output matrix of their own."""
+
+    def __init__(self, config: CoveConfig, body: TranslatorBody) -> None:
+        super().__init__(body)
+        table = body.token_embedding
+        self.decoder = Decoder(
+            table.num_embeddings, config.embedding_size, body.width, config.dropout
+        )
+        draw(self.decoder, config.initializer_range)
+        self.output = body.own_output(body.width, config.initializer_range)
+        self.bias = nn.Parameter(torch.zeros(body.vocab_size))
+
+    def forward(self, rows: TextPairs[Tensor]) -> TokenSums:
+        """Sum the losses of the second text of each pair, given the first."""
+        outputs_BTE, _ = self.read(rows)
+        place_T = torch.arange(rows.ids.shape[2], device=rows.ids.device)
+        weights_BT = (place_T < rows.lengths[:, 1:]).to(outputs_BTE.dtype)
+        return self.sums(self.decoder.dropout(outputs_BTE), rows.ids[:, 1], weights_BT)
+
+    def read(self, rows: TextPairs[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the outputs of the decoder and its shares; see `Decoder`."""
+        body = self.body
+        assert isinstance(body, TranslatorBody)
+        lengths_B = rows.lengths[:, 0]
+        layers, end = body.encode(rows.ids[:, 0], lengths_B)
+        return self.decoder(rows.ids[:, 1], layers[-1], lengths_B, end)
+
+    def output_table(self) -> Tensor:
+        return self.output.weight
+
+    def output_bias(self) -> Tensor:
+        return self.bias
+
+
+def draw(module: nn.Module, bound: float) -> None:
+    """Draw all weights uniformly from -`bound` to `bound`."""
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, -bound, bound)
