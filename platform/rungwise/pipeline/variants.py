@@ -24,6 +24,7 @@ _BLOCKS = (
     "instances",
     "pretraining_task",
     "longer_instances",
+    "pretraining_task",
     "model",
     "pretrain",
     "word_vectors",
