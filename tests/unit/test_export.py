@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 import transformers
+from huggingface_hub import ModelCard
 from safetensors.numpy import save
 
 from rungwise.__main__ import main
@@ -27,6 +28,7 @@ from rungwise.pipeline.loading import find_pretrain, load
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.serving.hugging_face.hub_card import HUB_CARD
 from rungwise.serving.hugging_face.names import FILES
 from rungwise.tokenizer import (
     CLEAN_UP,
@@ -79,7 +81,11 @@ def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
     made = built(objective, tmp_path / "root")
     out = tmp_path / "out"
     assert f"{auto}.from_pretrained" in write_pretrained(made["pretrain"], Folder.at(out)).loader
-    assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in out.iterdir()) == sorted((*FILES, HUB_CARD))
+    card = ModelCard.load(out / HUB_CARD)
+    assert card.data.pipeline_tag in ("fill-mask", "text-generation")
+    assert f"pretrained with the objective {objective} on" in card.text
+    assert "licence: not stated" in card.text
     model: Any = load_module(made["pretrain"])
     theirs, told = getattr(transformers, auto).from_pretrained(out, output_loading_info=True)
     assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -174,8 +180,9 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "AutoModelForCausalLM" in capsys.readouterr().out
     (out / "config.json").unlink()
     assert main(["export", pretrain, "--to", str(out)]) == 2
-    told = capsys.readouterr().err
-    assert "already holds model.safetensors, tokenizer.json, tokenizer_config.json" in told
+    message = capsys.readouterr().err
+    names = "model.safetensors, tokenizer.json, tokenizer_config.json"
+    assert f"already holds README.md, {names}" in message
     assert not (out / "config.json").exists()
     made["tokenizer"].folder.remove()
     with pytest.raises(DataError, match=r"the tokenizer that .* was built from"):
@@ -207,7 +214,9 @@ def test_overrides_may_follow_the_folder(
     assert "takes no overrides" in capsys.readouterr().err
 
 
-def test_from_one_object_store_to_another_folder_of_it(tmp_path: Path) -> None:
+def test_from_one_object_store_to_another_folder_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = built("causal", tmp_path / "root")
     with s3_bucket("models") as bucket:
         store = Folder.at(bucket)
@@ -218,6 +227,7 @@ def test_from_one_object_store_to_another_folder_of_it(tmp_path: Path) -> None:
                 there = store / "artifacts" / stage / artifact.folder.uri.rpartition("/")[2]
                 there.copy_file(Path(artifact.folder.path(name)), name)
         assert main(["export", f"{bucket}/artifacts/pretrain", "--to", f"{bucket}/out"]) == 0
-        assert (store / "out").names() == sorted(FILES)
+        assert (store / "out").names() == sorted((*FILES, HUB_CARD))
+        assert "the card lacks what the model was trained on: " in capsys.readouterr().out
         config = json.loads((store / "out").read_bytes("config.json"))
         assert config["model_type"] == "gpt2"

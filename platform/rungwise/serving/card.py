@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.stages.artifact import Artifact, chain
+from rungwise.corpus.stage import CORPUS
 from rungwise.corpus.summary import CORPORA, CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.predictions import kept_sums
 from rungwise.evaluation.comparison.summary import EvaluateSummary
@@ -115,6 +116,15 @@ def _join_card(
     advice = f"Rebuild it and compare byte by byte: `{command}`"
     text = [f"# {escape(name)}", "", *lines, "", "Pretrained on", "", *items, "", advice, ""]
     return without_passwords("\n".join(text))
+
+
+def recorded_licences(pretrain: Artifact) -> Licences:
+    """The licences of the texts as the recipes had them that built the corpora of `pretrain`."""
+    licences: dict[str, list[str | None]] = {}
+    for corpus in (each for each in chain(pretrain) if each.stage == CORPUS.name):
+        block = (corpus.record.get("recipe") or {}).get("corpus") or {}
+        licences[corpus.fingerprint] = [each.get("licence") for each in block.get("sources", ())]
+    return licences
 
 
 def list_sources(pretrain: Artifact, licences: Licences) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ local or in an object store, or a registered model. To import, set `pretrain.ini
 from __future__ import annotations
 
 import argparse
+import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
 from rungwise.core.console import plain_console
-from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.errors import ConfigError, DataError, UserError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -60,7 +61,9 @@ def export(options: argparse.Namespace) -> None:
     """Write the files to a folder or s3:// URL, and print how to load them."""
     from rungwise.core.stages.artifact import Artifact
     from rungwise.core.storage.folder import Folder
-    from rungwise.pipeline.loading import find
+    from rungwise.pipeline.loading import REGISTERED, find, served_files
+    from rungwise.serving.card import NAME as CARD
+    from rungwise.serving.hugging_face.hub_card import HUB_CARD
 
     say, folder = plain_console().print, Folder.at(options.to)
     model = find(options.model, options.root, options.overrides)
@@ -70,12 +73,17 @@ def export(options: argparse.Namespace) -> None:
         say(model.folder.uri)
         result = write_pretrained(model, folder, vectors=options.format == "vectors")
     elif options.format is None:
-        result = write_task_model(model, folder)
+        card = ""
+        if options.model.startswith(REGISTERED):
+            card = served_files(options.model, options.root).read_bytes(CARD).decode("utf-8")
+        result = write_task_model(model, folder, card)
     else:
         raise UserError(f"{options.model} is fine-tuned; --format vectors takes a pretrained model")
     for name in result.files:
         say(f"  {folder.path(name)}  {folder.size(name):,} bytes")
     say(f"load it with {result.loader}")
+    if HUB_CARD in result.files and not folder.remote:
+        say(f"publish it with hf upload USER/NAME {shlex.quote(options.to)}")
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,7 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     from rungwise.pretraining.config import fitting_kind
     from rungwise.pretraining.initial import trained_config
     from rungwise.pretraining.pretrained import find_tokenizer, load_model, load_module
+    from rungwise.serving.card import recorded_licences, write_pretrain_card
 
     tokenizer = find_tokenizer(pretrain)
     config, objective = trained_config(pretrain).model, trained_config(pretrain).objective
@@ -107,16 +116,21 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
         assert isinstance(model, NgramLanguageModel), "what is counted are n-grams"
         return _write_arpa(model, tokenizer, to)
     reader = tokenizers.load_reader(tokenizer.folder)
-    return _write_for_transformers(load_module(pretrain), config, reader, to)
+    try:
+        card = write_pretrain_card(config.kind, {"pretrain": pretrain}, recorded_licences(pretrain))
+    except DataError as error:
+        plain_console().print(f"the card lacks what the model was trained on: {error}")
+        card = ""
+    return _write_for_transformers(load_module(pretrain), config, reader, to, card)
 
 
-def write_task_model(predictor: Predictor, to: Folder) -> Export:
-    """Export a fine-tuned model and its tokenizer for transformers. Raises like
+def write_task_model(predictor: Predictor, to: Folder, card: str = "") -> Export:
+    """Export a fine-tuned model, its tokenizer and its card for transformers. Raises like
     `write_pretrained`."""
     model = predictor.model.cpu()
     longest, labels = predictor.frame.sequence_length, predictor.info.labels
     family, reader = model.pretrained.family, predictor.tokenizer
-    return _write_for_transformers(model, family, reader, to, labels, longest)
+    return _write_for_transformers(model, family, reader, to, card, labels, longest)
 
 
 def write_onnx(model: Artifact | Predictor, to: Folder) -> Export:
@@ -186,20 +200,25 @@ def _write_for_transformers(
     config: Family,
     tokenizer: Tokenizer,
     to: Folder,
+    card: str,
     labels: Sequence[str] = (),
     longest: int | None = None,
 ) -> Export:
     from rungwise.serving import hugging_face
+    from rungwise.serving.hugging_face.hub_card import HUB_CARD, hub_card
     from rungwise.serving.hugging_face.names import CONFIG, MODULES, auto_class
 
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         file, folder = Path(scratch) / "read.json", Path(scratch) / "model"
         tokenizer.save(str(file))
         architecture = hugging_face.export_model(model, config, file, folder, labels, longest)
+        auto, sentences = auto_class(architecture), (folder / MODULES).exists()
+        text = hub_card(card, auto, sentences)
+        (folder / HUB_CARD).write_text(text, encoding="utf-8")
         files = _put(str(folder), to, last=CONFIG)
-    if MODULES in files:
+    if sentences:
         return Export(files, "SentenceTransformer from sentence-transformers")
-    loaders = f"{auto_class(architecture)}.from_pretrained and AutoTokenizer.from_pretrained"
+    loaders = f"{auto}.from_pretrained and AutoTokenizer.from_pretrained"
     return Export(files, f"{loaders} from transformers")
 
 
