@@ -18,7 +18,7 @@ from rungwise.core.storage.folder import Folder
 
 
 class KilledConfig(Config):
-    what: Literal["board", "board for good", "stage"]
+    what: Literal["board", "board for good", "stage", "stage once"]
 
 
 def kill_and_report(
@@ -32,7 +32,8 @@ def kill_and_report(
         os.kill(ray.get(board.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
     elif config.what == "board for good":
         ray.kill(board)
-    else:
+    elif config.what == "stage" or not output.exists("killed"):
+        output.write_bytes("killed", b"")
         os.kill(os.getpid(), signal.SIGKILL)
     for number in range(3):
         time.sleep(1)
@@ -41,4 +42,10 @@ def kill_and_report(
     return Summary(headline="made")
 
 
-KILLED = StageType("killed", 1, kill_and_report, Summary)
+KILLED = StageType(
+    "killed",
+    1,
+    kill_and_report,
+    Summary,
+    trains_alone=lambda config, compute: config.what == "stage once",
+)

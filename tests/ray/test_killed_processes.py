@@ -22,6 +22,8 @@ from tests.killed_stage import KILLED, KilledConfig
         ("board", "the last reports are lost: the process that carries them was killed", 4),
         ("board for good", "no more reports come: the process that carries them was killed", 1),
         ("stage", "its process was killed, also when it was started again", 3),
+        # It trains itself, so that it is started again as often as a worker would be.
+        ("stage once", "done", 5),
     ],
 )
 def test_a_killed_process_is_said_once_and_costs_no_more_than_it_must(

@@ -1,0 +1,94 @@
+"""Small runs of every family on one worker: in this process, or in a worker group, whose workers
+import them from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.configuration.config import validate
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, Reporter, SilentReporter
+from rungwise.core.storage.folder import Folder
+from rungwise.models.family import Family
+from rungwise.pretraining import gradient
+from rungwise.pretraining.config import PretrainStageConfig, fitting_kind, require_gradient
+from rungwise.training.config import GradientFit
+from tests.training_runs import Killed, config
+from tests.unit.test_families import FAMILIES
+
+STEPS = 8
+COMPUTE = ComputeConfig(num_workers=1, micro_batch_size=4, checkpoint_every_steps=3, max_failures=0)
+SMALL: dict[str, Any] = {
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+    "embedding_size": 8,
+    "window": 5,
+    "dropout": 0.1,
+}
+Runs = dict[str, tuple[GradientFit, Artifact]]
+
+
+def families() -> Iterator[type[Family]]:
+    """Those that are fitted by gradient."""
+    for family in FAMILIES:
+        if fitting_kind(family(kind=family.model_fields["kind"].default)) == "gradient":
+            yield family
+
+
+def small(family: type[Family]) -> GradientFit:
+    own = {key: value for key, value in SMALL.items() if key in family.model_fields}
+    pretrain = config().pretrain.model_dump(mode="json") | {
+        "objective": None,
+        "steps": STEPS,
+        "validation_instances": 8,
+    }
+    model = {"kind": family.model_fields["kind"].default, **own}
+    stage = validate(PretrainStageConfig, {"model": model, "pretrain": pretrain})
+    return require_gradient(stage, "steps")
+
+
+def train_all(runs: Runs, folder: Path, report: Reporter | None = None) -> None:
+    """Train each run on this worker, from its last checkpoint if there is one."""
+    for name, (settings, rows) in runs.items():
+        context = Context(COMPUTE, report or SilentReporter())
+        plan = gradient.plan_run(settings, {"instances": rows}, Folder.at(folder / name), COMPUTE)
+        try:
+            gradient._train(settings, plan, context)
+        except Killed:
+            assert report is not None
+
+
+def train_here(runs: Runs, folder: Path, report: Reporter | None = None) -> None:
+    for name, (settings, rows) in runs.items():
+        context = Context(COMPUTE, report or SilentReporter(), trains_here=True)
+        output = Folder.at(folder / name)
+        try:
+            gradient.pretrain_by_gradient(settings, {"instances": rows}, output, context)
+        except Killed:
+            assert report is not None
+
+
+def train_in_a_group(runs: Runs, *folders: tuple[Path, Reporter | None]) -> None:
+    """Train each run in these folders on a worker group of one."""
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    def work() -> None:
+        assert torch.distributed.is_initialized()
+        for folder, report in folders:
+            train_all(runs, folder, report)
+
+    TorchTrainer(work, scaling_config=ScalingConfig(num_workers=1)).fit()
+
+
+def train_long(settings: GradientFit, rows: Artifact, output: str) -> None:
+    context = Context(COMPUTE, trains_here=True)
+    gradient.pretrain_by_gradient(settings, {"instances": rows}, Folder.at(output), context)

@@ -1,0 +1,166 @@
+"""One worker in its stage's own process: the bits of a worker group, and each resumes the other."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rungwise.core.errors import UserError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.storage.folder import Folder
+from rungwise.pretraining import gradient
+from tests.ray.one_worker_runs import (
+    COMPUTE,
+    Runs,
+    families,
+    small,
+    train_here,
+    train_in_a_group,
+    train_long,
+)
+from tests.training_runs import KilledAt, forkserver, make_instances, run, weights
+from tests.unit.test_elmo import instances as elmo_instances
+
+# Keys of kinds of instances that have no sequence length.
+ROWS: dict[str, Any] = {"sentence_runs": {"sentences": 8, "sentence_length": 9}}
+# Instances that know how their tokens are written.
+made_for_elmo = elmo_instances
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, instances: Artifact) -> Runs:
+    """A small run of every family, and its instances."""
+    made: dict[str, Artifact] = {}
+    found: Runs = {}
+    for family in families():
+        settings = small(family)
+        name = settings.model.kind
+        reads = settings.objective.reads[0]
+        if reads not in made:
+            rows = ROWS.get(reads, {})
+            made[reads] = make_instances(
+                tmp_path_factory.mktemp(reads), reads, documents=(120,), **rows
+            )
+        found[name] = settings, instances if name == "elmo" else made[reads]
+    return found
+
+
+@pytest.fixture(scope="module")
+def instances(made_for_elmo: Artifact) -> Artifact:
+    return made_for_elmo
+
+
+@pytest.mark.parametrize(
+    "names", [["gpt"], pytest.param(None, marks=pytest.mark.slow)], ids=["gpt", "every family"]
+)
+def test_the_bits_are_those_of_a_worker_group_and_each_resumes_the_others_checkpoints(
+    ray_session: None, runs: Runs, tmp_path: Path, names: list[str] | None
+) -> None:
+    runs = {name: runs[name] for name in names or runs}
+    train_here(runs, tmp_path / "here")
+    train_here(runs, tmp_path / "here, then group", KilledAt(5))
+    group_first = tmp_path / "group, then here"
+    train_in_a_group(
+        runs,
+        (tmp_path / "group", None),
+        (tmp_path / "here, then group", None),
+        (group_first, KilledAt(5)),
+    )
+    assert not list(group_first.glob("*/model.safetensors"))
+    train_here(runs, group_first)
+    for name in runs:
+        expected = weights(tmp_path / "here" / name)
+        for way in ("group", "here, then group", "group, then here"):
+            found = weights(tmp_path / way / name)
+            assert found.keys() == expected.keys()
+            for key, value in expected.items():
+                assert torch.equal(found[key], value), (name, way, key)
+
+
+class Breaks(SilentReporter):
+    """Raises an error the first few times that a run reports a step."""
+
+    def __init__(self, error: Exception, times: int) -> None:
+        self.error, self.times, self.attempts = error, times, 0
+
+    def progress(self, done: float, total: float, **shown: float | str) -> None:
+        if done >= 5 and self.attempts < self.times:
+            self.attempts += 1
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "times", "ends"),
+    [
+        (RuntimeError("a disk is gone"), 2, True),
+        (RuntimeError("a disk is gone"), 3, False),
+        (UserError("mend it"), 1, False),
+    ],
+    ids=str,
+)
+def test_an_error_costs_the_steps_since_the_checkpoint_as_often_as_max_failures(
+    runs: Runs, tmp_path: Path, error: Exception, times: int, ends: bool
+) -> None:
+    settings, rows = runs["gpt"]
+    report = Breaks(error, times)
+    compute = COMPUTE.model_copy(update={"max_failures": 2})
+    context = Context(compute, report, trains_here=True)
+    output = Folder.at(tmp_path / "broken")
+    if not ends:
+        with pytest.raises(type(error), match=str(error)):
+            gradient.pretrain_by_gradient(settings, {"instances": rows}, output, context)
+        assert report.attempts == times
+        return
+    summary = gradient.pretrain_by_gradient(settings, {"instances": rows}, output, context)
+    assert summary.gradient
+    assert [each.step for each in summary.gradient.attempts] == [0, 3]  # of those that saved
+    run(settings, rows, tmp_path / "whole")
+    assert_same(tmp_path / "broken", tmp_path / "whole")
+
+
+def assert_same(one: Path, other: Path) -> None:
+    found, expected = weights(one), weights(other)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.slow
+def test_killed_21_times_at_random_moments_the_files_are_the_same(
+    runs: Runs, tmp_path: Path
+) -> None:
+    settings, rows = runs["gpt"]
+    longer = settings.pretrain.model_copy(update={"steps": 1000})
+    settings = type(settings)(settings.model, longer)
+    rng = random.Random(0)
+    kills = 0
+    with forkserver():
+        start = multiprocessing.get_context("forkserver").Process
+        deadline = time.monotonic() + 250
+        while True:
+            process = start(target=train_long, args=(settings, rows, str(tmp_path / "killed")))
+            process.start()
+            if kills == 21:
+                process.join()
+                assert process.exitcode == 0
+                break
+            newest = len(list(tmp_path.glob("killed/checkpoints/*/checkpoint.json")))
+            began = time.monotonic()
+            process.join(rng.uniform(0.0, 3.0) if newest else 5.0)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+                kills += 1
+            else:
+                assert kills >= 21, f"it ended after {kills} kills, {time.monotonic() - began:.1f}"
+            assert time.monotonic() < deadline
+    run(settings, rows, tmp_path / "whole")
+    assert_same(tmp_path / "killed", tmp_path / "whole")
+    assert not [name for name in os.listdir(tmp_path / "killed") if name.startswith(".")]
