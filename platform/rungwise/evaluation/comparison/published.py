@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config, validate
 
-TableName = Literal["T2", "T6", "T7", "T8", "T9", "T10"]
+TableName = Literal["T2", "T6", "T7", "T8", "T9", "T10", "C1", "C2"]
 
 
 class Published(Config):
