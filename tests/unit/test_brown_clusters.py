@@ -1,4 +1,4 @@
-"""Brown clusters against merging by brute force and the mutual information of another program."""
+"""Brown clusters against merging by brute force and another program; their model by its formula."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from rungwise.core.errors import DataError
+from rungwise.models.families import kneser_ney
+from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.brown_clusters import (
     Clusters,
     Integers,
     cluster_words,
     mutual_information,
 )
+from rungwise.tokens.text import TokenisedText
+from tests.conftest import SPECIAL_IDS
 
 Pairs = tuple[Integers, Integers, Integers]
 
@@ -74,8 +79,9 @@ def test_the_classes_are_those_of_merging_by_brute_force(
     pairs = adjacent(ids.tolist())
     clusters = cluster_words(*pairs, counts_V, classes)
     assert (clusters.classes < 0).tolist() == (counts_V == 0).tolist()
-    shuffled = [each[::-1] for each in pairs]
-    assert (cluster_words(*shuffled, counts_V, classes).classes == clusters.classes).all()
+    left, right, count = (each[::-1] for each in pairs)
+    again = cluster_words(left, right, count, counts_V, classes)
+    assert (again.classes == clusters.classes).all()
     assert groups_of(clusters) == by_brute_force(pairs, counts_V, classes)
 
 
@@ -113,3 +119,77 @@ def test_the_treebank_gives_the_information_of_the_program_in_cpp(real_data: Pat
     assert (np.count_nonzero(counts_V), kept.sum()) == (1883, 56050)
     clusters = cluster_words(*pairs, counts_V, 32)
     assert mutual_information(*pairs, clusters.classes) == pytest.approx(0.68304, rel=0.02)
+
+
+# The language model.
+
+START, END, V = 2, 3, 30
+
+
+def text_of(seed: int, documents: int = 60) -> TokenisedText:
+    """Documents in which words of three habits follow each other, most of the time."""
+    rng = np.random.default_rng(seed)
+    texts = []
+    for length in rng.integers(3, 15, documents):
+        habit = (np.arange(length) + rng.integers(0, 3, length) * (rng.random(length) < 0.2)) % 3
+        texts.append(5 + 8 * habit + (8 * rng.random(length) ** 2).astype(int))
+    each = np.arange(documents + 1)
+    starts = np.cumsum([0, *map(len, texts)])
+    return TokenisedText(
+        np.concatenate(texts).astype(np.uint16), starts, each, each[:-1].astype(np.uint64)
+    )
+
+
+@pytest.mark.parametrize("order", [2, 3])
+def test_the_model_is_the_product_of_two_probabilities_and_sums_to_one(order: int) -> None:
+    config, text = BrownConfig(classes=3, minimum_count=4, class_order=order), text_of(0)
+    model = config.estimate(config.count(text, SPECIAL_IDS), V, SPECIAL_IDS)
+    assert groups_of(Clusters(np.where(model.classes < 3, model.classes, -1), model.paths)) == [
+        tuple(np.flatnonzero((np.bincount(text.ids) >= 4)[first : first + 8]) + first)
+        for first in (5, 13, 21)
+    ]
+    counts_V = np.bincount(text.ids, minlength=V)
+    rare = np.setdiff1d(np.flatnonzero(counts_V < 4), [START, END])
+    assert np.array_equal(np.flatnonzero(model.classes == 3), rare)
+    before = [5, 14, 22]
+    words = [word for word in range(V) if word != START]
+    scores = [row[-1] for row in model.log_probabilities([[*before, word] for word in words])]
+    assert np.exp(scores).sum() == pytest.approx(1.0)
+    for word, score in zip(words, scores, strict=True):
+        number = model.classes[word]
+        classes = model.ngrams.log_probabilities([[*model.classes[before].tolist(), number]])[0][-1]
+        members = np.flatnonzero(model.classes == number)
+        shares = counts_V + (number == 3) if word != END else np.ones(V)
+        assert score == pytest.approx(classes + np.log(shares[word] / shares[members].sum()))
+    # An end symbol within a text begins another document.
+    both = model.log_probabilities([[5, END, 14, END]])[0]
+    assert both.tolist() == np.concatenate(model.log_probabilities([[5, END], [14, END]])).tolist()
+
+
+def test_tables_of_shards_give_the_same_model_and_it_survives_as_tensors() -> None:
+    config, texts = BrownConfig(classes=5, minimum_count=3), [text_of(seed) for seed in range(3)]
+    tables = [config.count(text, SPECIAL_IDS) for text in texts]
+    grouped = config.merge([tables[2], config.merge([tables[1], tables[0]])])
+    parts = zip(*(config.split(table, 4) for table in tables), strict=True)
+    split = config.merge([config.merge(part) for part in parts])
+    first, second = (config.estimate(each, V, SPECIAL_IDS) for each in (grouped, split))
+    restored = config.from_tensors(first.to_tensors(), SPECIAL_IDS)
+    asked = [[5, 6, 14, END], [29, 0, 7]]
+    for other in (second, restored):
+        assert other.paths == first.paths
+        assert np.array_equal(other.classes, first.classes)
+        for one, two in zip(
+            other.log_probabilities(asked), first.log_probabilities(asked), strict=True
+        ):
+            assert np.array_equal(one, two)
+    vectors = first.vectors(range(V))
+    clustered = first.classes < 5
+    assert (vectors.sum(axis=1) == 4 * clustered).all()  # prefixes of 4, 6, 10 and 20 bits
+    shared = vectors[clustered] @ vectors[clustered].T
+    assert ((shared == 4) == (first.classes[clustered][:, None] == first.classes[clustered])).all()
+
+
+def test_a_text_with_too_few_words_is_refused() -> None:
+    table = kneser_ney.count_ngrams(np.array([5, 6, END], np.uint16), np.array([0, 3]), 2, START)
+    with pytest.raises(DataError, match=r"model\.classes 4 tokens .* has 1 times, found 2"):
+        BrownConfig(classes=4, minimum_count=1).estimate(table, V, SPECIAL_IDS)

@@ -13,16 +13,19 @@ import torch
 import transformers
 from huggingface_hub import ModelCard
 from safetensors.numpy import save
+from tokenizers import Tokenizer
 
 from rungwise.__main__ import main
 from rungwise.commands.models.export import write_pretrained
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages import artifact as artifacts
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families import arpa
 from rungwise.models.families.bert import BertForPretraining
+from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.pipeline.loading import find_pretrain, load
 from rungwise.pipeline.workflow import load_recipe
@@ -117,11 +120,9 @@ def test_what_transformers_has_not_is_refused_before_anything_is_written(tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_an_ngram_model_is_written_as_arpa(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its start and end symbols and its unknown token have the names that readers of ARPA know."""
-    recorder = Recorder(Folder.at(tmp_path / "root"))
+def counted_run(family: NgramConfig | BrownConfig, folder: Path) -> tuple[Artifact, Any, Tokenizer]:
+    """A model that is counted, its artifact, and its tokenizer."""
+    recorder = Recorder(Folder.at(folder))
     sentences = [sentence for seed in range(9) for sentence in made_up_sentences(seed, 4)]
     config = WordPieceConfig(vocab_size=120, min_frequency=1)
     tokenizer = train(config, sentences)
@@ -132,21 +133,27 @@ def test_an_ngram_model_is_written_as_arpa(
     sizes = {"documents": even, "tokens": even, "text_bytes": even, "unigram_entropy": 4.0}
     tokens = {"vocab_size": vocab_size, "special": SPECIAL_IDS, "files": (), "headline": "tokens"}
     recorder.add("tokens", {}, TokensSummary.model_validate(sizes | tokens))
-    family, texts = NgramConfig(order=3), [[*tokenizer.encode(s).ids, SEP_ID] for s in sentences]
+    texts = [[*tokenizer.encode(s).ids, SEP_ID] for s in sentences]
     starts = np.cumsum([0, *(len(text) - 1 for text in texts)])
     documents = np.arange(len(texts) + 1)
     ids = np.concatenate([text[:-1] for text in texts]).astype(np.uint16)
     text = TokenisedText(ids, starts, documents, documents[:-1].astype(np.uint64))
-    table = family.count(text, SPECIAL_IDS)
-    model = family.model_copy(update={"fallback_discounts": (0.5, 1.0, 1.5)}).estimate(
-        table, vocab_size, SPECIAL_IDS
-    )
+    model = family.estimate(family.count(text, SPECIAL_IDS), vocab_size, SPECIAL_IDS)
     summary = PretrainSummary.model_construct(headline="pretrain")
     stage = {"model": family.model_dump(), "pretrain": {"kind": "counts"}}
     made = recorder.add("pretrain", stage, summary)
     made.folder.write_bytes("model.safetensors", save(model.to_tensors()))
     for one in recorder.made.values():
         artifacts.finish(one.folder, one.record, {})
+    return made, model, tokenizer
+
+
+def test_an_ngram_model_is_written_as_arpa(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its start and end symbols and its unknown token have the names that readers of ARPA know."""
+    family = NgramConfig(order=3, fallback_discounts=(0.5, 1.0, 1.5))
+    made, model, tokenizer = counted_run(family, tmp_path / "root")
     out = tmp_path / "out"
     assert main(["export", made.folder.uri, "--to", str(out)]) == 0
     assert "kenlm.Model" in capsys.readouterr().out
@@ -161,6 +168,20 @@ def test_an_ngram_model_is_written_as_arpa(
         np.testing.assert_allclose(scores, expected, rtol=1e-7)
     assert main(["export", made.folder.uri, "--to", str(out)]) == 2
     assert "already holds model.arpa" in capsys.readouterr().err
+
+
+def test_classes_of_words_are_written_as_paths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family, out = BrownConfig(classes=7, minimum_count=2), tmp_path / "out"
+    made, model, tokenizer = counted_run(family, tmp_path / "root")
+    assert main(["export", made.folder.uri, "--to", str(out)]) == 0
+    assert "paths of Brown clusters" in capsys.readouterr().out
+    lines = [line.split("\t") for line in (out / "paths.txt").read_text("utf-8").splitlines()]
+    numbers = [tokenizer.token_to_id(word) or -1 for _, word in lines]
+    assert sorted(numbers) == np.flatnonzero(model.classes < 7).tolist()
+    assert [bits for bits, _ in lines] == [model.paths[model.classes[n]] for n in numbers]
+    assert len({bits for bits, _ in lines}) == 7
 
 
 def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

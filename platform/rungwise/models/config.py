@@ -11,6 +11,7 @@ from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.bigram import BigramConfig
+from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.cove import CoveConfig
 from rungwise.models.families.elmo import ElmoConfig
 from rungwise.models.families.gpt import GptConfig
@@ -45,6 +46,7 @@ ModelConfig = Annotated[
     | SennaConfig
     | SentenceEncoderConfig
     | NgramConfig
+    | BrownConfig
     | Word2vecConfig
     | GloveConfig
     | LsaConfig

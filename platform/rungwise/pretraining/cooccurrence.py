@@ -73,16 +73,17 @@ def pretrain_by_cooccurrence(
             solve.remote(family, cells, counts_V, tokens.documents.train, settings.seed)
         )
         return finish(config, artifact, output, solution, 1, began)
+    learner = cast(PairsFamily, family)
     epoch = ray.remote(num_cpus=settings.threads)(_run_epoch)
     rate = _LEARNING_RATE if settings.learning_rate is None else settings.learning_rate
 
     def learn(number: int, weights: Weights) -> Weights:
         seed = int(bits(settings.seed, number))
         how = (rate, seed, settings.threads)
-        return ray.get(epoch.remote(family, cells, weights, *how))[0]
+        return ray.get(epoch.remote(learner, cells, weights, *how))[0]
 
     def measure(weights: Weights) -> Losses:
-        return ray.get(epoch.remote(family, cells, weights, 0.0, 0, 1))[1]
+        return ray.get(epoch.remote(learner, cells, weights, 0.0, 0, 1))[1]
 
     epochs = settings.epochs or _EPOCHS
     rounds = Rounds(counts_V, epochs, epochs, learn, measure, began)

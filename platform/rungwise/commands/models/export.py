@@ -3,6 +3,7 @@
     trained by gradient,   files for transformers
     or fine-tuned
     n-gram model           an ARPA file, for kenlm and SRILM
+    class n-gram model     the bits of each word's path in the tree of classes, a tab and the word
     token vectors          the formats of word2vec.c, text and binary
     encoder states,        ONNX, for onnxruntime
     or answers of a task
@@ -20,7 +21,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
 from rungwise.core.console import plain_console
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
 
     from rungwise.core.stages.artifact import Artifact
     from rungwise.core.storage.folder import Folder
+    from rungwise.models.families.brown_clusters import ClassModel
     from rungwise.models.families.kneser_ney import NgramLanguageModel
     from rungwise.models.family import Family
     from rungwise.serving.predictor import Predictor
 
-ARPA = "model.arpa"
+ARPA, PATHS = "model.arpa", "paths.txt"
 
 
 def add(commands: Commands) -> None:
@@ -101,7 +103,7 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
     model, DataError if an input of the model is gone.
     """
     from rungwise import tokenizer as tokenizers
-    from rungwise.models.families.kneser_ney import NgramLanguageModel
+    from rungwise.models.families.brown_clusters import ClassModel
     from rungwise.pretraining.config import fitting_kind
     from rungwise.pretraining.initial import trained_config
     from rungwise.pretraining.pretrained import find_tokenizer, load_model, load_module
@@ -113,8 +115,9 @@ def write_pretrained(pretrain: Artifact, to: Folder, vectors: bool = False) -> E
         return _write_vectors(pretrain, tokenizer, to)
     if fitting_kind(config) == "counts":
         model = load_model(pretrain)
-        assert isinstance(model, NgramLanguageModel), "what is counted are n-grams"
-        return _write_arpa(model, tokenizer, to)
+        if isinstance(model, ClassModel):
+            return _write_paths(model, tokenizer, to)
+        return _write_arpa(cast("NgramLanguageModel", model), tokenizer, to)
     reader = tokenizers.load_reader(tokenizer.folder)
     try:
         card = write_pretrain_card(config.kind, {"pretrain": pretrain}, recorded_licences(pretrain))
@@ -193,6 +196,21 @@ def _write_arpa(model: NgramLanguageModel, tokenizer: Artifact, to: Folder) -> E
     with to.staged(ARPA) as path, path.open("w", encoding="utf-8") as stream:
         stream.writelines(f"{line}\n" for line in arpa.arpa_lines(model, words))
     return Export((ARPA,), "kenlm.Model or rungwise.models.families.arpa.read_arpa")
+
+
+def _write_paths(model: ClassModel, tokenizer: Artifact, to: Folder) -> Export:
+    """Write the classes of words in the order of the tree, words by falling probability."""
+    import numpy as np
+
+    from rungwise import tokenizer as tokenizers
+
+    _check_empty(to, (PATHS,))
+    loaded = tokenizers.load_tokenizer(tokenizer.folder)
+    with to.staged(PATHS) as path, path.open("w", encoding="utf-8") as stream:
+        for number in np.lexsort((-model.log_words, model.classes)):
+            if (cluster := model.classes[number]) < len(model.paths):
+                stream.write(f"{model.paths[cluster]}\t{loaded.id_to_token(int(number))}\n")
+    return Export((PATHS,), "any program that reads the paths of Brown clusters")
 
 
 def _write_for_transformers(

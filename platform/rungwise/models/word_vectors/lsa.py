@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,6 @@ from rungwise.models.word_vectors.vector_family import (
 )
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has neither tokenizers nor pyarrow
-    from scipy.sparse import csr_array
-
     from rungwise.tokenizer.special import SpecialIds
     from rungwise.tokens.text import TokenisedText
 
@@ -111,7 +109,8 @@ class LsaConfig(VectorFamily):
 
         contexts = documents if self.contexts == "documents" else len(counts_V)
         place = (cells.words, cells.contexts)
-        table = csr_array((cells.amounts.astype(np.float64), place), (len(counts_V), contexts))
+        amounts = cells.amounts.astype(np.float64)
+        table: Any = csr_array((amounts, place), (len(counts_V), contexts))
         importance_V = self._weigh(table)
         words, used = np.flatnonzero(table.sum(axis=1)), np.flatnonzero(table.sum(axis=0))
         rank = min(len(words), len(used))
@@ -131,12 +130,12 @@ class LsaConfig(VectorFamily):
         if self.contexts == "documents":
             rows = np.zeros((contexts, self.size), np.float32)
             rows[used] = right * values
-        arrays = (vectors, values, importance_V)
-        model = LsaModel(*(array.astype(np.float32) for array in arrays), self)
+        arrays = (array.astype(np.float32) for array in (vectors, values, importance_V))
+        model = LsaModel(*arrays, config=self)
         return Solution(model, max(0.0, 1 - float((values**2).sum()) / total), rows)
 
-    def _weigh(self, table: csr_array) -> Floats:
-        """Weigh a table of counts in place; return the importance of each word (V,)."""
+    def _weigh(self, table: Any) -> Floats:
+        """Weigh a `csr_array` of counts in place; return the importance of each word (V,)."""
         x, importance_V = table.data, np.ones(table.shape[0])
         rows = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
         sum_V = table.sum(axis=1)
@@ -154,7 +153,7 @@ class LsaConfig(VectorFamily):
 
     def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> LsaModel:
         """Restore a model from `to_tensors`."""
-        return LsaModel(*(tensors[name] for name in (TABLE, _VALUES, _IMPORTANCE)), self)
+        return LsaModel(tensors[TABLE], tensors[_VALUES], tensors[_IMPORTANCE], self)
 
 
 class Cells(NamedTuple):
@@ -197,16 +196,16 @@ class LsaModel(TableModel):
         return rows
 
 
-def decompose(table: csr_array, size: int, seed: int) -> tuple[Floats, Floats, Floats]:
-    """Return the vectors of rows (R, D) and columns (C, D) of the largest singular values (D,), the
-    largest coordinate of each column of the first positive."""
+def decompose(table: Any, size: int, seed: int) -> tuple[Floats, Floats, Floats]:
+    """Decompose a `csr_array`: return the vectors of rows (R, D) and columns (C, D) of the largest
+    singular values (D,), the largest coordinate of each column of the first positive."""
     from scipy.sparse.linalg import svds
 
     if min(table.shape) <= 2 * size:
         left, values, right = np.linalg.svd(table.toarray(), full_matrices=False)
     else:
         start = np.random.default_rng(seed).normal(size=min(table.shape))
-        left, values, right = svds(table, size, v0=start)
+        left, values, right = cast(tuple[Floats, Floats, Floats], svds(table, size, v0=start))
     order = np.argsort(-values, kind="stable")[:size]
     left, values, right = left[:, order], values[order], right[order].T
     signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(size)])

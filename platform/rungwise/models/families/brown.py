@@ -1,0 +1,100 @@
+"""Brown clusters as a family: a language model over classes of words, fitted by counting.
+
+    documents ──> n-grams ──> clusters of words ──> P(class | classes before) P(word | class)
+
+Brown et al. 1992, "Class-Based n-gram Models of Natural Language". The clusters are found in
+brown_clusters.py; the n-grams of classes have modified Kneser-Ney smoothing (kneser_ney.py). Words
+too rare to be clustered, special and unseen tokens share a class, in which a word has the share of
+its count plus 1; the start and the end symbol have a class each.
+
+V vocabulary, C clusters
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.core.errors import DataError
+from rungwise.models.families import kneser_ney
+from rungwise.models.families.brown_clusters import ClassModel, cluster_words
+from rungwise.models.families.kneser_ney import Table
+from rungwise.models.family import Family
+from rungwise.models.losses.objectives import CAUSAL, Objective
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
+    from rungwise.tokenizer.special import SpecialIds
+    from rungwise.tokens.text import TokenisedText
+
+_DISCOUNTS = (0.5, 1.0, 1.5)  # of kenlm, where the counts of few classes give none
+
+
+class BrownConfig(Family):
+    """A class n-gram model; the paper has 1,000 classes for a vocabulary of 260,741 words."""
+
+    year: ClassVar[int] = 1992
+    paper: ClassVar[str] = "Brown et al."
+    idea: ClassVar[str] = "groups words that are used alike, and counts which group follows which"
+    objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)  # counts need no instances
+
+    kind: Literal["brown"] = "brown"
+    classes: int = Field(default=256, ge=2)  # clusters of words
+    minimum_count: int = Field(default=5, ge=1)  # words that occur less often share one more class
+    class_order: int = Field(default=2, ge=2, le=16)  # 2: a class is predicted from the one before
+
+    def describe(self) -> str:
+        return f"{self.classes} classes of words, order {self.class_order}"
+
+    def page_name(self, objective: Objective) -> str:
+        return "class n-gram model"
+
+    def count(self, text: TokenisedText, special: SpecialIds) -> Table:
+        """Count the n-grams of one shard of documents, each closed by the end symbol."""
+        from rungwise.tokens.text import close_documents
+
+        start, end = special.require("cls", "end")
+        return kneser_ney.count_ngrams(*close_documents(text, end), self.class_order, start)
+
+    def estimate(self, table: Table, vocab_size: int, special: SpecialIds) -> ClassModel:
+        """Cluster the words, and estimate the model of their classes. Raises DataError if there are
+        too few."""
+        start, end = special.require("cls", "end")
+        left, right = table.ngrams[:, -2].astype(np.int64), table.ngrams[:, -1].astype(np.int64)
+        occurrences_V = np.bincount(right, table.counts, vocab_size).astype(np.int64)
+        counts_V = np.where(occurrences_V < self.minimum_count, 0, occurrences_V)
+        counts_V[list(special.ids)] = 0
+        if (words := np.count_nonzero(counts_V)) < self.classes:
+            raise DataError(
+                f"expected at least model.classes {self.classes} tokens that the training split "
+                f"has {self.minimum_count} times, found {words}; lower model.classes or "
+                "model.minimum_count, or add text"
+            )
+        clusters = cluster_words(left, right, table.counts, counts_V, self.classes)
+        rare, first, last = (self.classes + n for n in range(3))
+        class_V = np.where(clusters.classes < 0, rare, clusters.classes)
+        class_V[[start, end]] = first, last
+        weight_V = np.where(class_V == rare, occurrences_V + 1, occurrences_V)
+        weight_V[[start, end]] = 1
+        totals = np.bincount(class_V, weight_V)
+        classes = kneser_ney.merge_tables(
+            [Table(class_V.astype(np.uint32)[table.ngrams], table.counts)]
+        )
+        model = kneser_ney.estimate_model(classes, len(totals), first, _DISCOUNTS)
+        return ClassModel(
+            dataclasses.replace(model, end_id=last),
+            class_V,
+            np.log(weight_V / totals[class_V]),
+            clusters.paths,
+        )
+
+    def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> ClassModel:
+        """Restore a model from `to_tensors`."""
+        return ClassModel.from_tensors(tensors, self.classes + 2)
+
+    split = staticmethod(kneser_ney.split_table)
+    merge = staticmethod(kneser_ney.merge_tables)
