@@ -51,35 +51,22 @@ module "storage" {
 }
 
 module "tracking" {
-  source                     = "../modules/tracking"
-  name                       = local.name
-  region                     = local.region
-  vpc_id                     = module.network.vpc_id
-  subnet_ids                 = module.network.private_subnet_ids
-  zone_id                    = module.network.zone_id
-  zone_name                  = module.network.zone_name
-  endpoint_security_group_id = module.network.endpoint_security_group_id
-  s3_prefix_list_id          = module.network.s3_prefix_list_id
-  bucket                     = module.storage.bucket
-  bucket_arn                 = module.storage.bucket_arn
-  artifact_uri               = module.storage.artifact_uri
-  kms_key_arn                = module.storage.kms_key_arn
-  package                    = module.storage.package
-  ami_id                     = "ami-0123456789abcdef0"
+  source  = "../modules/tracking"
+  name    = local.name
+  region  = local.region
+  network = module.network
+  storage = module.storage
+  ami_id  = "ami-0123456789abcdef0"
 }
 
 module "image" {
-  source            = "../modules/image"
-  count             = %(everything)s ? 1 : 0
-  name              = local.name
-  region            = local.region
-  vpc_id            = module.network.vpc_id
-  subnet_ids        = module.network.private_subnet_ids
-  s3_prefix_list_id = module.network.s3_prefix_list_id
-  bucket_arn        = module.storage.bucket_arn
-  kms_key_arn       = module.storage.kms_key_arn
-  package           = module.storage.package
-  ami_id            = "ami-0123456789abcdef0"
+  source  = "../modules/image"
+  count   = %(everything)s ? 1 : 0
+  name    = local.name
+  region  = local.region
+  network = module.network
+  storage = module.storage
+  ami_id  = "ami-0123456789abcdef0"
 }
 
 module "guardrails" {

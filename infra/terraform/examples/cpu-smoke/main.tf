@@ -39,22 +39,13 @@ module "storage" {
 module "tracking" {
   source = "../../modules/tracking"
 
-  name                       = var.name
-  region                     = var.region
-  vpc_id                     = module.network.vpc_id
-  subnet_ids                 = module.network.private_subnet_ids
-  zone_id                    = module.network.zone_id
-  zone_name                  = module.network.zone_name
-  endpoint_security_group_id = module.network.endpoint_security_group_id
-  s3_prefix_list_id          = module.network.s3_prefix_list_id
-  bucket                     = module.storage.bucket
-  bucket_arn                 = module.storage.bucket_arn
-  artifact_uri               = module.storage.artifact_uri
-  kms_key_arn                = module.storage.kms_key_arn
-  package                    = module.storage.package
-  ami_id                     = var.ami_id
-  deletion_protection        = false
-  tags                       = local.tags
+  name                = var.name
+  region              = var.region
+  network             = module.network
+  storage             = module.storage
+  ami_id              = var.ami_id
+  deletion_protection = false
+  tags                = local.tags
 }
 
 module "ray_cluster" {
@@ -62,19 +53,9 @@ module "ray_cluster" {
 
   name                       = var.name
   region                     = var.region
-  vpc_id                     = module.network.vpc_id
-  subnet_ids                 = module.network.private_subnet_ids
-  zone_id                    = module.network.zone_id
-  zone_name                  = module.network.zone_name
-  endpoint_security_group_id = module.network.endpoint_security_group_id
-  s3_prefix_list_id          = module.network.s3_prefix_list_id
-  nat                        = module.network.nat
-  bucket                     = module.storage.bucket
-  bucket_arn                 = module.storage.bucket_arn
-  artifact_uri               = module.storage.artifact_uri
+  network                    = module.network
+  storage                    = module.storage
   data_buckets               = var.data_buckets
-  kms_key_arn                = module.storage.kms_key_arn
-  package                    = module.storage.package
   tracking_uri               = module.tracking.tracking_uri
   tracking_security_group_id = module.tracking.security_group_id
   tracking_instance_id       = module.tracking.instance_id
@@ -106,16 +87,12 @@ module "image" {
   source = "../../modules/image"
   count  = var.make_image ? 1 : 0
 
-  name              = var.name
-  region            = var.region
-  vpc_id            = module.network.vpc_id
-  subnet_ids        = module.network.private_subnet_ids
-  s3_prefix_list_id = module.network.s3_prefix_list_id
-  bucket_arn        = module.storage.bucket_arn
-  kms_key_arn       = module.storage.kms_key_arn
-  package           = module.storage.package
-  ami_id            = var.ami_id
-  tags              = local.tags
+  name    = var.name
+  region  = var.region
+  network = module.network
+  storage = module.storage
+  ami_id  = var.ami_id
+  tags    = local.tags
 }
 
 module "guardrails" {

@@ -5,7 +5,7 @@ data "aws_partition" "current" {}
 locals {
   install = templatefile("${path.module}/../bootstrap/templates/install.sh.tftpl", {
     environment = {}
-    package     = var.package
+    package     = var.storage.package
     region      = var.region
     python      = var.python
   })
@@ -45,14 +45,14 @@ resource "aws_iam_role_policy" "this" {
         Sid       = "Package"
         Effect    = "Allow"
         Action    = "s3:GetObject"
-        Resource  = "${var.bucket_arn}/${var.package.key}"
-        Condition = { StringEquals = { "aws:SourceVpc" = var.vpc_id } }
+        Resource  = "${var.storage.bucket_arn}/${var.storage.package.key}"
+        Condition = { StringEquals = { "aws:SourceVpc" = var.network.vpc_id } }
       },
       {
         Sid      = "Key"
         Effect   = "Allow"
         Action   = "kms:Decrypt"
-        Resource = var.kms_key_arn
+        Resource = var.storage.kms_key_arn
         Condition = {
           StringEquals = {
             "kms:ViaService" = [
@@ -69,7 +69,7 @@ resource "aws_iam_role_policy" "this" {
 resource "aws_security_group" "this" {
   name        = "${var.name}-image"
   description = "The machine that an image of ${var.name} is made of"
-  vpc_id      = var.vpc_id
+  vpc_id      = var.network.vpc_id
 
   tags = merge(var.tags, { Name = "${var.name}-image" })
 }
@@ -77,7 +77,7 @@ resource "aws_security_group" "this" {
 resource "aws_vpc_security_group_egress_rule" "to_s3" {
   security_group_id = aws_security_group.this.id
   description       = "S3, through the gateway endpoint"
-  prefix_list_id    = var.s3_prefix_list_id
+  prefix_list_id    = var.network.s3_prefix_list_id
   ip_protocol       = "tcp"
   from_port         = 443
   to_port           = 443
@@ -89,7 +89,7 @@ resource "aws_instance" "this" {
   #checkov:skip=CKV_AWS_126:this machine lives for minutes, until its image is made
   ami                                  = var.ami_id
   instance_type                        = var.instance_type
-  subnet_id                            = var.subnet_ids[sort(keys(var.subnet_ids))[0]]
+  subnet_id                            = var.network.private_subnet_ids[sort(keys(var.network.private_subnet_ids))[0]]
   associate_public_ip_address          = false
   vpc_security_group_ids               = [aws_security_group.this.id]
   iam_instance_profile                 = aws_iam_instance_profile.this.name

@@ -4,7 +4,7 @@ output "make_image" {
     "aws ec2 wait instance-stopped --region ${var.region} --instance-ids ${aws_instance.this.id}",
     join(" ", [
       "aws ec2 create-image --region ${var.region} --instance-id ${aws_instance.this.id}",
-      "--name ${var.name}-${substr(var.package.sha256, 0, 12)} --query ImageId --output text",
+      "--name ${var.name}-${substr(var.storage.package.sha256, 0, 12)} --query ImageId --output text",
     ]),
   ])
 }

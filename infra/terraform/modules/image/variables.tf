@@ -8,34 +8,22 @@ variable "region" {
   type        = string
 }
 
-variable "vpc_id" {
-  description = "VPC of the cluster (network)."
-  type        = string
+variable "network" {
+  description = "The module network."
+  type = object({
+    private_subnet_ids = map(string) # availability zone => subnet id
+    s3_prefix_list_id  = string
+    vpc_id             = string
+  })
 }
 
-variable "subnet_ids" {
-  description = "Private subnets: availability zone => subnet id (network.private_subnet_ids)."
-  type        = map(string)
-}
-
-variable "s3_prefix_list_id" {
-  description = "Prefix list of S3, reached through the gateway endpoint (network)."
-  type        = string
-}
-
-variable "bucket_arn" {
-  description = "ARN of the bucket that holds the package (storage)."
-  type        = string
-}
-
-variable "kms_key_arn" {
-  description = "KMS key that encrypts that bucket (storage)."
-  type        = string
-}
-
-variable "package" {
-  description = "The package that machines install, pinned by its sha256 (storage)."
-  type        = object({ bucket = string, key = string, sha256 = string })
+variable "storage" {
+  description = "The module storage: the bucket that holds the package, and its key."
+  type = object({
+    bucket_arn  = string
+    kms_key_arn = string
+    package     = object({ bucket = string, key = string, sha256 = string })
+  })
 }
 
 variable "python" {

@@ -1,11 +1,11 @@
 locals {
-  head_zone = coalesce(var.head.availability_zone, sort(keys(var.subnet_ids))[0])
+  head_zone = coalesce(var.head.availability_zone, sort(keys(var.network.private_subnet_ids))[0])
 }
 
 resource "aws_instance" "head" {
   ami                         = var.head.ami_id
   instance_type               = var.head.instance_type
-  subnet_id                   = var.subnet_ids[local.head_zone]
+  subnet_id                   = var.network.private_subnet_ids[local.head_zone]
   vpc_security_group_ids      = [aws_security_group.cluster.id]
   associate_public_ip_address = false
   iam_instance_profile        = aws_iam_instance_profile.head.name
@@ -48,7 +48,7 @@ resource "aws_instance" "head" {
 }
 
 resource "aws_route53_record" "head" {
-  zone_id = var.zone_id
+  zone_id = var.network.zone_id
   name    = local.head_host
   type    = "A"
   ttl     = 30 # a replaced head has a new address, which workers should find soon

@@ -1,7 +1,7 @@
 # What each machine is told (platform/rungwise/cluster/description.py), and the user data made of it.
 # Secrets are named by their ARN only: user data can be read by whoever may describe an instance.
 locals {
-  head_host = "head.${var.zone_name}"
+  head_host = "head.${var.network.zone_name}"
 
   autoscaling_groups = {
     for group in keys(var.worker_groups) : group => "${var.name}-${group}"
@@ -22,7 +22,7 @@ locals {
     region        = var.region
     token_secret  = aws_secretsmanager_secret.token.arn
     tracking_uri  = var.tracking_uri
-    artifact_uri  = var.artifact_uri
+    artifact_uri  = var.storage.artifact_uri
     head_address  = local.head_host
     database      = null
     allowed_hosts = []
@@ -69,7 +69,7 @@ module "head_bootstrap" {
   source = "../bootstrap"
 
   machine = local.head_machine
-  package = var.package
+  package = var.storage.package
 }
 
 module "worker_bootstrap" {
@@ -77,5 +77,5 @@ module "worker_bootstrap" {
   for_each = local.worker_machines
 
   machine = each.value
-  package = var.package
+  package = var.storage.package
 }

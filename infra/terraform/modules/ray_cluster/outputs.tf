@@ -10,7 +10,7 @@ output "tracking_uri" {
 
 output "artifact_uri" {
   description = "Folder below which a recipe's relative root is placed."
-  value       = var.artifact_uri
+  value       = var.storage.artifact_uri
 }
 
 output "head_instance_id" {

@@ -4,11 +4,11 @@ data "aws_caller_identity" "current" {}
 data "aws_partition" "current" {}
 
 locals {
-  artifact_folder = trimprefix(var.artifact_uri, "s3://${var.bucket}/")
+  artifact_folder = trimprefix(var.storage.artifact_uri, "s3://${var.storage.bucket}/")
 
   # Credentials taken off a machine open nothing: the services see that a request did not come
   # through an endpoint of this VPC.
-  from_this_vpc = { StringEquals = { "aws:SourceVpc" = var.vpc_id } }
+  from_this_vpc = { StringEquals = { "aws:SourceVpc" = var.network.vpc_id } }
 
   # How KMS names the services that use the key for a role, by the domain of either kind.
   via = {
@@ -31,7 +31,7 @@ locals {
       Sid       = "Package"
       Effect    = "Allow"
       Action    = ["s3:GetObject"]
-      Resource  = ["${var.bucket_arn}/${var.package.key}"]
+      Resource  = ["${var.storage.bucket_arn}/${var.storage.package.key}"]
       Condition = local.from_this_vpc
     },
     {
@@ -45,7 +45,7 @@ locals {
         "s3:ListMultipartUploadParts",
         "s3:PutObject",
       ]
-      Resource  = ["${var.bucket_arn}/${local.artifact_folder}/*"] # the objects of one folder
+      Resource  = ["${var.storage.bucket_arn}/${local.artifact_folder}/*"] # the objects of one folder
       Condition = local.from_this_vpc
     },
     {
@@ -54,7 +54,7 @@ locals {
       Sid       = "ArtifactNames"
       Effect    = "Allow"
       Action    = ["s3:ListBucket"]
-      Resource  = [var.bucket_arn]
+      Resource  = [var.storage.bucket_arn]
       Condition = local.from_this_vpc
     },
     {
@@ -62,7 +62,7 @@ locals {
       Sid       = "Key"
       Effect    = "Allow"
       Action    = ["kms:Decrypt", "kms:GenerateDataKey"]
-      Resource  = [var.kms_key_arn]
+      Resource  = [var.storage.kms_key_arn]
       Condition = { StringEquals = { "kms:ViaService" = flatten(values(local.via)) } }
     },
     {

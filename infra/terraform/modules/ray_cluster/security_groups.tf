@@ -4,7 +4,7 @@
 resource "aws_security_group" "cluster" {
   name        = "${var.name}-cluster"
   description = "Ray nodes of ${var.name}: all traffic among themselves"
-  vpc_id      = var.vpc_id
+  vpc_id      = var.network.vpc_id
   tags        = merge(var.tags, { Name = "${var.name}-cluster" })
 }
 
@@ -31,12 +31,12 @@ resource "aws_vpc_security_group_egress_rule" "endpoints" {
   ip_protocol                  = "tcp"
   from_port                    = 443
   to_port                      = 443
-  referenced_security_group_id = var.endpoint_security_group_id
+  referenced_security_group_id = var.network.endpoint_security_group_id
   tags                         = merge(var.tags, { Name = "${var.name}-endpoints" })
 }
 
 resource "aws_vpc_security_group_ingress_rule" "endpoints" {
-  security_group_id            = var.endpoint_security_group_id
+  security_group_id            = var.network.endpoint_security_group_id
   description                  = "Ray nodes of ${var.name}"
   ip_protocol                  = "tcp"
   from_port                    = 443
@@ -51,7 +51,7 @@ resource "aws_vpc_security_group_egress_rule" "s3" {
   ip_protocol       = "tcp"
   from_port         = 443
   to_port           = 443
-  prefix_list_id    = var.s3_prefix_list_id
+  prefix_list_id    = var.network.s3_prefix_list_id
   tags              = merge(var.tags, { Name = "${var.name}-s3" })
 }
 
@@ -76,7 +76,7 @@ resource "aws_vpc_security_group_ingress_rule" "tracking" {
 }
 
 resource "aws_vpc_security_group_egress_rule" "nat" {
-  count = var.nat ? 1 : 0
+  count = var.network.nat ? 1 : 0
 
   security_group_id = aws_security_group.cluster.id
   description       = "HTTPS through the NAT gateway"

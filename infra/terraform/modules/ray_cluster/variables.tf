@@ -18,74 +18,57 @@ variable "region" {
   }
 }
 
-variable "vpc_id" {
-  description = "VPC of the cluster (network)."
-  type        = string
-}
-
-variable "subnet_ids" {
-  description = "Private subnets: availability zone => subnet id (network.private_subnet_ids)."
-  type        = map(string)
-
-  validation {
-    condition     = length(var.subnet_ids) > 0
-    error_message = "subnet_ids: at least one private subnet, as {availability zone = subnet id}."
-  }
-}
-
-variable "zone_id" {
-  description = "Private Route 53 zone (network)."
-  type        = string
-}
-
-variable "zone_name" {
-  description = "Name of that zone; the head's name is head.<zone_name>."
-  type        = string
+variable "network" {
+  description = "The module network; the head's name is head.<zone_name>."
+  type = object({
+    endpoint_security_group_id = string
+    nat                        = bool        # machines may then connect to port 443 anywhere
+    private_subnet_ids         = map(string) # availability zone => subnet id
+    s3_prefix_list_id          = string
+    vpc_id                     = string
+    zone_id                    = string
+    zone_name                  = string
+  })
 
   validation {
-    condition     = can(regex("^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", var.zone_name))
-    error_message = "zone_name: a DNS name in lower case, such as research.internal."
-  }
-}
-
-variable "endpoint_security_group_id" {
-  description = "Security group of the VPC's interface endpoints (network)."
-  type        = string
-}
-
-variable "s3_prefix_list_id" {
-  description = "Prefix list of S3, reached through the gateway endpoint (network)."
-  type        = string
-}
-
-variable "nat" {
-  description = "Whether the network has a NAT gateway; if so, machines may connect to port 443 anywhere."
-  type        = bool
-  default     = false
-}
-
-variable "bucket" {
-  description = "Bucket for artifacts and the package (storage)."
-  type        = string
-}
-
-variable "bucket_arn" {
-  description = "ARN of that bucket (storage)."
-  type        = string
-}
-
-variable "artifact_uri" {
-  description = "Folder for artifacts in the bucket: s3://<bucket>/<folder> (storage)."
-  type        = string
-
-  validation {
-    condition     = can(regex("^s3://[^/]+/[^*?]*[^*?/]$", var.artifact_uri))
-    error_message = "artifact_uri: s3://<bucket>/<folder>, without * or ? and without a slash at the end; the machines' rights end at this folder."
+    condition     = length(var.network.private_subnet_ids) > 0
+    error_message = "network.private_subnet_ids: at least one private subnet, as {availability zone = subnet id}."
   }
 
   validation {
-    condition     = startswith(var.artifact_uri, "s3://${var.bucket}/")
-    error_message = "artifact_uri: a folder of the bucket ${var.bucket}."
+    condition     = can(regex("^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", var.network.zone_name))
+    error_message = "network.zone_name: a DNS name in lower case, such as research.internal."
+  }
+}
+
+variable "storage" {
+  description = "The module storage: the bucket, its folder for artifacts, the key that encrypts what the cluster keeps, and the package that machines install."
+  type = object({
+    artifact_uri = string # s3://<bucket>/<folder>
+    bucket       = string
+    bucket_arn   = string
+    kms_key_arn  = string
+    package      = object({ bucket = string, key = string, sha256 = string })
+  })
+
+  validation {
+    condition     = can(regex("^s3://[^/]+/[^*?]*[^*?/]$", var.storage.artifact_uri))
+    error_message = "storage.artifact_uri: s3://<bucket>/<folder>, without * or ? and without a slash at the end; the machines' rights end at this folder."
+  }
+
+  validation {
+    condition     = startswith(var.storage.artifact_uri, "s3://${var.storage.bucket}/")
+    error_message = "storage.artifact_uri: a folder of the bucket ${var.storage.bucket}."
+  }
+
+  validation {
+    condition     = can(regex("^[0-9a-f]{64}$", var.storage.package.sha256))
+    error_message = "storage.package.sha256: 64 hexadecimal digits in lower case, as sha256sum prints them."
+  }
+
+  validation {
+    condition     = can(regex("^[^/*?][^*?]*$", var.storage.package.key))
+    error_message = "storage.package.key: the object's whole key, without a slash in front and without * or ?."
   }
 }
 
@@ -95,28 +78,8 @@ variable "data_buckets" {
   default     = {}
 
   validation {
-    condition     = alltrue([for name in keys(var.data_buckets) : can(regex("^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", name)) && name != var.bucket])
+    condition     = alltrue([for name in keys(var.data_buckets) : can(regex("^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", name)) && name != var.storage.bucket])
     error_message = "data_buckets: names of buckets, without s3:// and without a folder, other than the bucket of artifacts."
-  }
-}
-
-variable "kms_key_arn" {
-  description = "KMS key that encrypts the bucket and the token's secret (storage)."
-  type        = string
-}
-
-variable "package" {
-  description = "The package that machines install, pinned by its sha256 (storage)."
-  type        = object({ bucket = string, key = string, sha256 = string })
-
-  validation {
-    condition     = can(regex("^[0-9a-f]{64}$", var.package.sha256))
-    error_message = "package.sha256: 64 hexadecimal digits in lower case, as sha256sum prints them."
-  }
-
-  validation {
-    condition     = can(regex("^[^/*?][^*?]*$", var.package.key))
-    error_message = "package.key: the object's whole key, without a slash in front and without * or ?."
   }
 }
 
@@ -176,8 +139,8 @@ variable "head" {
   }
 
   validation {
-    condition     = var.head.availability_zone == null ? true : contains(keys(var.subnet_ids), var.head.availability_zone)
-    error_message = "head.availability_zone: one of the network's zones (${join(", ", keys(var.subnet_ids))}) or null."
+    condition     = var.head.availability_zone == null ? true : contains(keys(var.network.private_subnet_ids), var.head.availability_zone)
+    error_message = "head.availability_zone: one of the network's zones (${join(", ", keys(var.network.private_subnet_ids))}) or null."
   }
 
   validation {

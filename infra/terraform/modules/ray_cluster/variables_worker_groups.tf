@@ -179,9 +179,9 @@ variable "worker_groups" {
   validation {
     condition = alltrue([
       for group in values(var.worker_groups) :
-      group.availability_zone == null ? true : contains(keys(var.subnet_ids), group.availability_zone)
+      group.availability_zone == null ? true : contains(keys(var.network.private_subnet_ids), group.availability_zone)
     ])
-    error_message = "availability_zone: one of the network's zones (${join(", ", keys(var.subnet_ids))}) or null for all of them."
+    error_message = "availability_zone: one of the network's zones (${join(", ", keys(var.network.private_subnet_ids))}) or null for all of them."
   }
 
   validation {
@@ -189,7 +189,7 @@ variable "worker_groups" {
     # that pool is dry, and capacity-optimized has nothing to choose from.
     condition = alltrue([
       for group in values(var.worker_groups) :
-      !group.spot || length(group.instance_types) * (group.availability_zone == null ? length(var.subnet_ids) : 1) >= 2
+      !group.spot || length(group.instance_types) * (group.availability_zone == null ? length(var.network.private_subnet_ids) : 1) >= 2
     ])
     error_message = "spot: name two or more instance_types, or leave availability_zone null; a single pool of spot machines runs dry."
   }

@@ -134,7 +134,7 @@ resource "aws_autoscaling_group" "worker" {
   max_size         = each.value.maximum
   desired_capacity = each.value.minimum # at the start; later changes are ignored, see below
   vpc_zone_identifier = [
-    for zone, subnet in var.subnet_ids : subnet
+    for zone, subnet in var.network.private_subnet_ids : subnet
     if each.value.availability_zone == null ? true : zone == each.value.availability_zone
   ]
 

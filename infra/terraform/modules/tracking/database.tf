@@ -9,7 +9,7 @@ locals {
 resource "aws_db_subnet_group" "this" {
   name        = local.database
   description = "Private subnets of ${var.name}"
-  subnet_ids  = values(var.subnet_ids)
+  subnet_ids  = values(var.network.private_subnet_ids)
 
   tags = merge(var.tags, { Name = local.database })
 }
@@ -54,7 +54,7 @@ resource "aws_cloudwatch_log_group" "database" {
 
   name              = "/aws/rds/instance/${local.database}/${each.key}"
   retention_in_days = var.log_days
-  kms_key_id        = var.kms_key_arn
+  kms_key_id        = var.storage.kms_key_arn
 
   tags = merge(var.tags, { Name = "/aws/rds/instance/${local.database}/${each.key}" })
 }
@@ -77,12 +77,12 @@ resource "aws_db_instance" "this" {
   allocated_storage     = var.db_allocated_gib
   max_allocated_storage = 5 * var.db_allocated_gib
   storage_encrypted     = true
-  kms_key_id            = var.kms_key_arn
+  kms_key_id            = var.storage.kms_key_arn
 
   db_name                       = "mlflow"
   username                      = "mlflow"
   manage_master_user_password   = true
-  master_user_secret_kms_key_id = var.kms_key_arn
+  master_user_secret_kms_key_id = var.storage.kms_key_arn
 
   db_subnet_group_name   = aws_db_subnet_group.this.name
   vpc_security_group_ids = [aws_security_group.database.id]

@@ -1,21 +1,21 @@
 # The MLflow server: one machine without state, in front of PostgreSQL and the bucket.
 locals {
-  host   = "tracking.${var.zone_name}"
+  host   = "tracking.${var.network.zone_name}"
   listen = 5000
   secret = one(aws_db_instance.this.master_user_secret[*].secret_arn)
 
-  zone = sort(keys(var.subnet_ids))[0]
+  zone = sort(keys(var.network.private_subnet_ids))[0]
 }
 
 module "bootstrap" {
   source = "../bootstrap"
 
-  package = var.package
+  package = var.storage.package
   machine = {
     role         = "tracking"
     cluster      = var.name
     region       = var.region
-    artifact_uri = var.artifact_uri
+    artifact_uri = var.storage.artifact_uri
     database = {
       host   = aws_db_instance.this.address
       port   = local.port
@@ -32,7 +32,7 @@ resource "aws_instance" "this" {
   #checkov:skip=CKV_AWS_126:five-minute metrics are enough for a server that records runs; detailed ones have a price
   ami                         = var.ami_id
   instance_type               = var.instance_type
-  subnet_id                   = var.subnet_ids[local.zone]
+  subnet_id                   = var.network.private_subnet_ids[local.zone]
   associate_public_ip_address = false
   vpc_security_group_ids      = [aws_security_group.server.id]
   iam_instance_profile        = aws_iam_instance_profile.this.name
@@ -51,7 +51,7 @@ resource "aws_instance" "this" {
     volume_type           = "gp3"
     volume_size           = var.volume_gib
     encrypted             = true
-    kms_key_id            = var.kms_key_arn
+    kms_key_id            = var.storage.kms_key_arn
     delete_on_termination = true
     tags                  = merge(var.tags, { Name = "${var.name}-tracking" })
   }

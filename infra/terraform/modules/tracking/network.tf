@@ -4,7 +4,7 @@
 resource "aws_security_group" "server" {
   name        = "${var.name}-tracking"
   description = "MLflow host of ${var.name}"
-  vpc_id      = var.vpc_id
+  vpc_id      = var.network.vpc_id
 
   tags = merge(var.tags, { Name = "${var.name}-tracking" })
 }
@@ -12,7 +12,7 @@ resource "aws_security_group" "server" {
 resource "aws_security_group" "database" {
   name        = "${var.name}-tracking-database"
   description = "Database of ${var.name}, for the MLflow host alone"
-  vpc_id      = var.vpc_id
+  vpc_id      = var.network.vpc_id
 
   tags = merge(var.tags, { Name = "${var.name}-tracking-database" })
 }
@@ -42,7 +42,7 @@ resource "aws_vpc_security_group_ingress_rule" "database" {
 resource "aws_vpc_security_group_egress_rule" "to_endpoints" {
   security_group_id            = aws_security_group.server.id
   description                  = "AWS services, through the interface endpoints"
-  referenced_security_group_id = var.endpoint_security_group_id
+  referenced_security_group_id = var.network.endpoint_security_group_id
   ip_protocol                  = "tcp"
   from_port                    = 443
   to_port                      = 443
@@ -51,7 +51,7 @@ resource "aws_vpc_security_group_egress_rule" "to_endpoints" {
 }
 
 resource "aws_vpc_security_group_ingress_rule" "endpoints" {
-  security_group_id            = var.endpoint_security_group_id
+  security_group_id            = var.network.endpoint_security_group_id
   description                  = "AWS services from the MLflow host"
   referenced_security_group_id = aws_security_group.server.id
   ip_protocol                  = "tcp"
@@ -64,7 +64,7 @@ resource "aws_vpc_security_group_ingress_rule" "endpoints" {
 resource "aws_vpc_security_group_egress_rule" "to_s3" {
   security_group_id = aws_security_group.server.id
   description       = "S3, through the gateway endpoint"
-  prefix_list_id    = var.s3_prefix_list_id
+  prefix_list_id    = var.network.s3_prefix_list_id
   ip_protocol       = "tcp"
   from_port         = 443
   to_port           = 443
@@ -73,7 +73,7 @@ resource "aws_vpc_security_group_egress_rule" "to_s3" {
 }
 
 resource "aws_route53_record" "this" {
-  zone_id = var.zone_id
+  zone_id = var.network.zone_id
   name    = local.host
   type    = "A"
   ttl     = 60 # seconds; a replaced host is found again within a minute

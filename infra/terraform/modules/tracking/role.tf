@@ -6,11 +6,11 @@ data "aws_partition" "current" {}
 locals {
   account_id = data.aws_caller_identity.current.account_id
   partition  = data.aws_partition.current.partition
-  folder     = trimprefix(var.artifact_uri, "s3://${var.bucket}/")
+  folder     = trimprefix(var.storage.artifact_uri, "s3://${var.storage.bucket}/")
 
   # Credentials taken off the machine open nothing: the services see that a request did not come
   # through an endpoint of this VPC.
-  from_this_vpc = { "aws:SourceVpc" = var.vpc_id }
+  from_this_vpc = { "aws:SourceVpc" = var.network.vpc_id }
 }
 
 resource "aws_iam_role" "this" {
@@ -47,7 +47,7 @@ resource "aws_iam_role_policy" "this" {
         Sid       = "Package"
         Effect    = "Allow"
         Action    = "s3:GetObject"
-        Resource  = "${var.bucket_arn}/${var.package.key}"
+        Resource  = "${var.storage.bucket_arn}/${var.storage.package.key}"
         Condition = { StringEquals = local.from_this_vpc }
       },
       {
@@ -57,14 +57,14 @@ resource "aws_iam_role_policy" "this" {
         Action = [
           "s3:AbortMultipartUpload", "s3:GetObject", "s3:ListMultipartUploadParts", "s3:PutObject",
         ]
-        Resource  = "${var.bucket_arn}/${local.folder}/*"
+        Resource  = "${var.storage.bucket_arn}/${local.folder}/*"
         Condition = { StringEquals = local.from_this_vpc }
       },
       {
         Sid      = "ListArtifacts"
         Effect   = "Allow"
         Action   = "s3:ListBucket"
-        Resource = var.bucket_arn
+        Resource = var.storage.bucket_arn
         Condition = {
           StringEquals = local.from_this_vpc
           StringLike   = { "s3:prefix" = [local.folder, "${local.folder}/*"] }
@@ -82,7 +82,7 @@ resource "aws_iam_role_policy" "this" {
         Sid      = "Key"
         Effect   = "Allow"
         Action   = ["kms:Decrypt", "kms:GenerateDataKey"]
-        Resource = var.kms_key_arn
+        Resource = var.storage.kms_key_arn
         Condition = {
           StringEquals = {
             "kms:ViaService" = flatten([

@@ -12,19 +12,23 @@ mock_provider "aws" {
 }
 
 variables {
-  name              = "research"
-  region            = "us-east-1"
-  vpc_id            = "vpc-0123456789abcdef0"
-  subnet_ids        = { us-east-1b = "subnet-b", us-east-1a = "subnet-a" }
-  s3_prefix_list_id = "pl-63a5400a"
-  bucket_arn        = "arn:aws:s3:::research-bucket"
-  kms_key_arn       = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-555555555555"
-  ami_id            = "ami-0123456789abcdef0"
-  package = {
-    bucket = "research-bucket"
-    key    = "packages/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855.tar.gz"
-    sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+  name   = "research"
+  region = "us-east-1"
+  network = {
+    vpc_id             = "vpc-0123456789abcdef0"
+    private_subnet_ids = { us-east-1b = "subnet-b", us-east-1a = "subnet-a" }
+    s3_prefix_list_id  = "pl-63a5400a"
   }
+  storage = {
+    bucket_arn  = "arn:aws:s3:::research-bucket"
+    kms_key_arn = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-555555555555"
+    package = {
+      bucket = "research-bucket"
+      key    = "packages/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855.tar.gz"
+      sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    }
+  }
+  ami_id = "ami-0123456789abcdef0"
 }
 
 # What a worker is told at its first boot.
@@ -41,6 +45,7 @@ run "worker" {
       head_address = "head.research.internal"
       token_secret = "arn:aws:secretsmanager:us-east-1:123456789012:secret:research-token"
     }
+    package = var.storage.package
   }
 }
 

@@ -77,7 +77,7 @@ run "the_group_starts_at_its_minimum_and_scales_by_ray_alone" {
     error_message = "Evening out the zones could end a machine at work."
   }
   assert {
-    condition     = aws_autoscaling_group.worker["cpu"].vpc_zone_identifier == toset(values(var.subnet_ids))
+    condition     = aws_autoscaling_group.worker["cpu"].vpc_zone_identifier == toset(values(var.network.private_subnet_ids))
     error_message = "The group does not use every zone."
   }
   assert {
@@ -121,7 +121,7 @@ run "nothing_is_let_in_by_address" {
 
 run "with_a_nat_gateway_only_https_leaves" {
   variables {
-    nat = true
+    network = merge(var.network, { nat = true })
   }
   assert {
     condition = (
@@ -139,7 +139,7 @@ run "the_token_leaves_nothing_behind" {
     error_message = "The secret would stay for days after destroy."
   }
   assert {
-    condition     = aws_secretsmanager_secret.token.kms_key_id == var.kms_key_arn
+    condition     = aws_secretsmanager_secret.token.kms_key_id == var.storage.kms_key_arn
     error_message = "The secret is not encrypted with the cluster's key."
   }
 }

@@ -43,7 +43,7 @@ run "the_host_is_private" {
   }
 
   assert {
-    condition     = aws_instance.this.root_block_device[0].encrypted && aws_instance.this.root_block_device[0].kms_key_id == var.kms_key_arn
+    condition     = aws_instance.this.root_block_device[0].encrypted && aws_instance.this.root_block_device[0].kms_key_id == var.storage.kms_key_arn
     error_message = "The disk is encrypted by the cluster's key."
   }
 
@@ -76,7 +76,7 @@ run "the_host_is_told_what_it_needs_and_no_secret" {
         "tracking", "research", "us-east-1", "s3://research-bucket/rungwise",
         "research-mlflow.abcdefghijkl.us-east-1.rds.amazonaws.com",
         "arn:aws:secretsmanager:us-east-1:123456789012:secret:rds!db-1234-AbCdEf",
-        "tracking.research.internal:5000", "localhost:*", "127.0.0.1:*", var.package.key,
+        "tracking.research.internal:5000", "localhost:*", "127.0.0.1:*", var.storage.package.key,
       ] : strcontains(aws_instance.this.user_data, told)
     ])
     error_message = "The user data names the database, its secret, the bucket's folder, the package and the host's own names."
@@ -88,7 +88,7 @@ run "the_server_has_a_name" {
     condition = (
       aws_route53_record.this.name == "tracking.research.internal" && aws_route53_record.this.type == "A"
       && aws_route53_record.this.records == toset([aws_instance.this.private_ip])
-      && aws_route53_record.this.zone_id == var.zone_id
+      && aws_route53_record.this.zone_id == var.network.zone_id
     )
     error_message = "tracking.<zone> is the host's private address."
   }
@@ -106,7 +106,7 @@ run "the_database_is_closed_and_encrypted" {
   }
 
   assert {
-    condition     = aws_db_instance.this.storage_encrypted && aws_db_instance.this.kms_key_id == var.kms_key_arn
+    condition     = aws_db_instance.this.storage_encrypted && aws_db_instance.this.kms_key_id == var.storage.kms_key_arn
     error_message = "Its storage is encrypted by the cluster's key."
   }
 
@@ -114,7 +114,7 @@ run "the_database_is_closed_and_encrypted" {
     condition = (
       aws_db_instance.this.manage_master_user_password
       && aws_db_instance.this.password == null && aws_db_instance.this.password_wo == null
-      && aws_db_instance.this.master_user_secret_kms_key_id == var.kms_key_arn
+      && aws_db_instance.this.master_user_secret_kms_key_id == var.storage.kms_key_arn
       && output.database_secret_arn == aws_db_instance.this.master_user_secret[0].secret_arn
     )
     error_message = "RDS makes the password and keeps it; no password is given."
@@ -150,7 +150,7 @@ run "the_database_is_kept" {
   assert {
     condition = aws_db_instance.this.enabled_cloudwatch_logs_exports == toset(["postgresql", "upgrade"]) && alltrue([
       for kind, group in aws_cloudwatch_log_group.database :
-      group.name == "/aws/rds/instance/research-mlflow/${kind}" && group.kms_key_id == var.kms_key_arn
+      group.name == "/aws/rds/instance/research-mlflow/${kind}" && group.kms_key_id == var.storage.kms_key_arn
       && group.retention_in_days == 30
     ])
     error_message = "Its logs go to encrypted groups that end."
@@ -191,8 +191,8 @@ run "groups_name_each_other" {
   assert {
     condition = (
       aws_vpc_security_group_egress_rule.to_database.referenced_security_group_id == aws_security_group.database.id
-      && aws_vpc_security_group_egress_rule.to_endpoints.referenced_security_group_id == var.endpoint_security_group_id
-      && aws_vpc_security_group_egress_rule.to_s3.prefix_list_id == var.s3_prefix_list_id
+      && aws_vpc_security_group_egress_rule.to_endpoints.referenced_security_group_id == var.network.endpoint_security_group_id
+      && aws_vpc_security_group_egress_rule.to_s3.prefix_list_id == var.network.s3_prefix_list_id
     )
     error_message = "The host speaks to the database, the endpoints and S3."
   }
@@ -233,7 +233,7 @@ run "the_role_is_narrow" {
       Artifacts        = "arn:aws:s3:::research-bucket/rungwise/*"
       ListArtifacts    = "arn:aws:s3:::research-bucket"
       DatabasePassword = "arn:aws:secretsmanager:us-east-1:123456789012:secret:rds!db-1234-AbCdEf"
-      Key              = var.kms_key_arn
+      Key              = var.storage.kms_key_arn
     }
     error_message = "Its package, its folder, its password, its key."
   }
@@ -241,7 +241,7 @@ run "the_role_is_narrow" {
   assert {
     condition = alltrue([
       for statement in jsondecode(aws_iam_role_policy.this.policy).Statement :
-      statement.Condition.StringEquals["aws:SourceVpc"] == var.vpc_id
+      statement.Condition.StringEquals["aws:SourceVpc"] == var.network.vpc_id
       if contains(["Package", "Artifacts", "ListArtifacts", "DatabasePassword"], statement.Sid)
     ])
     error_message = "Data is given to requests out of this VPC alone."
