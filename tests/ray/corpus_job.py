@@ -24,5 +24,4 @@ if __name__ == "__main__":
     compute = ComputeConfig(object_store_megabytes=100)
     with session(compute, num_cpus=wanted["cpus"]):
         config = validate(CorpusConfig, wanted["config"])
-        summary = stage.build_corpus(config, {}, Folder.at(wanted["output"]), Context(compute))
-    print(json.dumps(summary.sha256))
+        stage.build_corpus(config, {}, Folder.at(wanted["output"]), Context(compute))

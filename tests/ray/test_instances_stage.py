@@ -1,4 +1,4 @@
-"""The instances stage: the same bytes with 1, 2, 4 workers, killed and resumed, on S3."""
+"""The instances stage: the same bytes with any number of workers, killed and resumed, on S3."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def test_two_workers_make_the_bytes_of_one_process_and_say_what_is_in_them(
     assert building.build_instances(CONFIG, inputs, output, Context()) == summary
 
 
-def test_killed_with_four_workers_and_resumed_with_one_the_bytes_are_the_same(
-    inputs: dict[str, Artifact], one_process: dict[str, str], tmp_path: Path
+def test_killed_with_four_workers_and_resumed_with_two_the_bytes_are_the_same(
+    inputs: dict[str, Artifact], one_process: dict[str, str], tmp_path: Path, ray_session: None
 ) -> None:
     output = tmp_path / "out"
     process = start(tmp_path, on_disk(inputs), str(output), cpus=4)
@@ -146,7 +146,8 @@ def test_killed_with_four_workers_and_resumed_with_one_the_bytes_are_the_same(
     done = {path.name.removesuffix(".json") for path in output.glob("markers/*.json")}
     assert 3 <= len(done) < len(one_process)
     before = {name: (output / name).stat().st_mtime_ns for name in done}
-    assert finished(start(tmp_path, on_disk(inputs), str(output), cpus=1)) == one_process
+    resumed = building.build_instances(CONFIG, inputs, Folder.at(output), Context())
+    assert resumed.sha256 == one_process
     # What was done is not done again, and nothing half-written is left.
     assert {name: (output / name).stat().st_mtime_ns for name in done} == before
     names = {path.name for path in output.iterdir()}

@@ -121,8 +121,8 @@ def records(root: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole fine-tuning workflow, run once; the folder of its recipe."""
+def finished(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole fine-tuning workflow, run once, on the Ray of the tests; the folder of its recipe."""
     folder = tmp_path_factory.mktemp("workflow")
     corpus = write_corpus(folder / "text", documents=60)
     recipe = small_recipe(folder / "root", corpus, **DOWNSTREAM)
@@ -131,8 +131,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"kind": "text", "paths": [f"{corpus}/library{n}-*.txt"], "label": f"library{n}"}
         for n in range(3)
     ]
+    recipe["compute"]["num_workers"] = 1  # two in test_submit.py
     write_recipe(folder / "recipe.yaml", recipe)
-    run("finetune", folder / "recipe.yaml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        assert main(["run", "finetune", str(folder / "recipe.yaml")]) == 0
     return folder
 
 
