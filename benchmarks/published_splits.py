@@ -68,6 +68,7 @@ PUBLISHED = {
     "ptb": "test 141.2 Kneser-Ney 5-gram (kenlm, run elsewhere), 124.7 RNNLM, 87.2 tied LSTM "
     "(published)",
 }
+LENGTH = 64  # tokens of a block
 _EVERYTHING = 1 << 30
 
 NANO_GPT: dict[str, Any] = {
@@ -86,7 +87,7 @@ def shakespeare_settings(optimizer: AnyOptimizerConfig) -> GradientFit:
             num_heads=4,
             hidden_size=128,
             intermediate_size=512,
-            max_position_embeddings=64,
+            max_position_embeddings=LENGTH,
         ),
         pretrain=GradientConfig(
             objective="causal",
@@ -107,7 +108,7 @@ PTB = FitConfig(
         num_heads=4,
         hidden_size=128,
         intermediate_size=512,
-        max_position_embeddings=64,
+        max_position_embeddings=LENGTH,
         dropout=0.1,
     ),
     pretrain=GradientConfig(
@@ -152,8 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.only.split(","):
         settings, read_splits = texts[name]
         results[name] = {"published": PUBLISHED[name], "runs": []}
+        splits = read_splits(data / "corpora" / "en")
         for seed in seeds:
-            row = learn(settings, read_splits(data / "corpora" / "en"), seed)
+            row = learn(settings, splits, LENGTH, seed)
             print(f"{name} seed {seed}: {row}", file=sys.stderr)
             results[name]["runs"].append(row)
         results[name]["settings"] = settings.blocks()
@@ -167,13 +169,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def learn(settings: GradientFit, splits: dict[str, list[int]], seed: int) -> dict[str, Any]:
-    """Train with this seed; the losses in nats a token, and how long it took."""
-    model_config, training = settings.model, settings.pretrain
-    assert isinstance(model_config, GptConfig)
-    training = training.model_copy(update={"seed": seed})
-    settings = FitConfig(model_config, training)
-    length = model_config.max_position_embeddings
+def learn(
+    settings: GradientFit, splits: dict[str, list[int]], length: int, seed: int
+) -> dict[str, Any]:
+    """Train with this seed on blocks of this length; the losses in nats a token, and how long it
+    took."""
+    training = settings.pretrain.model_copy(update={"seed": seed})
+    settings = FitConfig(settings.model, training)
     compute = ComputeConfig(
         num_workers=1,
         micro_batch_size=training.global_batch_size,

@@ -8,7 +8,8 @@
     awd_lstm
     bidirectional, elmo            left to right and right to left, each   2D     no
                                    up to the token, concatenated
-    nnlm                           its token and the n - 2 before it       D      yes
+    nnlm, log_bilinear             its token and the n - 2 before it       D      yes
+    senna                          the window around its token             D      no
 
 The heads on top (finetune/heads.py) do not know the family. Parameters keep their names from
 pretraining, so the weights of a run load unchanged; its heads are left out.

@@ -1,0 +1,189 @@
+"""What classes and trees of words cost and save beside the softmax: claims K2 and K15.
+
+    python -m benchmarks.output_layers                     all, two passes, a quarter of an hour
+    python -m benchmarks.output_layers --only huffman --epochs 5
+    python -m benchmarks.output_layers --epochs 0          speed alone, a minute
+
+A log-bilinear model of 100 units that reads five words (Mnih & Hinton 2007) learns the words of the
+Penn Treebank as Mikolov prepared it with each output layer, by the platform's loop without Ray.
+Rows are those of the output that a token multiplies, in the mean over the words of the training
+text. Speed is words a CPU second of the output layer alone, forward and backward, and of the whole
+step with its optimizer; layers take turns in one process with one thread. Perplexity is that of the
+test words after so many passes of AdamW, one seed.
+
+Published beside it, test perplexities of the same words: 144.5 of a log-bilinear model (Mikolov's
+thesis, table 4.1), 163.5 of one that reads two words (Mnih & Teh 2012).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from benchmarks.common import add_results, take_turns
+from benchmarks.published_splits import LENGTH, learn, penn_treebank
+from benchmarks.texts import real_data
+from rungwise.instances.causal_batch import CausalBatch
+from rungwise.models.families.log_bilinear import LogBilinearConfig
+from rungwise.models.losses.objectives import CAUSAL
+from rungwise.models.losses.output_layer import OutputConfig, WordClasses, WordTree
+from rungwise.pretraining.config import FitConfig
+from rungwise.training.config import GradientConfig, GradientFit
+from rungwise.training.optimizer import OptimizerConfig, ScheduleConfig, build_optimizers
+
+LAYERS: dict[str, dict[str, Any]] = {
+    "softmax": {"kind": "softmax"},
+    "equal classes": {"kind": "classes", "by": "equal"},
+    "classes by frequency": {"kind": "classes", "by": "frequency"},
+    "Brown classes": {"kind": "classes", "by": "brown"},
+    "random tree": {"kind": "tree", "shape": "random"},
+    "Huffman tree": {"kind": "tree", "shape": "huffman"},
+    "Brown tree": {"kind": "tree", "shape": "brown"},
+    "balanced tree": {"kind": "tree", "shape": "balanced"},
+    "adaptive tree": {"kind": "tree", "shape": "adaptive"},
+    "adaptive tree, several leaves": {"kind": "tree", "shape": "adaptive", "overlap": 0.25},
+}
+BATCH = 32
+_CONFIG: TypeAdapter[OutputConfig] = TypeAdapter(OutputConfig)
+
+
+def settings(layer: str, epochs: float, words: int) -> GradientFit:
+    steps = max(1, round(epochs * words / BATCH / LENGTH))
+    return FitConfig(
+        model=LogBilinearConfig(output=_CONFIG.validate_python(LAYERS[layer]), tied=False),
+        pretrain=GradientConfig(
+            objective="causal",
+            steps=steps,
+            global_batch_size=BATCH,
+            optimizer=OptimizerConfig(
+                learning_rate=4e-3,
+                weight_decay=0.05,
+                schedule=ScheduleConfig(kind="cosine", warmup_fraction=0.05, final_fraction=0.02),
+            ),
+            precision="float32",
+            validation_every_steps=steps,
+            validation_instances=512,
+            log_every_steps=100,
+        ),
+    )
+
+
+class Timed:
+    """A model with one output layer, and its CPU seconds a batch."""
+
+    def __init__(self, layer: str, words: np.ndarray[Any, Any], vocab_size: int) -> None:
+        torch.manual_seed(0)
+        fit = settings(layer, 1, len(words))
+        began = time.process_time()
+        self.model: Any = fit.model.build(vocab_size, CAUSAL)
+        self.model.read_text(lambda: [words])
+        self.arranged = time.process_time() - began
+        self.rows = mean_rows(self.model.factors, np.bincount(words, minlength=vocab_size))
+        self.optimizers = build_optimizers(self.model, fit.pretrain.optimizer)
+        self.layer: list[float] = []
+        self.step: list[float] = []
+
+    def measure(self, batch: CausalBatch[torch.Tensor]) -> None:
+        states = self.model.states(batch.ids).detach().requires_grad_()
+        began = time.process_time()
+        self.model.sums(states, batch.targets, batch.weights).total.backward()
+        self.layer.append(time.process_time() - began)
+        began = time.process_time()
+        self.model.zero_grad()
+        CAUSAL(self.model, batch).loss().backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.step.append(time.process_time() - began)
+
+    def row(self) -> dict[str, float]:
+        words = BATCH * LENGTH
+        return {
+            "rows": self.rows,
+            "arranged_seconds": self.arranged,
+            "layer_words_a_second": words / median(self.layer[1:]),
+            "step_words_a_second": words / median(self.step[1:]),
+        }
+
+
+def mean_rows(factors: nn.Module | None, counts_V: np.ndarray[Any, Any]) -> float:
+    """The rows of the output that a word of the text multiplies."""
+    match factors:
+        case WordClasses():
+            sizes, order = factors.sizes.numpy(), factors.order.numpy()
+            mass = np.add.reduceat(counts_V[order], np.cumsum(sizes) - sizes)
+            return len(sizes) + float((mass * sizes).sum() / mass.sum())
+        case WordTree():
+            depths = (factors.paths != 0).sum(1).numpy()
+            each = np.bincount(factors.words.numpy(), depths, len(counts_V))
+            return float((each * counts_V).sum() / counts_V.sum())
+        case _:
+            return float(len(counts_V))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", default=",".join(LAYERS), help="parts of names of layers")
+    parser.add_argument("--epochs", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=8)
+    options = parser.parse_args(arguments)
+    data = real_data()
+    if data is None:
+        print("no real data: set RUNGWISE_DATA to the folder with corpora/en", file=sys.stderr)
+        return 2
+    torch.set_num_threads(1)
+    asked = options.only.split(",")
+    layers = [name for name in LAYERS if any(each in name for each in asked)]
+    splits = penn_treebank(data / "corpora" / "en")
+    words = np.array(splits["train"], dtype=np.uint16)
+    vocab_size = int(words.max()) + 2
+    timed = {name: Timed(name, words, vocab_size) for name in layers}
+    size = BATCH * LENGTH
+    for turn, name in take_turns(layers, options.rounds):
+        part = torch.from_numpy(words[turn * size : (turn + 1) * size + 1].astype(np.int64))
+        ids, targets = (each.view(BATCH, LENGTH) for each in (part[:-1], part[1:]))
+        timed[name].measure(CausalBatch(ids, targets, torch.ones(BATCH, LENGTH)))
+    results = {name: {"layer": LAYERS[name], **timed[name].row()} for name in layers}
+    timed.clear()
+    made_by = {"python": platform.python_version(), "torch": torch.__version__, "threads": 1}
+    add_results("output-layers", made_by, results)
+    for name in layers if options.epochs else ():
+        trained = learn(settings(name, options.epochs, len(words)), splits, LENGTH, 0)
+        results[name] |= {
+            "epochs": options.epochs,
+            "perplexity": math.exp(trained["test_loss"]),
+            "seconds": trained["seconds"],
+        }
+        print(f"{name}: {results[name]}", file=sys.stderr)
+        add_results("output-layers", made_by, results)
+    show(results)
+    return 0
+
+
+def show(results: dict[str, dict[str, Any]]) -> None:
+    heads = ("rows a word", "words/s, layer", "times", "words/s, step", "times", "perplexity")
+    table = Table("output layer", *heads, box=None, pad_edge=False)
+    plain = results.get("softmax")
+    for name, row in results.items():
+        cells = [f"{row['rows']:,.1f}"]
+        for key in ("layer_words_a_second", "step_words_a_second"):
+            times = f"{row[key] / plain[key]:.1f}" if plain else ""
+            cells += [f"{row[key]:,.0f}", times]
+        table.add_row(name, *cells, f"{row['perplexity']:.1f}" if "perplexity" in row else "")
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
