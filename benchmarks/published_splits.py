@@ -213,7 +213,7 @@ def learn(
                 worker.group,
                 uses_bfloat16(training.precision, worker.group.device),
             )
-            values = validate(step, phase)
+            values = validate(step, [phase])
             row["test_loss"] = round(values["lm_loss"], 4)
         return row
 

@@ -38,7 +38,7 @@ from rungwise.tokens.text import TokenisedText
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules, EarlierRun
 from rungwise.training.config import GradientFit
-from rungwise.training.curriculum import list_turns
+from rungwise.training.curriculum import MIXED_INSTANCES, list_turns
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.progress import Progress
 from rungwise.training.tensor_files import MODEL, load_tensors
@@ -126,6 +126,7 @@ def run(
     report: Any = None,
     notice: Any = lambda: False,
     longer: Artifact | None = None,
+    mixed: dict[str, Artifact] | None = None,
     initial: Artifact | None = None,
     earlier: EarlierRun | None = None,
     **compute: Any,
@@ -143,6 +144,7 @@ def run(
         earlier,
     )
     inputs = {"instances": instances} | ({"longer_instances": longer} if longer else {})
+    inputs |= {MIXED_INSTANCES + name: each for name, each in (mixed or {}).items()}
     turns = list_turns(inputs, settings.pretrain)
     worker = Worker(group or Group.current(CPU), keys, report or SilentReporter(), notice)
     return pretrain(settings, Run(turns, initial, Folder.at(output), rules), worker)[0]

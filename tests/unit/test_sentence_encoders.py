@@ -139,7 +139,8 @@ def worked_writing(model: Any, batch: SentenceRuns[Tensor], offsets: list[int]) 
     """Word by word, with cells that read the word before, or zeros, and the vector."""
     total, words = torch.zeros(()).double(), 0
     table = model.body.token_embedding.weight
-    for writer, offset in zip(model.writers, offsets, strict=True):
+    for offset in offsets:
+        writer = model.writers[str(offset)]
         cell = nn.GRUCell(table.shape[1] + 6, 6).double()
         for name, value in writer.cells.named_parameters():
             cell.get_parameter(name.removesuffix("_l0")).data.copy_(value.data)

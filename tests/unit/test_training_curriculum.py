@@ -54,12 +54,15 @@ def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[
     worker = Worker(Group.current(CPU), ComputeConfig(micro_batch_size=6))
     turns = list_turns(inputs, settings.pretrain)
     short, long = open_phases(settings, turns, worker)
-    assert (short.first_step, long.first_step) == (0, 15)
+    assert [short.reads(14), long.reads(14), long.reads(15)] == [True, False, True]
     (alone,) = open_phases(settings, [Turn("instances", 0, both[1])], worker)
     assert long.step(15).instances.tolist() == alone.step(0).instances.tolist()
     assert long.step(19).data_hash == alone.step(4).data_hash
     # Twelve rows a step: six at once of length 16, and three of length 32.
-    assert [len(phase.step(phase.first_step).micro_batches) for phase in (short, long)] == [2, 4]
+    assert [len(phase.step(first).micro_batches) for phase, first in ((short, 0), (long, 15))] == [
+        2,
+        4,
+    ]
     assert count_epochs(settings, turns, 18) == pytest.approx(
         15 * 12 / InstancesSummary.of(both[0]).instances.train
         + 3 * 12 / InstancesSummary.of(both[1]).instances.train

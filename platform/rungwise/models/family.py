@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.plural import counted
-from rungwise.models.losses.objectives import Objective, Origin
+from rungwise.models.losses.objectives import Objective, Origin, member_names, mix
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body, OnBody, TokenOutput
 from rungwise.models.transformer.layer import Activation, Layer, Norm
@@ -39,6 +39,7 @@ class Family(Config):
     paper: ClassVar[str]  # `Devlin et al.`
     idea: ClassVar[str] = ""  # in plain words, for readers who do not know the field
     objectives: ClassVar[tuple[Objective, ...]]  # the first is the default
+    mixes: ClassVar[bool] = False  # whether steps may take turns to train on several of them
 
     def origin(self, objective: Objective) -> Origin:
         """Return its place in history."""
@@ -109,17 +110,22 @@ class Family(Config):
         self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:
-        """Return the objective of that name, the default for None. Raises ConfigError if the family
-        cannot be trained on it."""
+        """Return the objective of that name, the default for None, or a mixture of those between
+        plus signs. Raises ConfigError if the family cannot be trained on it."""
         if name is None:
             return self.objectives[0]
+        names = member_names(name)
+        if self.mixes and len(names) > 1:
+            if len({*names}) < len(names):
+                raise ConfigError(f"pretrain.objective is {name}, which names an objective twice")
+            return mix([self.objective(each) for each in names])
         for objective in self.objectives:
             if objective.name == name:
                 return objective
         *others, last = (objective.name for objective in self.objectives)
-        names = f"{', '.join(others)} or {last}" if others else last
+        takes = f"{', '.join(others)} or {last}" if others else last
         raise ConfigError(
-            f"pretrain.objective is {name}, but model.kind is {self.kind}, which takes {names}",
+            f"pretrain.objective is {name}, but model.kind is {self.kind}, which takes {takes}",
             {"pretrain.objective": self.objectives[0].name},
         )
 

@@ -66,6 +66,8 @@ class ContinuedConfig(Config):
                 "a continued step reads text without labels; take instances of another kind than "
                 "labelled_pairs or aligned_lines"
             )
+        if getattr(self.pretrain, "mixture", {}):
+            raise ValueError("a continued step trains on one objective; leave out pretrain.mixture")
         if self.pretrain.reads_longer:
             raise ValueError(
                 "a continued step has no longer_instances; set pretrain.longer_share to null, or "

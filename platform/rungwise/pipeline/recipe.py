@@ -164,14 +164,21 @@ class Recipe(Config):
             for name, step in value.items()
         }
 
+    @property
+    def mixed_rows(self) -> dict[str, InstancesConfig]:
+        """The rows of the objectives behind the first of a mixture, by name."""
+        mixture = getattr(self.pretrain, "mixture", {})
+        return {name: each.instances for name, each in mixture.items()}
+
     @model_validator(mode="after")
     def _labels_of_a_task(self) -> Recipe:
         labelled = self.instances is not None and self.instances.labelled
-        if labelled != (self.pretraining_task is not None):
+        of_any = labelled or any(rows.labelled for rows in self.mixed_rows.values())
+        if of_any != (self.pretraining_task is not None):
             raise ValueError(
                 "instances of kind labelled_pairs or aligned_lines are those of pretraining_task, "
                 "but only "
-                f"{'the first' if labelled else 'the second'} is set; set both or none"
+                f"{'the first' if of_any else 'the second'} is set; set both or none"
             )
         if self.longer_instances is not None and self.longer_instances.labelled != labelled:
             raise ValueError(

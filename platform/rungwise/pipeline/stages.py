@@ -30,7 +30,7 @@ from rungwise.tokenizer import TOKENIZER
 from rungwise.tokens.config import TokensConfig
 from rungwise.tokens.stage import TOKENS
 from rungwise.training.config import FitConfig, GradientConfig
-from rungwise.training.curriculum import READ_BY_NAME
+from rungwise.training.curriculum import MIXED_INSTANCES, is_read
 
 
 def instances_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -38,7 +38,7 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
     labelled pairs are those of a task, which is then among the stages."""
     recipe.require("builds instances", "instances")
     assert recipe.instances
-    if recipe.pretraining_task is not None:
+    if recipe.instances.labelled and recipe.pretraining_task is not None:
         stages = _task_tokens_stages(recipe, recipe.pretraining_task)
     else:
         stages = tokens_stages(recipe, recipe.instances.tokens)
@@ -46,6 +46,14 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
     stages["instances"] = INSTANCES.stage(recipe.instances, inputs)
     if recipe.longer_instances is not None:
         stages["longer_instances"] = LONGER_INSTANCES.stage(recipe.longer_instances, inputs)
+    for name, rows in recipe.mixed_rows.items():
+        tokens = stages["tokens"]
+        if rows.labelled and not recipe.instances.labelled:
+            assert recipe.pretraining_task
+            of_task = _task_tokens_stages(recipe, recipe.pretraining_task)
+            stages["task"], tokens = of_task["task"], of_task["tokens"]
+            stages["task_tokens"] = tokens
+        stages[MIXED_INSTANCES + name] = INSTANCES.stage(rows, {"tokens": tokens})
     return stages
 
 
@@ -74,7 +82,7 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
         inputs = {"tokens": stages["tokens"]}
     else:
         stages = instances_stages(recipe)
-        inputs = {name: stage for name, stage in stages.items() if name in READ_BY_NAME}
+        inputs = {name: stage for name, stage in stages.items() if is_read(name)}
     if isinstance(recipe.pretrain, GradientConfig) and recipe.pretrain.initial is not None:
         weights = ImportConfig(path=recipe.pretrain.initial)
         tokenizer = {"tokenizer": stages["tokenizer"]}
@@ -151,6 +159,11 @@ def _checked_config(
                 f"weights; leave it out for a {recipe.model.kind} of these settings"
             )
         check_vectors(FitConfig(recipe.model, pretrain), recipe.word_vectors.model)
+    if isinstance(pretrain, GradientConfig):
+        for name, mixed in pretrain.mixture.items():
+            member = config.model_copy(update={"pretrain": pretrain.of_member(name)})
+            block = f"pretrain.mixture.{name}.instances"
+            check_rows(member, mixed.instances.kind, mixed.instances.length, block)
     for block, instances in rows.items():
         if instances is not None and not pretrain.reads_tokens:
             check_rows(config, instances.kind, instances.length, block)

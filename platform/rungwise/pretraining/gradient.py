@@ -71,10 +71,11 @@ def pretrain_by_gradient(
 def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: ComputeConfig) -> None:
     """Raise UserError if the instances cannot train this model, or not on so many workers, or if
     the initial weights are not of this model and tokenizer."""
-    settings, objective = config.pretrain, config.objective
-    settings.check(config.model, compute)
-    for turn in list_turns(inputs, settings):
-        block, summary = turn.name, turn.summary
+    run, whole = config, config.pretrain
+    whole.check(config.model, compute)
+    for turn in list_turns(inputs, whole):
+        config, block, summary = turn.config(run), turn.name, turn.summary
+        settings, objective = config.pretrain, config.objective
         check_rows(config, summary.kind, summary.sequence_length, block)
         if objective.sentences and read_kind(turn.instances).holds_several_texts:
             raise ConfigError(
@@ -110,7 +111,7 @@ def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: Comp
                 "lower the workers"
             )
         if INITIAL in inputs:
-            check_initial(config, inputs[INITIAL], turn.instances)
+            check_initial(run, inputs[INITIAL], turn.instances)
 
 
 def plan_run(

@@ -43,7 +43,7 @@ from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.proof_process import ProofJob, run_job
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.training.config import FitConfig, GradientFit
-from rungwise.training.curriculum import READ_BY_NAME, rows_per_epoch
+from rungwise.training.curriculum import is_read, rows_per_epoch
 
 # The largest relative difference of a loss that counts as equal with other workers, because sums
 # are in another order.
@@ -144,7 +144,7 @@ def prove_resume(
     )
     for workers in (before, after):
         check_fit(config, inputs, compute.model_copy(update={"num_workers": workers}))
-    inputs = {name: inputs[name] for name in (*READ_BY_NAME, INITIAL) if name in inputs}
+    inputs = {name: each for name, each in inputs.items() if is_read(name) or name == INITIAL}
 
     straight, broken = place / "undisturbed", place / "disturbed"
     job = ProofJob(
@@ -183,7 +183,7 @@ def prove_resume(
         precision=_precision(one),
         seeds={"pretrain": settings.seed, "kill": seed},
         config=fingerprint({"config": config.blocks()}),
-        instances_fingerprints=[inputs[n].fingerprint for n in READ_BY_NAME if n in inputs],
+        instances_fingerprints=[inputs[n].fingerprint for n in sorted(inputs) if is_read(n)],
         initial_fingerprint=inputs[INITIAL].fingerprint if INITIAL in inputs else None,
         made_by=provenance(),
         at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

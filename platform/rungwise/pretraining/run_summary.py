@@ -81,7 +81,8 @@ def summarise(
             bfloat16=outcome.bfloat16,
             parallel=compute.parallel if progress.attempts[-1]["workers"] > 1 else "one worker",
             lengths=tuple(
-                ReadLength(from_step=turn.first_step, sequence_length=turn.length) for turn in turns
+                ReadLength(from_step=turn.first_step, sequence_length=turn.length)
+                for turn in (turns[:1] if objective.members else turns)
             ),
             sources=count_sources(config, turns, progress.step, progress.tokens),
             flops_per_token=progress.flops / max(1, progress.tokens),
@@ -109,7 +110,8 @@ def count_sources(
         sizes = turn.summary.instances_by_source("train")
         names = sorted(sizes)
         groups = np.array([names.index(row.source) for row in files])
-        rows = turn.order(config).rows_read(count * config.pretrain.global_batch_size, groups)
+        size = turn.config(config).pretrain.global_batch_size
+        rows = turn.order(config).rows_read(count * size, groups)
         for name, number in zip(names, rows.tolist(), strict=True):
             whole = sum(row.tokens for row in files if row.source == name)
             instances[name] += number

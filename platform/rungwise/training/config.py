@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
+from rungwise.core.randomness import bits
+from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.order import OrderConfig
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
@@ -23,6 +28,8 @@ from rungwise.training.optimizer import AnyOptimizerConfig, OptimizerConfig
 # losses are always float32.
 Precision = Literal["float32", "bfloat16", "auto"]
 
+
+_MIXTURE = 0x317  # separates the turns of a mixture from other random numbers
 
 # Keys that must keep their default for a model that carries a state, and why.
 _FIXED_BY_STREAMS = {
@@ -61,6 +68,16 @@ class EarlyStopConfig(Config):
     minimum_improvement: float = Field(default=0.001, ge=0.0)
 
 
+class MixedConfig(Config):
+    """An objective after the first of a mixture, and the rows that its steps read."""
+
+    instances: InstancesConfig  # of labelled pairs: those of `pretraining_task`
+    # it trains one step in so many; null: it is drawn as often as each of the others
+    every: int | None = Field(default=None, ge=2)
+    # instances of its steps, over all workers; null: as many as of the first objective
+    global_batch_size: int | None = Field(default=None, ge=1)
+
+
 class GradientConfig(Fitting):
     """Training by gradient descent: the keys that decide the resulting weights.
 
@@ -79,6 +96,9 @@ class GradientConfig(Fitting):
     # budget of seconds in the training loop, validation included; null: none
     max_seconds: float | None = Field(default=None, gt=0)
     global_batch_size: int = Field(default=256, ge=1)  # instances per step, over all workers
+    # by name: the objectives behind the first of a mixture, `first+second+...`, of which each step
+    # trains on one
+    mixture: dict[str, MixedConfig] = Field(default_factory=dict)
     order: OrderConfig = OrderConfig()
     optimizer: AnyOptimizerConfig = OptimizerConfig()
     # of computation; auto: bfloat16 where the processor multiplies it natively, else float32
@@ -139,6 +159,20 @@ class GradientConfig(Fitting):
                 f"{workers}; lower the first"
             )
         objective = model.objective(self.objective)
+        later = {each.name for each in objective.members[1:]}
+        if later != {*self.mixture}:
+            raise ConfigError(
+                f"pretrain.objective is {self.objective} and pretrain.mixture has "
+                f"{', '.join(self.mixture) or 'nothing'}: expected the objectives behind the first "
+                "plus sign in it, and no others"
+            )
+        if self.mixture and (self.longer_share is not None or self.ends_early):
+            key = self.ends_early or "longer_share"
+            raise ConfigError(
+                f"pretrain.{key} and pretrain.mixture are both set, and the turns of a mixture are "
+                f"drawn for a number of steps; set pretrain.{key} to null",
+                {f"pretrain.{key}": None},
+            )
         if objective.compares and self.global_batch_size < 2:
             raise ConfigError(
                 f"pretrain.global_batch_size is {self.global_batch_size}, but pretrain.objective "
@@ -157,6 +191,29 @@ class GradientConfig(Fitting):
                     f"{key} is {value}, but model.kind {model.kind} carries a state from block to "
                     f"block: {reason}; leave it at {only}"
                 )
+
+    def of_member(self, name: str) -> GradientConfig:
+        """The settings of the steps that train on this member of a mixture."""
+        own = self.mixture.get(name)
+        size = self.global_batch_size if own is None else own.global_batch_size
+        changes = {"objective": name, "global_batch_size": size or self.global_batch_size}
+        return self.model_copy(update={**changes, "mixture": {}})
+
+    def turns_of(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """For each step, the place in `names` of the member of a mixture that it trains on.
+
+        As in GenSen (Subramanian et al. 2018, arXiv:1804.00079): some train every so many steps,
+        and the others are drawn uniformly. A draw depends on the step alone, so a member keeps its
+        order of rows whatever the others are.
+        """
+        steps = np.arange(self.steps)
+        every = {name: each.every for name, each in self.mixture.items() if each.every}
+        drawn = np.array([place for place, name in enumerate(names) if name not in every])
+        turns = drawn[bits(self.seed, _MIXTURE, steps) % np.uint64(len(drawn))]
+        for place, name in enumerate(names):
+            if name in every:
+                turns[steps % every[name] == every[name] - 1] = place
+        return turns
 
     @property
     def first_longer_step(self) -> int:

@@ -4,6 +4,9 @@ The cost of attention is quadratic in the length, so the paper trains 90 % of th
 tokens and the last 10 % on 512, to learn the later positions (Devlin et al. 2019, arXiv:1810.04805,
 appendix A.2). Model, moments and learning rate schedule continue across the change. The phase of a
 step follows from its number alone, so a resumed run knows it.
+
+The steps of a mixture of objectives take turns instead (`turns_of` in config.py): each reads the
+rows of one member, in the order of a run of that member alone.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rungwise.core.stages.artifact import Artifact
@@ -22,6 +26,7 @@ from rungwise.instances.order import Order, ReadOrder, Share
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.streams import StreamOrder
 from rungwise.instances.summary import InstancesSummary
+from rungwise.models.losses.objectives import Objective, member_names
 from rungwise.training.config import GradientConfig, GradientFit
 from rungwise.training.feed import (
     Source,
@@ -33,15 +38,24 @@ from rungwise.training.feed import (
 from rungwise.training.parallel import Worker
 
 READ_BY_NAME = ("instances", "longer_instances")  # the inputs of the stage
+MIXED_INSTANCES = "instances_of_"  # begins the name of an input: rows of a member of a mixture
+
+
+def is_read(name: str) -> bool:
+    """Whether an input of the stage is of rows to train on."""
+    return name in READ_BY_NAME or name.startswith(MIXED_INSTANCES)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The instances that a run reads from one step on; `name` is that of the input."""
+    """The instances that a run reads from one step on; `name` is that of the input. In a mixture,
+    what a member reads at its `steps`, which are ascending."""
 
     name: str
     first_step: int
     instances: Artifact
+    member: str | None = None
+    steps: NDArray[np.int64] | None = None
 
     @cached_property
     def summary(self) -> InstancesSummary:
@@ -53,6 +67,23 @@ class Turn:
         length = self.summary.sequence_length
         assert length is not None, f"{self.instances.fingerprint} has no rows to train on"
         return length
+
+    def config(self, run: GradientFit) -> GradientFit:
+        """The config of its steps."""
+        if self.member is None:
+            return run
+        return replace(run, pretrain=run.pretrain.of_member(self.member))
+
+    def objective(self, run: GradientFit) -> Objective:
+        """What its steps train on."""
+        members = {each.name: each for each in run.objective.members}
+        return run.objective if self.member is None else members[self.member]
+
+    def count(self, steps: int) -> int:
+        """How many of the first `steps` steps of the run read these instances, whatever follows."""
+        if self.steps is None:
+            return max(0, steps - self.first_step)
+        return int(np.searchsorted(self.steps, steps))
 
     def order(self, config: GradientFit) -> Order:
         """The order in which a run reads these instances. Raises UserError if the mixture does not
@@ -69,9 +100,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps that read one set of instances."""
+    """Steps that read one set of instances; `reads` tells whether a step does."""
 
-    first_step: int
+    reads: Callable[[int], bool]
+    objective: Objective
     sequence_length: int
     global_batch_size: int
     step: Callable[[int], StepBatch]  # takes the number of a step of the run
@@ -82,11 +114,19 @@ class Phase:
 
 
 def phase_at(phases: Sequence[Phase], step: int) -> Phase:
-    return next(phase for phase in reversed(phases) if phase.first_step <= max(step, 0))
+    return next(phase for phase in reversed(phases) if phase.reads(max(step, 0)))
 
 
 def list_turns(inputs: Mapping[str, Artifact], settings: GradientConfig) -> list[Turn]:
     """The instances that a run reads, in turn."""
+    if settings.mixture:
+        names = member_names(str(settings.objective))
+        turns, place = settings.turns_of(names), {name: n for n, name in enumerate(names)}
+        return [
+            Turn(input_, 0, inputs[input_], name, np.flatnonzero(turns == place[name]))
+            for name in names
+            for input_ in [READ_BY_NAME[0] if not place[name] else MIXED_INSTANCES + name]
+        ]
     starts = [0] if settings.longer_share is None else [0, settings.first_longer_step]
     return [
         Turn(name, first, inputs[name]) for name, first in zip(READ_BY_NAME, starts, strict=False)
@@ -95,20 +135,19 @@ def list_turns(inputs: Mapping[str, Artifact], settings: GradientConfig) -> list
 
 def count_epochs(config: GradientFit, turns: Sequence[Turn], steps: int) -> float:
     """How many epochs of the instances the first `steps` steps read, summed over the turns."""
-    size = config.pretrain.global_batch_size
     return sum(
         count * size / rows_per_epoch(config, turn.summary.instances.train, size)
         for turn, count in count_steps(turns, steps)
+        for size in [turn.config(config).pretrain.global_batch_size]
     )
 
 
 def count_steps(turns: Sequence[Turn], steps: int) -> list[tuple[Turn, int]]:
     """How many of the first `steps` steps read the instances of each turn."""
+    if turns[0].steps is not None:
+        return [(turn, turn.count(steps)) for turn in turns]
     ends = [*(turn.first_step for turn in turns[1:]), steps]
-    return [
-        (turn, max(0, min(end, steps) - turn.first_step))
-        for turn, end in zip(turns, ends, strict=True)
-    ]
+    return [(turn, turn.count(min(end, steps))) for turn, end in zip(turns, ends, strict=True)]
 
 
 def rows_per_epoch(config: GradientFit, instances: int, global_batch_size: int) -> int:
@@ -130,6 +169,7 @@ def open_phases(config: GradientFit, turns: Sequence[Turn], worker: Worker) -> l
 
 
 def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Worker) -> Phase:
+    objective, config = turn.objective(config), turn.config(config)
     settings, compute, group = config.pretrain, worker.compute, worker.group
     order, carries_state = turn.order(config), config.carries_state
     cache_bytes = compute.shard_cache_megabytes << 20
@@ -144,7 +184,7 @@ def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Work
         return step_batch(
             replace(train_source, progress=number / settings.steps),
             order,
-            number - turn.first_step,
+            turn.count(number),
             share,
             micro_batch_size,
             settings.seed,
@@ -157,7 +197,8 @@ def _open_phase(config: GradientFit, turn: Turn, first_length: int, worker: Work
         return read(validation_source, count, share, micro_batch_size, settings.seed)
 
     return Phase(
-        turn.first_step,
+        lambda number: turn.first_step <= number and turn.count(number + 1) > turn.count(number),
+        objective,
         turn.length,
         settings.global_batch_size,
         step,

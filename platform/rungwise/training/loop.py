@@ -108,7 +108,7 @@ def train(
             f"{group.world_size} workers left cannot share evenly: each computes one part"
         )
     if progress.step == 0:
-        first = validate(step, phases[0])
+        first = validate(step, phases if objective.members else phases[:1])
         log_validation(progress, first, report)
         report.progress(0, settings.steps, loss=first["loss"])
         if vocab_size is not None:
@@ -126,6 +126,7 @@ def train(
     try:
         while not is_finished(progress, settings):
             phase = phase_at(phases, progress.step)
+            step.objective = phase.objective
             waiting = time.perf_counter()
             batch = feed.next()
             clock.waited += time.perf_counter() - waiting
@@ -139,7 +140,7 @@ def train(
                 parts = [streams.enter(part) for part in parts]
             now = time.monotonic()
             totals = StepTotals(
-                torch.stack([objective.counts(part) for part in parts]).sum(0),
+                torch.stack([phase.objective.counts(part) for part in parts]).sum(0),
                 batch,
                 seconds=before + now - began,
                 ask=now - last_notice > _NOTICE_SECONDS,
@@ -161,7 +162,7 @@ def train(
             if done % settings.validation_every_steps == 0 or is_spent(progress, settings):
                 began_validation = time.perf_counter()
                 with average.swap_averages(done) if average else contextlib.nullcontext():
-                    values = validate(step, phase)
+                    values = validate(step, phases if objective.members else [phase])
                 log_validation(progress, values, report)
                 clock.validated += time.perf_counter() - began_validation
             ends = is_finished(progress, settings)
@@ -189,25 +190,29 @@ def train(
 
 
 @torch.no_grad()
-def validate(step: Step, phase: Phase) -> dict[str, float]:
-    """Losses and accuracies over a phase's validation instances, with the same masks each time.
+def validate(step: Step, phases: Sequence[Phase]) -> dict[str, float]:
+    """Losses and accuracies over the validation instances of a phase, with the same masks each
+    time, or of all members of a mixture.
 
     `perplexity` is that of the objective's first part, the one over tokens; `bits_per_byte` is
     given if every token of the text is predicted and its bytes are known.
     """
-    model, objective, group = step.model, step.objective, step.group
+    model, group, phase = step.model, step.group, phases[0]
     model.eval()
+    objective = phase.objective
     total = torch.zeros(3, len(objective.parts), dtype=torch.float64, device=group.device)
-    streams = _new_streams(model, phase, group.device)  # separate from training's
-    batches = (batch.to(group.device) for batch in phase.validation())
-    for part in step.with_vectors(batches):
-        if streams is not None:
-            part = streams.enter(part)
-        losses = step.losses(part)
-        if streams is not None:
-            streams.leave(part, losses.state)
-            streams.settle(torch.tensor(True, device=group.device))
-        total += losses.packed()
+    for each in phases:
+        step.objective = each.objective
+        streams = _new_streams(model, each, group.device)  # separate from training's
+        batches = (batch.to(group.device) for batch in each.validation())
+        for part in step.with_vectors(batches):
+            if streams is not None:
+                part = streams.enter(part)
+            losses = step.losses(part)
+            if streams is not None:
+                streams.leave(part, losses.state)
+                streams.settle(torch.tensor(True, device=group.device))
+            total += losses.packed()
     values = LossSum.unpacked(group.sum(total), objective.parts).metrics()
     nats = values[f"{objective.parts[0]}_loss"]
     values["perplexity"] = math.exp(min(nats, 700.0))

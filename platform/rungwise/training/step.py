@@ -132,6 +132,10 @@ class Step:
                 streams.leave(part, losses.state)
         self.computed_seconds = time.perf_counter() - began
         self._exchange.finish()
+        if self.objective.among:  # what this step does not train keeps moving, on any worker
+            for parameter in self.model.parameters():
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
         norm = clip_gradients(self.model, self._config)
         for optimizer in self._optimizers:
             set_learning_rate(optimizer, learning_rate)

@@ -85,6 +85,7 @@ class SentenceEncoderConfig(LayeredFamily):
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Logeswaran & Lee"
     objectives: ClassVar = SENTENCES
+    mixes: ClassVar[bool] = True
 
     kind: Literal["sentence_encoder"] = "sentence_encoder"
     network: Literal["words", "gru", "two_grus", "lstm", "two_lstms", "transformer"] = "two_grus"
@@ -177,7 +178,8 @@ class SentenceEncoderConfig(LayeredFamily):
         and 6·G·(D² + D²/d), or the blocks, once for each encoder; for each sentence written the
         decoder's gates and the output: 6·3·(M + 2·D)·D + 6·D·V. Work per sentence and per pair of
         sentences is not counted, that of `words` among it."""
-        D, E, encoders = self.hidden_size, self.embedding_size, 1 + (objective == QUICK_THOUGHTS)
+        D, E = self.hidden_size, self.embedding_size
+        encoders = 1 + (objective.name == QUICK_THOUGHTS.name)
         flops = 0.0
         if self.cell:
             inputs = E + (self.num_layers - 1) * D
@@ -307,23 +309,23 @@ class SentenceModel(OnBody):
         self.masks_own = config.own_score == "masked"
         self.other = None
         D, C, bound = config.hidden_size, config.classifier_size, config.initializer_range
-        self.offsets = WRITES.get(objective.name, ())
-        if objective == QUICK_THOUGHTS:
+        if QUICK_THOUGHTS.name in objective.names:
             self.other = SentenceBody(config, vocab_size, vocab_multiple)
-        self.writers = nn.ModuleList(Writer(config) for _ in self.offsets)
+        offsets = [each for name in WRITES if name in objective.names for each in WRITES[name]]
+        self.writers = nn.ModuleDict({str(offset): Writer(config) for offset in offsets})
         for parameter in self.writers.parameters():
             nn.init.uniform_(parameter, -bound, bound)
-        if self.offsets:
+        if offsets:
             self.output = self.body.own_output(D, bound)
             self.output_bias = nn.Parameter(torch.zeros(vocab_size))
-        if objective == INFERENCE:
+        if INFERENCE.name in objective.names:
             self.classifier = nn.Sequential(
                 nn.Linear(4 * D, C), nn.Linear(C, C), nn.Linear(C, config.num_labels)
             )
 
-    def forward(self, rows: Any, task: Literal["choose", "write", "judge"]) -> Any:
-        """Do what the objective asks, by its name."""
-        return {"choose": self.choose, "write": self.write, "judge": self.judge}[task](rows)
+    def forward(self, rows: Any, task: Literal["choose", "write", "judge"], *arguments: Any) -> Any:
+        """Do what the objective asks, by the name of the method."""
+        return getattr(self, task)(rows, *arguments)
 
     def choose(self, rows: SentenceRuns[Tensor]) -> Tensor:
         """Return the scores (B, R, R) of sentence j as a neighbour of sentence i."""
@@ -331,11 +333,11 @@ class SentenceModel(OnBody):
         f_BRD, g_BRD = (_vectors(each, rows) for each in (self.body, self.other))
         return own_scores(f_BRD @ g_BRD.transpose(1, 2), self.masks_own)
 
-    def write(self, rows: SentenceRuns[Tensor]) -> TokenSums:
+    def write(self, rows: SentenceRuns[Tensor], offsets: Sequence[int]) -> TokenSums:
         """Sum the losses of the words of the sentences at each offset of every sentence."""
         vectors_BRD = _vectors(self.body, rows)
         states, words = [], []
-        for writer, offset in zip(self.writers, self.offsets, strict=True):
+        for offset in offsets:
             chosen_BR = paired(rows.document, offset)
             from_ND, ids_NL, lengths_N = (
                 targets(values, place)[chosen_BR]
@@ -347,7 +349,9 @@ class SentenceModel(OnBody):
             )
             if len(ids_NL):
                 real_NL = real_places(ids_NL.shape[1], lengths_N)
-                states.append(writer(self.body.token_embedding(ids_NL), from_ND)[real_NL])
+                states.append(
+                    self.writers[str(offset)](self.body.token_embedding(ids_NL), from_ND)[real_NL]
+                )
                 words.append(ids_NL[real_NL])
         if not states:  # no sentence has a neighbour
             return TokenSums(0 * vectors_BRD.sum(), vectors_BRD.new_zeros(()))

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -48,6 +48,8 @@ from torch.nn import functional
 from rungwise.instances.causal_batch import CausalBatch
 from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32, weighted_sums
+
+_MIXED = "+"  # between the names of the objectives of a mixture
 
 
 class CarriesState(Protocol):
@@ -184,15 +186,59 @@ class Objective:
     passes: int = 1  # over each row per forward
     sentences: bool = False  # whether the model gives one vector per text
     origin: Origin | None = None  # if it, and not the family, is what a paper proposed
+    members: tuple[Objective, ...] = ()  # of a mixture: each step trains on one of them
+    among: tuple[str, ...] = ()  # the parts of the mixture that it is a member of
 
     @property
     def parts(self) -> tuple[str, ...]:
+        return self.among or self.own_parts
+
+    @property
+    def own_parts(self) -> tuple[str, ...]:
         return (self.tokens.key, self.pair.key) if self.pair else (self.tokens.key,)
+
+    @property
+    def names(self) -> set[str]:
+        """Its name, or those of its members."""
+        return {each.name for each in self.members} or {self.name}
 
     def __call__(self, model: nn.Module, batch: Any) -> LossSum:
         """Run one forward pass and return the sums over this batch."""
         losses = self.losses(self.outputs(model, batch), batch)
         return LossSum(losses.total, self.counts(batch), losses.correct, self.parts, losses.state)
+
+
+def member_names(name: str) -> list[str]:
+    """Return the names of the members of a mixture, or the only name."""
+    return name.split(_MIXED)
+
+
+def mix(objectives: Sequence[Objective]) -> Objective:
+    """Mix objectives: the sums of each have a place for the parts of all, so that a run of steps
+    adds up. What a page says of a mixture it says of the first."""
+    parts = tuple(part for each in objectives for part in each.own_parts)
+    members = tuple(_member(each, parts) for each in objectives)
+    name = _MIXED.join(each.name for each in objectives)
+    origin = Origin(
+        2018, "after Subramanian et al.", "learns from several tasks, one after another"
+    )
+    return dataclasses.replace(members[0], name=name, members=members, origin=origin)
+
+
+def _member(objective: Objective, parts: tuple[str, ...]) -> Objective:
+    before = parts.index(objective.own_parts[0])
+    around = before, len(parts) - before - len(objective.own_parts)
+
+    def losses(outputs: Any, batch: Any) -> Losses:
+        total, correct, state = objective.losses(outputs, batch)
+        return Losses(functional.pad(total, around), functional.pad(correct, around), state)
+
+    return dataclasses.replace(
+        objective,
+        counts=lambda batch: functional.pad(objective.counts(batch), around),
+        losses=losses,
+        among=parts,
+    )
 
 
 def _masked_counts(batch: MaskedBatch[Tensor]) -> Tensor:

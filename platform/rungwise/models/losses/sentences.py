@@ -115,9 +115,12 @@ def targets(values_BR: Tensor, offset: int) -> Tensor:
     return values_BR[:, max(0, offset) : values_BR.shape[1] + min(0, offset)]
 
 
-def _written(model: Any, batch: Any) -> Losses:
-    total, correct = model(batch, "write")
-    return Losses(total[None], correct[None])
+def _written(offsets: tuple[int, ...]) -> Callable[[Any, Any], Losses]:
+    def outputs(model: Any, batch: Any) -> Losses:
+        total, correct = model(batch, "write", offsets)
+        return Losses(total[None], correct[None])
+
+    return outputs
 
 
 SKIP_THOUGHTS = replace(
@@ -127,7 +130,7 @@ SKIP_THOUGHTS = replace(
         "neighbour_words", "neighbours' words", "Words of neighbours written correctly", "token"
     ),
     counts=_words_written(WRITES["skip_thoughts"]),
-    outputs=_written,
+    outputs=_written(WRITES["skip_thoughts"]),
     losses=lambda sums, batch: sums,
     predicts_text=True,
     origin=Origin(2015, "Kiros et al.", "reads a sentence and writes the ones around it"),
@@ -137,6 +140,7 @@ SENTENCE_AUTOENCODER = replace(
     name="sentence_autoencoder",
     tokens=Part("own_words", "own words", "Words written again correctly", "token"),
     counts=_words_written(WRITES["sentence_autoencoder"]),
+    outputs=_written(WRITES["sentence_autoencoder"]),
     origin=Origin(2015, "after Dai & Le", "reads a sentence and writes it again"),
 )
 

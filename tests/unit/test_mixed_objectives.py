@@ -1,0 +1,217 @@
+"""Mixtures of objectives on one encoder: whose turn it is, what each member reads, and training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rungwise.core.configuration.config import validate
+from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.errors import ConfigError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.instances.labelled_pairs import LabelledPairsConfig
+from rungwise.models.families.sentence_encoder import SentenceEncoderConfig
+from rungwise.pretraining.config import PretrainStageConfig, require_gradient
+from rungwise.pretraining.run_summary import count_sources
+from rungwise.training.config import GradientFit
+from rungwise.training.curriculum import (
+    MIXED_INSTANCES,
+    count_steps,
+    list_turns,
+    open_phases,
+    phase_at,
+)
+from tests.conftest import SPECIAL_IDS, write_shards
+from tests.summaries import standing
+from tests.training_runs import (
+    CPU,
+    VOCAB,
+    ComputeConfig,
+    Group,
+    Killed,
+    KilledAt,
+    SilentReporter,
+    Worker,
+    made_up_text,
+    make_instances,
+    run,
+    together,
+    weights,
+)
+
+RUNS: dict[str, Any] = {"kind": "sentence_runs", "sentences": 8, "sentence_length": 9}
+PAIRS: dict[str, Any] = {"kind": "labelled_pairs", "sentence_length": 9}
+MEMBERS: dict[str, Any] = {
+    "sentence_autoencoder": {"instances": RUNS},
+    "inference": {"instances": PAIRS, "every": 5, "global_batch_size": 16},
+}
+
+
+def settings(*members: str, **changes: Any) -> GradientFit:
+    data = {
+        "model": {
+            "kind": "sentence_encoder",
+            "network": "gru",
+            "embedding_size": 12,
+            "hidden_size": 12,
+            "classifier_size": 6,
+        },
+        "pretrain": {
+            "objective": "+".join(("skip_thoughts", *members)),
+            "mixture": {name: MEMBERS[name] for name in members},
+            "steps": 40,
+            "global_batch_size": 4,
+            "optimizer": {"learning_rate": 0.01},
+            "precision": "float32",
+            "validation_every_steps": 20,
+            "validation_instances": 20,
+            "log_every_steps": 1,
+        },
+    }
+    return require_gradient(validate(PretrainStageConfig, with_overrides(data, changes)), "steps")
+
+
+ALL = settings(*MEMBERS)
+
+
+def pairs(folder: Path) -> Artifact:
+    """Pairs whose label is the last word of the first, in thirds of the vocabulary."""
+    config, shards = LabelledPairsConfig(**PAIRS), {}
+    for seed, split in enumerate(("train", "validation")):
+        text = made_up_text(seed, 80)
+        count = len(text.starts) // 2
+        last = text.ids[text.starts[1 : 2 * count : 2] - 1].astype(np.int64)
+        text = replace(
+            text,
+            first_sentence=np.arange(0, 2 * count + 1, 2),
+            documents=np.arange(count, dtype=np.uint64),
+            labels=((last - 5) * 3 // (VOCAB - 5)).astype(np.uint16),
+        )
+        built = config.build(text, SPECIAL_IDS, np.random.default_rng(0))
+        shards[f"{split}-00000.arrow"] = built.shard
+    summary = write_shards(
+        folder, shards, VOCAB, {}, kind=config.kind, sequence_length=config.length
+    )
+    return standing("instances", folder, summary, config.model_dump(mode="json"))
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    folder = tmp_path_factory.mktemp("mixed")
+    keys = {key: value for key, value in RUNS.items() if key != "kind"}
+    runs = make_instances(folder / "runs", "sentence_runs", documents=(120,), **keys)
+    return {
+        "instances": runs,
+        f"{MIXED_INSTANCES}sentence_autoencoder": runs,
+        f"{MIXED_INSTANCES}inference": pairs(folder / "pairs"),
+    }
+
+
+def mixed(inputs: dict[str, Artifact]) -> dict[str, Artifact]:
+    return {
+        name.removeprefix(MIXED_INSTANCES): each
+        for name, each in inputs.items()
+        if name.startswith(MIXED_INSTANCES)
+    }
+
+
+def test_some_members_have_every_fifth_step_and_the_others_are_drawn_alike() -> None:
+    names = ["skip_thoughts", *MEMBERS]
+    config = ALL.pretrain.model_copy(update={"steps": 10_000})
+    turns = config.turns_of(names)
+    assert np.flatnonzero(turns == 2).tolist() == [*range(4, 10_000, 5)]
+    counts = Counter(turns.tolist())
+    assert sum(counts.values()) == 10_000
+    # Of 8,000 draws of two, five standard deviations are 224.
+    assert abs(counts[0] - counts[1]) < 2 * 224
+    shorter = config.model_copy(update={"steps": 100}).turns_of(names)
+    np.testing.assert_array_equal(shorter, turns[:100])
+
+
+def rows_read(config: GradientFit, inputs: dict[str, Artifact]) -> dict[str, list[int]]:
+    """The instances that each member reads, in order."""
+    compute = ComputeConfig(micro_batch_size=4)
+    worker = Worker(Group.current(CPU), compute, SilentReporter(), lambda: False)
+    phases = open_phases(config, list_turns(inputs, config.pretrain), worker)
+    rows: dict[str, list[int]] = {}
+    for step in range(config.pretrain.steps):
+        phase = phase_at(phases, step)
+        assert sum(each.reads(step) for each in phases) == 1
+        batch = phase.step(step)
+        rows.setdefault(phase.objective.name, []).extend(batch.instances.tolist())
+    return rows
+
+
+def test_a_member_reads_as_it_does_alone_and_without_another(inputs: dict[str, Artifact]) -> None:
+    whole = rows_read(ALL, inputs)
+    turns = list_turns(inputs, ALL.pretrain)
+    counted = {str(turn.member): count for turn, count in count_steps(turns, 40)}
+    sizes = {"skip_thoughts": 4, "sentence_autoencoder": 4, "inference": 16}
+    assert {name: len(rows) // sizes[name] for name, rows in whole.items()} == counted
+    assert counted["inference"] == 8
+    read = count_sources(ALL, turns, 40, 1000)
+    assert sum(source.instances for source in read) == sum(map(len, whole.values()))
+    for left in (("inference",), ("sentence_autoencoder",), ()):
+        for name, rows in rows_read(settings(*left), inputs).items():
+            shared = min(len(rows), len(whole[name]))
+            assert shared > 0
+            assert rows[:shared] == whole[name][:shared]
+
+
+def test_all_members_learn_and_a_killed_run_ends_the_same_on_more_workers(
+    inputs: dict[str, Artifact], tmp_path: Path, free_ports: list[int]
+) -> None:
+    first, others = inputs["instances"], mixed(inputs)
+    keys: dict[str, Any] = {"mixed": others, "logical_workers": 2}
+    straight = run(ALL, first, tmp_path / "straight", **keys)
+    begin, end = straight.validation[0], straight.validation[-1]
+    for part in ("neighbour_words", "own_words", "relation"):
+        assert end[f"{part}_loss"] < begin[f"{part}_loss"]
+    assert end["loss"] == pytest.approx(
+        sum(end[f"{part}_loss"] for part in ("neighbour_words", "own_words", "relation"))
+    )
+    with pytest.raises(Killed):
+        run(ALL, first, tmp_path / "broken", report=KilledAt(23), **keys)
+    resumed = run(ALL, first, tmp_path / "broken", **keys)
+    assert resumed.data == straight.data
+    assert resumed.history == straight.history
+    two = together(2, ALL, first, tmp_path / "two", free_ports[0], **keys)
+    assert two is not None
+    assert two.data == straight.data
+    expected = weights(tmp_path / "straight")
+    assert {"writers.-1.cells.weight_ih_l0", "classifier.0.weight"} < set(expected)
+    for name, value in expected.items():
+        assert torch.equal(weights(tmp_path / "broken")[name], value), name
+        torch.testing.assert_close(weights(tmp_path / "two")[name], value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pretrain.objective": "skip_thoughts+inference"}, "expected the objectives behind"),
+        ({"pretrain.objective": "skip_thoughts+skip_thoughts"}, "names an objective twice"),
+        ({"pretrain.objective": "skip_thoughts+mlm"}, "which takes quick_thoughts"),
+        ({"pretrain.max_seconds": 9}, "set pretrain.max_seconds=null"),
+    ],
+)
+def test_mixtures_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+    def checked() -> None:
+        config = settings(*MEMBERS, **changes)
+        config.pretrain.check(config.model, ComputeConfig())
+
+    with pytest.raises(ConfigError, match=message):
+        checked()
+
+
+def test_a_mixture_has_one_name_and_finds_its_members() -> None:
+    config = SentenceEncoderConfig()
+    mixture = config.objective("quick_thoughts+inference")
+    assert config.objective(mixture.name).names == mixture.names == {"quick_thoughts", "inference"}
+    assert mixture.parts == ("neighbour", "relation")
+    assert config.origin(mixture).paper == "after Subramanian et al."
