@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from rungwise.tasks.config import Draw
-from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
+from rungwise.tasks.data.splits import draw_examples, find_overlap, split_examples
 from rungwise.tasks.kinds.examples import (
     ChoiceExample,
     Example,
@@ -88,8 +88,8 @@ def test_what_is_drawn_keeps_its_order_and_is_no_more_than_there_is(draw: Draw) 
 def test_overlap_counts_inputs_and_not_labels() -> None:
     train = [Text("a", "one", "two", "x"), Text("b", "three", None, "x")]
     other = [Text("c", "one", "two", "y"), Text("d", "one", None, "x"), Text("e", "two", "one")]
-    assert count_overlap(train, other) == 1
-    assert count_overlap(train, [Text("f", "three", None, "y")] * 3) == 3
+    assert find_overlap(train, other).sum() == 1
+    assert find_overlap(train, [Text("f", "three", None, "y")] * 3).all()
 
 
 def test_no_two_inputs_have_the_same_whole_text() -> None:

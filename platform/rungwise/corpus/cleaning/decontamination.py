@@ -102,6 +102,33 @@ def remove_test_texts(lines: list[str], tests: NgramHashes) -> Remainder:
     )
 
 
+def find_texts(texts: Sequence[str], documents: Iterable[Sequence[str]], ngram: int) -> np.ndarray:
+    """Mark the texts (T,) of which every run of `ngram` words stands in one of the documents, given
+    by their sentences. A text of fewer words is not marked."""
+    lines = [line for text in texts for line in (" ".join(clean(text).text.split()), DOCUMENT)]
+    hashes, first, _ = _ngrams(lines, ngram)
+    unique, place = np.unique(hashes, return_inverse=True)
+    present = np.zeros(len(unique), dtype=bool)
+    for batch in _in_batches(documents):
+        present |= np.isin(unique, _ngrams(batch, ngram)[0])
+    runs, found = (
+        np.bincount(first // 2, weights, len(texts)) for weights in (None, present[place])
+    )
+    return (runs > 0) & (found == runs)
+
+
+def _in_batches(documents: Iterable[Sequence[str]]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    characters = 0
+    for sentences in documents:
+        batch += [*sentences, DOCUMENT]
+        characters += sum(map(len, sentences))
+        if characters >= _CHARACTERS_AT_ONCE:
+            yield batch
+            batch, characters = [], 0
+    yield batch
+
+
 def _ngrams(lines: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return hash, first line and last line of each run of `size` words in a document, (N,)."""
     text = "\n".join(lines).lower()

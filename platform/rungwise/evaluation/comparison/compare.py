@@ -13,14 +13,17 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.config import CompareConfig, EvaluateConfig
 from rungwise.evaluation.comparison.inputs import Variant, resolve_variant
+from rungwise.evaluation.comparison.overlap import find_met
 from rungwise.evaluation.comparison.predictions import prediction_rows, write_predictions
 from rungwise.evaluation.comparison.seeds import (
     SeedJob,
@@ -98,7 +101,19 @@ def compare_variants(
         key=lambda seed: (-seed.validation[metric], seed.validation["loss"], seed.seed),
     )
     examples = read_examples(inputs["task"], "test")
-    differences = _pair_differences(by_variant, examples, task.info, settings, scratch)
+    # (S, N, k): the contribution of each test example to the metric, per seed
+    kind = task_kind(task.info)
+    sums = {
+        name: np.stack([kind.sums(load_predictions(scratch, seed), examples) for seed in each])
+        for name, each in by_variant.items()
+    }
+    if config.budget is None:
+        for name, (overlap, fresh) in find_met(variants, inputs["task"], examples).items():
+            if fresh.any():
+                totals = sums[name][:, fresh].sum(axis=1)
+                overlap = overlap.model_copy(update={"score": float(kind.value(totals).mean())})
+            results[name] = results[name].model_copy(update={"overlap": overlap})
+    differences = _pair_differences(by_variant, sums, task.info, settings)
     _keep_results(seeds, examples, output)
     _keep_model(best, variants[best.variant].tokenizer, output)
     scratch.remove()
@@ -155,10 +170,9 @@ def _summarise_variant(
 
 def _pair_differences(
     by_variant: SeedResults,
-    examples: Sequence[Example],
+    sums: Mapping[str, NDArray[np.floating[Any]]],
     info: TaskInfo,
     settings: EvaluateConfig,
-    scratch: Folder,
 ) -> tuple[PairedDifference, ...]:
     """First minus second variant for every pair.
 
@@ -168,11 +182,6 @@ def _pair_differences(
     """
     bounds, kind = metric_range(info.metric), task_kind(info)
     scores = {name: [seed.test[info.metric] for seed in each] for name, each in by_variant.items()}
-    # (S, N, k): the contribution of each test example to the metric, per seed
-    sums = {
-        name: np.stack([kind.sums(load_predictions(scratch, seed), examples) for seed in seeds])
-        for name, seeds in by_variant.items()
-    }
     differences = []
     for first, second in itertools.combinations(by_variant, 2):
         runs = min(len(by_variant[first]), len(by_variant[second]))

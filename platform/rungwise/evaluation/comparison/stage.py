@@ -8,7 +8,7 @@ from rungwise.evaluation.comparison.summary import EvaluateSummary
 
 EVALUATE = StageType(
     "evaluate",
-    10,
+    11,
     Later("rungwise.evaluation.comparison.compare:compare_variants"),
     EvaluateSummary,
     resumes=True,

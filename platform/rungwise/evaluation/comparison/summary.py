@@ -49,9 +49,18 @@ class PretrainingCost(Part):
     fingerprint: str
 
 
+class Overlap(Part):
+    """How many test examples stand in the training split and in the pretraining text (None: the
+    text is not below the same root), and the judged score on all others, if there are any."""
+
+    training: int
+    pretraining: int | None
+    score: float | None = None
+
+
 class VariantResult(Part):
     """A variant on a task. `cut` is by split what `sequence_length` truncated; `noise` is the
-    judged metric by rate of typing errors."""
+    judged metric by rate of typing errors; `overlap` is for all labels only."""
 
     estimates: dict[str, Estimate]
     finetune: FinetuneConfig
@@ -59,6 +68,7 @@ class VariantResult(Part):
     pretraining: PretrainingCost | None  # None from random weights
     cut: dict[str, CutShare]
     noise: dict[str, Estimate] = Field(default_factory=dict)
+    overlap: Overlap | None = None
 
 
 class PairedDifference(Part):
@@ -101,6 +111,12 @@ class EvaluateSummary(Summary):
     def scores(self, variant: str, split: str = "test") -> list[float]:
         """The judged scores of a variant, one per run: seed by seed of each pretraining."""
         return [getattr(row, split)[self.metric] for row in self.rows if row.variant == variant]
+
+    def met_before(self) -> dict[str, Overlap]:
+        """The overlaps of the variants, if any variant has met a test example before."""
+        overlaps = {name: each.overlap for name, each in self.variants.items() if each.overlap}
+        some = any(each.training or each.pretraining for each in overlaps.values())
+        return overlaps if some else {}
 
     def pretrainings(self, variant: str) -> int:
         """How many pretrainings of a variant were fine-tuned."""

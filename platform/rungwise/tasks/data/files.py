@@ -12,7 +12,7 @@ from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.config import FilesTaskConfig, split_files
-from rungwise.tasks.data.splits import count_overlap, draw_examples, split_examples
+from rungwise.tasks.data.splits import draw_examples, find_overlap, split_examples
 from rungwise.tasks.formats.base import (
     WORDS_DROPPED,
     FormatConfig,
@@ -77,7 +77,9 @@ def load(config: FilesTaskConfig) -> Task:
         pair=any(isinstance(e, Text) and e.second is not None for e in splits["train"]),
         metric=_metric(config, labels),
     )
-    shared = {split: count_overlap(splits["train"], splits[split]) for split in SPLITS[1:]}
+    shared = {
+        split: int(find_overlap(splits["train"], splits[split]).sum()) for split in SPLITS[1:]
+    }
     for split, number in shared.items():
         if number:
             notes.append(

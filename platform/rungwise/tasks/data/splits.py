@@ -58,10 +58,10 @@ def draw_examples(
     return [examples[index] for index in np.sort(order[:number])]
 
 
-def count_overlap(train: Sequence[Example], other: Sequence[Example]) -> int:
-    """Count the examples of `other` whose input is also in `train`."""
+def find_overlap(train: Sequence[Example], other: Sequence[Example]) -> NDArray[np.bool_]:
+    """Mark the examples of `other` whose input is also in `train`."""
     texts = {joined_parts(example) for example in train}
-    return sum(joined_parts(example) in texts for example in other)
+    return np.array([joined_parts(example) in texts for example in other], dtype=bool)
 
 
 def _draws(texts: Sequence[str], seed: int) -> NDArray[np.float64]:

@@ -1,0 +1,63 @@
+"""Test examples that a model has met before: in the training split, or in the text it was
+pretrained on; and its score without them.
+
+An example stands in the training split if one there has the same input. It stands in a text if all
+its runs of `RUN` words do, whatever the punctuation (corpus/cleaning/decontamination.py); one of
+fewer words is not searched for, because it may stand in any text.
+
+N test examples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rungwise.core.errors import DataError
+from rungwise.core.stages.artifact import Artifact, chain
+from rungwise.corpus.cleaning.decontamination import find_texts
+from rungwise.corpus.document import read_documents
+from rungwise.corpus.summary import CORPORA, CorpusSummary
+from rungwise.evaluation.comparison.inputs import Variant
+from rungwise.evaluation.comparison.summary import Overlap
+from rungwise.tasks.data.splits import find_overlap
+from rungwise.tasks.kinds.examples import Example, read_examples
+
+RUN = 8
+
+
+def find_met(
+    variants: Mapping[str, Variant], task: Artifact, examples: Sequence[Example]
+) -> dict[str, tuple[Overlap, NDArray[np.bool_]]]:
+    """Return the overlap of each variant, and which test examples (N,) it has not met before."""
+    trained = find_overlap(read_examples(task, "train"), examples)
+    texts = [" ".join(example.parts) for example in examples]
+    by_corpora: dict[tuple[str, ...], NDArray[np.bool_]] = {}
+    result = {}
+    for name, variant in variants.items():
+        read = np.zeros(len(examples), dtype=bool)
+        known = True
+        if variant.finetune.initialisation == "pretrained":
+            try:
+                corpora = [each for each in chain(variant.pretrains[0]) if each.stage in CORPORA]
+                key = tuple(each.fingerprint for each in corpora)
+                if key not in by_corpora:
+                    by_corpora[key] = find_texts(texts, _documents(corpora), RUN)
+                read = by_corpora[key]
+            except (DataError, KeyError):
+                known = False
+        counts = Overlap(
+            training=int(trained.sum()), pretraining=int(read.sum()) if known else None
+        )
+        result[name] = (counts, ~(trained | read))
+    return result
+
+
+def _documents(corpora: Sequence[Artifact]) -> Iterator[tuple[str, ...]]:
+    for corpus in corpora:
+        for row in CorpusSummary.of(corpus).files:
+            if row.split == "train":
+                for document in read_documents(corpus.folder, row.file):
+                    yield document.sentences
