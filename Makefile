@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install quickstart ladder test test-all docs check check-infra format bench bench-instances bench-training screens reference dashboards clean
+.PHONY: help install quickstart ladder test test-all docs check check-infra format bench bench-instances bench-training gpu screens reference dashboards clean
 help: ## print this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -48,6 +48,9 @@ bench: $(VENV)/.dev ## measure the numbers that the README states
 
 bench-instances: $(VENV)/.bench ## compare building and reading instances with other libraries
 	$(BIN)/python -m benchmarks.instances
+
+gpu: ## on a GPU machine with PyTorch: tests, rates beside others, exact resume; at most 25 minutes
+	PYTHONPATH=platform:. python3 -m benchmarks.gpu
 
 bench-training: $(VENV)/.bench ## compare training steps and runs with other libraries
 	$(BIN)/python -m benchmarks.training

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rungwise.models.families.bert import BertConfig
+from rungwise.models.families.bert import BertConfig, EncoderFamily
 from rungwise.models.families.gpt import GptConfig
+from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.losses.objectives import Objective
 
-WORDPIECE, BYTE_BPE = 30_522, 50_257
+WORDPIECE, BYTE_BPE, MODERN_BERT = 30_522, 50_257, 50_368
 _MASKED = 0.15
 _MEDIAN, _SPREAD, _SHORTEST = 96, 0.7, 8
 
@@ -31,7 +32,7 @@ class Case:
     """One training step; `micro_batches` of `rows` rows make it."""
 
     name: str
-    model: BertConfig | GptConfig
+    model: BertConfig | GptConfig | ModernBertConfig
     vocab_size: int
     sequence_length: int
     rows: int
@@ -42,7 +43,8 @@ class Case:
 
     @property
     def is_bert(self) -> bool:
-        return isinstance(self.model, BertConfig)
+        """Whether it fills in masked tokens, as ModernBERT does too."""
+        return isinstance(self.model, EncoderFamily)
 
     @property
     def objective(self) -> Objective:
@@ -159,7 +161,23 @@ CASES: dict[str, tuple[Case, ...]] = {
             packed=True,
             micro_batches=2,
         ),
+        Case("ModernBERT base, 1024", ModernBertConfig(), MODERN_BERT, 1024, 32, 160),
         Case("GPT-2 124M, 1024", GptConfig(), BYTE_BPE, 1024, 64),
+    ),
+    # The same in small, to try a GPU's benchmark where there is none.
+    "simulated": (
+        Case("BERT, 32", _bert(1, 2, 32, 32), 256, 32, 8, 5),
+        Case("BERT, 64", _bert(1, 2, 32, 64), 256, 64, 4, 10),
+        Case("BERT, 64, packed", _bert(1, 2, 32, 64), 256, 64, 8, 24, packed=True, micro_batches=2),
+        Case(
+            "ModernBERT, 64",
+            ModernBertConfig(num_layers=2, num_heads=2, hidden_size=32, intermediate_size=48),
+            256,
+            64,
+            4,
+            10,
+        ),
+        Case("GPT, 64", _gpt(1, 2, 32, 64), 256, 64, 4),
     ),
     # What growth is measured with: rows stay, one size grows.
     "lengths": tuple(

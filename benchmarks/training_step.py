@@ -52,10 +52,17 @@ from benchmarks.training_cases import CASES, Case, Rows, draw, tensor
 from rungwise.instances.batch import Batch
 from rungwise.instances.causal_batch import CausalBatch
 from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.losses.cross_entropy import padded_size
 from rungwise.models.transformer.block import parameter_count
-from rungwise.training.optimizer import OptimizerConfig, build_optimizers, clip_gradients, update
-from rungwise.training.parallel import Group, distribute
+from rungwise.training.optimizer import (
+    OptimizerConfig,
+    Optimizers,
+    build_optimizers,
+    clip_gradients,
+    update,
+)
+from rungwise.training.parallel import Group, Parallel, distribute
 from rungwise.training.step import Step
 from rungwise.training.throughput import COUNTING_RULE, matmul_rate
 
@@ -65,6 +72,7 @@ _IGNORED = -100
 
 OURS = "ours"
 BERT_PEERS = ("transformers", "transformers, masked head")
+MODERN_BERT_PEER = "transformers"
 GPT_PEERS = ("transformers", "transformers, one GELU kernel", "nanoGPT-style")
 
 
@@ -102,11 +110,14 @@ class Competitor:
     loss."""
 
     model: nn.Module
+    optimizers: Optimizers
     micro_batches: Callable[[Rows], list[Any]]
     step: Callable[[list[Any]], Tensor]
 
 
 def list_competitors(case: Case) -> tuple[str, ...]:
+    if isinstance(case.model, ModernBertConfig):
+        return (OURS, MODERN_BERT_PEER)
     return (OURS, *(BERT_PEERS if case.is_bert else GPT_PEERS))
 
 
@@ -115,7 +126,7 @@ def build(name: str, case: Case, setting: Setting) -> Competitor:
     torch.manual_seed(0)
     device = torch.device(setting.device)
     if name == OURS:
-        return _ours(case, setting, device)
+        return build_ours(case, setting, Group(0, 1, device))
     shape = case.shape | {"vocab_size": setting.vocabulary(case)}
     if name == "nanoGPT-style":
         from benchmarks.baselines.nano_gpt import NanoGpt
@@ -134,6 +145,9 @@ def build(name: str, case: Case, setting: Setting) -> Competitor:
     if not case.is_bert:
         gpt2 = hugging_face_models.gpt2(**shape, one_kernel="GELU" in name).to(device)
         return _peer(gpt2, case, setting, _labels_of_stream, _usual_loss(gpt2), False)
+    if isinstance(case.model, ModernBertConfig):
+        modern = hugging_face_models.modern_bert(**shape).to(device)
+        return _peer(modern, case, setting, _labels_without_pairs, _usual_loss(modern), False)
     bert = hugging_face_models.bert(**shape).to(device)
     if name == "transformers":
         return _peer(bert, case, setting, _labels_everywhere, _usual_loss(bert), False)
@@ -141,16 +155,21 @@ def build(name: str, case: Case, setting: Setting) -> Competitor:
     return _peer(masked, case, setting, _labels_masked, lambda part: masked(**part), False)
 
 
-def _ours(case: Case, setting: Setting, device: torch.device) -> Competitor:
-    objective = case.objective
+def build_ours(
+    case: Case, setting: Setting, group: Group, parallel: Parallel = "ddp"
+) -> Competitor:
+    """Our model on the group's device; each worker of a group trains on rows of its own."""
+    objective, device = case.objective, group.device
     model = case.model.build(case.vocab_size, objective)
-    group, config = Group(0, 1, device), OptimizerConfig()
-    exchange = distribute(model, group, "ddp", 1)
+    config = OptimizerConfig()
+    # A CPU's norm refuses weights that are sent in bfloat16.
+    exchange = distribute(model, group, parallel, 1, setting.bfloat16 and device.type == "cuda")
+    optimizers = build_optimizers(model, config)
     step = Step(
         model,
         objective,
         exchange,
-        build_optimizers(model, config),
+        optimizers,
         config,
         group,
         setting.bfloat16,
@@ -170,11 +189,11 @@ def _ours(case: Case, setting: Setting, device: torch.device) -> Competitor:
         return [_our_batch(rows.take(part), case, setting, device) for part in bins]
 
     def run(parts: list[Batch[Tensor]]) -> Tensor:
-        counts = torch.stack([objective.counts(part) for part in parts]).sum(0)
+        counts = group.sum(torch.stack([objective.counts(part) for part in parts]).sum(0))
         (total, _, _), *_ = step(parts, counts, config.learning_rate)
         return (total / counts).sum()
 
-    return Competitor(model, micro_batches, run)
+    return Competitor(model, optimizers, micro_batches, run)
 
 
 def _our_batch(rows: Rows, case: Case, setting: Setting, device: torch.device) -> Batch[Tensor]:
@@ -257,7 +276,7 @@ def _peer(
         model.zero_grad(set_to_none=True)
         return total
 
-    return Competitor(model, micro_batches, step)
+    return Competitor(model, optimizers, micro_batches, step)
 
 
 def _usual_loss(model: Any) -> Callable[[dict[str, Any]], Tensor]:
@@ -281,6 +300,11 @@ def _labels_everywhere(rows: Rows, device: torch.device) -> dict[str, Any]:
     row, place = np.nonzero(rows.weights)
     labels[row, rows.positions[row, place]] = rows.targets[row, place]
     return _encoder_inputs(rows, device) | {"labels": tensor(labels, device)}
+
+
+def _labels_without_pairs(rows: Rows, device: torch.device) -> dict[str, Any]:
+    inputs = _labels_everywhere(rows, device)
+    return {key: inputs[key] for key in ("input_ids", "attention_mask", "labels")}
 
 
 def _labels_masked(rows: Rows, device: torch.device) -> dict[str, Any]:

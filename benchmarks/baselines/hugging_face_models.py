@@ -1,4 +1,4 @@
-"""A peer: BERT and GPT-2 of Hugging Face `transformers`, trained as its documents have it.
+"""A peer: BERT, ModernBERT and GPT-2 of `transformers`, trained as its documents have it.
 
 `labels` go in and a mean loss comes out; attention is `sdpa`; dropout is 0 as in ours; the cache of
 keys and values is off. BERT's loss takes the logits of every position, which is how
@@ -43,6 +43,30 @@ def bert(
             max_position_embeddings=max_position_embeddings,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
+            attn_implementation="sdpa",  # pyright: ignore[reportCallIssue] taken by the base class
+        )
+    )
+
+
+def modern_bert(
+    num_layers: int,
+    num_heads: int,
+    hidden_size: int,
+    intermediate_size: int,
+    max_position_embeddings: int,
+    vocab_size: int,
+) -> nn.Module:
+    """`ModernBertForMaskedLM` with random weights; its dropout is 0 by default."""
+    return transformers.ModernBertForMaskedLM(
+        transformers.ModernBertConfig(
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            num_hidden_layers=num_layers,
+            num_attention_heads=num_heads,
+            intermediate_size=intermediate_size,
+            max_position_embeddings=max_position_embeddings,
+            **dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id"), 0),
+            **dict.fromkeys(("eos_token_id", "sep_token_id"), 0),
             attn_implementation="sdpa",  # pyright: ignore[reportCallIssue] taken by the base class
         )
     )
