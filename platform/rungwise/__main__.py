@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import gc
 import importlib
 import pkgutil
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+
+from rungwise.core.garbage import spare_collections
 
 # The verbs in each folder of commands/, in the groups that the help shows.
 VERBS = {
@@ -43,9 +44,7 @@ _TITLES = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and run one command; return the exit status (core/exit_codes.py)."""
-    # Imports make many objects that stay; by default Python looks through them for garbage at every
-    # 700 of them, a fifth of the time until a plan is shown.
-    gc.set_threshold(50_000, 20, 50)
+    spare_collections()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser, verbs = _parser()
     if not arguments or arguments[0] == "help":

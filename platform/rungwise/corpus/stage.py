@@ -16,4 +16,5 @@ CORPUS = StageType(
     identity=identity,
     outside=outside,
     resumes=True,
+    refuse=Later("rungwise.corpus.building.stage:refuse_small"),
 )

@@ -55,6 +55,7 @@ class Display:
         self._console = console
         self._lines = {name: _Line(name) for name in names}
         self._notes: list[str] = []
+        self._doing = ""  # what the run does before its first stage starts
         self._ended = False
         self._curves = not console.options.ascii_only
         self._live = (
@@ -85,7 +86,13 @@ class Display:
     def states(self) -> dict[str, str]:
         return {name: line.state for name, line in self._lines.items()}
 
+    def announce(self, doing: str) -> None:
+        """Say what the run does until its first stage starts."""
+        self._doing = doing
+        self._print(doing)
+
     def start(self, name: str, reason: str) -> None:
+        self._doing = ""
         self._lines[name].started = time.monotonic()
         self.show(name, "running", reason)
 
@@ -144,8 +151,9 @@ class Display:
                 bar,
                 detail,
             )
+        doing = [Text(self._doing, "dim")] if self._doing and not self._ended else []
         notes = [Text.assemble(("note ", "yellow"), note) for note in self._notes[-4:]]
-        return Group(table, *notes)
+        return Group(table, *doing, *notes)
 
 
 def _detail(line: _Line, curves: bool = False) -> str:

@@ -66,6 +66,8 @@ class Job:
         self._key = f"{row.stage.name}-{row.stage.fingerprint}"
         self._started = _now()
         self._clock = time.monotonic()
+        self._waits_since: float | None = self._clock  # for a process; None while it works
+        self._waited = 0.0
 
     def open(self) -> None:
         """Start the stage's MLflow run and display line; empty its folder unless it resumes."""
@@ -145,11 +147,13 @@ class Job:
             )
         tracking = TrackingRun(build.tracker.uri, run_id, REPORT_PAGE)
         context = Context(build.compute, tracking=tracking, recipe=build.recipe)
+        self._waits_since = None
         return stage.type.run(stage.config, self._inputs, self._folder, context)
 
     def handle(self, event: dict[str, Any]) -> None:
         name, build = self.row.stage.display_name, self._build
         build.monitor.handle(name, event)
+        self._note_waiting(event)
         match event["kind"]:
             case "progress":
                 build.display.progress(name, event["done"], event["total"], event["shown"])
@@ -168,6 +172,22 @@ class Job:
             case "note":
                 build.display.note(name, event["message"])
                 build.tracker.tags(self._key, {"rungwise.note": event["message"]})
+
+    @property
+    def worked(self) -> tuple[float, float]:
+        """From when to when the stage worked, by the monotonic clock, as if in one piece."""
+        now = time.monotonic()
+        return min(now, self._clock + self._waited), now
+
+    def _note_waiting(self, event: Mapping[str, Any]) -> None:
+        now = time.monotonic()
+        if event["kind"] == "progress" and event["shown"].get("workers") == "starting":
+            self._waits_since = self._waits_since or now
+        elif event["kind"] in ("began", "progress", "metrics") and self._waits_since is not None:
+            # Reports come late; the clock of another machine may differ.
+            late = time.time() - event["at"] if event["kind"] == "began" else 0.0
+            self._waited += max(0.0, now - self._waits_since - max(0.0, late))
+            self._waits_since = None
 
     def record(self, summary: Summary) -> Artifact:
         with explained(self._folder.uri):
@@ -201,6 +221,7 @@ class Job:
             "started": self._started,
             "finished": _now(),
             "seconds": round(seconds, 3),
+            "starting_seconds": round(self._waited, 3),
             "mlflow_run_id": run_id,
             "ray_job_id": os.environ.get("RAY_JOB_ID"),
             "made_by": self._build.made_by,
@@ -224,7 +245,8 @@ class Job:
             for name, each in flat.items()
             if isinstance(each, int | str | float) and name not in measured
         }
-        tracker.metrics(self._key, {"system/stage_seconds": seconds, **measured}, step=0)
+        times = {"system/stage_seconds": seconds, "system/starting_seconds": self._waited}
+        tracker.metrics(self._key, {**times, **measured}, step=0)
         tracker.params(self._key, constants)
         tracker.tags(self._key, {NOTE_TAG: summary.headline})
         tracker.artifact(self._key, str(artifact.folder.local(artifacts.RECORD)))

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from rungwise.core.configuration.canonical import fingerprint, flatten
 from rungwise.core.configuration.compute import ComputeConfig
+from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.lease import register_driver
@@ -40,6 +41,7 @@ class Outcome:
     artifacts: dict[str, Artifact]
     built: tuple[str, ...]
     seconds: float
+    waiting_seconds: float = 0.0  # of these: nothing was built, while Ray or its processes started
     untracked_events: int = 0
     tracking_fault: str = ""  # why the server did not take them
 
@@ -74,12 +76,15 @@ def run(
             is_done = len(finished) == len(rows)
             if is_done and not driver.dead:
                 return Outcome(finished, (), time.monotonic() - began)
+            if not is_done:
+                _refuse(rows)
             sender = tracker(driver.id)
             for each in driver.dead:
                 sender.end_abandoned(each)
             if is_done:
                 untracked = sender.finish(_FINISH_SECONDS)
-                return Outcome(finished, (), time.monotonic() - began, untracked, sender.fault)
+                seconds = time.monotonic() - began
+                return Outcome(finished, (), seconds, 0.0, untracked, sender.fault)
             fingerprints = {stage.display_name: stage.fingerprint for stage in stages}
             build = Build(
                 label=label,
@@ -93,6 +98,16 @@ def run(
                 recipe=recipe or {},
             )
             return _build(rows, finished, root, build, began)
+
+
+def _refuse(rows: Sequence[Planned]) -> None:
+    """Raise what stages would raise that are not built, where it is known before Ray starts."""
+    for row in rows:
+        if row.artifact is None and row.stage.type.refuse is not None:
+            try:
+                row.stage.type.refuse(row.stage.config)
+            except UserError as error:
+                raise UserError(f"{row.stage.display_name}: {error}") from error
 
 
 def _build(
@@ -110,9 +125,13 @@ def _build(
     status = "FAILED"
     try:
         tracker.open(parent, build.label, tags=tags, params=flatten(dict(build.recipe)))
+        where = os.environ.get("RAY_ADDRESS")
+        build.display.announce(f"joining Ray at {where}" if where else "starting Ray")
         with session(build.compute):
             schedule.work()
         schedule.check()
+        waiting = time.monotonic() - began - schedule.working_seconds
+        tracker.metrics(parent, {"system/starting_seconds": waiting}, step=0)
         names = [row.stage.display_name for row in rows]
         finished = {name: schedule.finished[name] for name in names}
         tracker.tags(
@@ -131,4 +150,6 @@ def _build(
         tracker.close(parent, status)
         untracked = tracker.finish(_FINISH_SECONDS)
     built = tuple(name for name in finished if name in schedule.built)
-    return Outcome(finished, built, time.monotonic() - began, untracked, tracker.fault)
+    seconds = time.monotonic() - began
+    waiting = seconds - schedule.working_seconds
+    return Outcome(finished, built, seconds, waiting, untracked, tracker.fault)

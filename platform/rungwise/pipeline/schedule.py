@@ -48,6 +48,7 @@ class Schedule:
     ) -> None:
         self.finished = dict(finished)
         self.built: set[str] = set()
+        self._worked: list[tuple[float, float]] = []  # from when to when each finished stage worked
         self._errors: dict[str, Exception] = {}
         self._failed_before: dict[str, str] = {}  # stage not built -> failed stage it needs
         # In the order of starts: by kind, and within a kind the last first. The later rungs of a
@@ -65,6 +66,15 @@ class Schedule:
         self._board_number = ""  # of the process of the board that was heard last
         self._root = root
         self._build = build
+
+    @property
+    def working_seconds(self) -> float:
+        """Seconds in which at least one finished stage has worked."""
+        seconds, last = 0.0, 0.0
+        for begin, end in sorted(self._worked):
+            seconds += max(0.0, end - max(begin, last))
+            last = max(last, end)
+        return seconds
 
     def work(self) -> None:
         """Build until no buildable stage is left."""
@@ -198,6 +208,7 @@ class Schedule:
             self._yield(name)
             return
         self.finished[name] = self._running[name].record(summary)
+        self._worked.append(self._running[name].worked)
         self.built.add(name)
         del self._running[name]
         self._leases.pop(name).release()

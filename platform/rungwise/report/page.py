@@ -152,6 +152,7 @@ def render_page(
         registered=_registered_models(inputs),
         error_files=[f"{name}.csv" for name in error_tables(content.errors)],
         seconds=tables.stage_seconds(inputs),
+        starting_seconds=tables.starting_seconds(inputs),
         from_weights=INITIAL in inputs["pretrain"].record["inputs"],
         ln_vocabulary=math.log(content.pretrain.vocab_size),
         ln_2=math.log(2),

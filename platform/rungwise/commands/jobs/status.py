@@ -56,6 +56,7 @@ FIGURES = (
     Figure("data wait", "data_wait_ratio", "system/data_wait_share", _PERCENT),
     Figure("skipped", "skipped_steps_total", "train/skipped_steps", _COUNT),
     Figure("best score", "best_objective", "", _NUMBER),
+    Figure("starting", "", "system/starting_seconds", _clock),
     Figure("time", "stage_seconds", "system/stage_seconds", _clock),
 )
 
@@ -147,7 +148,7 @@ def query_prometheus(uri: str, run: str | None) -> tuple[StageRows, list[str]]:
         for key in sorted(starts, key=lambda key: starts[key])
         if run in (None, key[0])
     }
-    for figure in FIGURES:
+    for figure in (each for each in FIGURES if each.metric):
         values = query(f"ray_rungwise_{figure.metric}")
         for key in rows.keys() & values.keys():
             rows[key].values[figure.heading] = values[key]

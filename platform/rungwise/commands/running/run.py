@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from rungwise.cluster.environment import set_environment
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
 from rungwise.core.console import plain_console
 from rungwise.core.exit_codes import OK, USER_ERROR, guarded
+from rungwise.core.garbage import spare_collections
 
 if TYPE_CHECKING:
     from rungwise.pipeline.runner import Outcome
@@ -31,6 +33,7 @@ def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         plain_console(stderr=True).print(f"usage: {workflow} CONFIG [key.path=value ...]")
         return OK if arguments else USER_ERROR
+    spare_collections()
     set_environment()
     options = argparse.Namespace(
         workflow=workflow, config=arguments[0], overrides=list(arguments[1:])
@@ -40,12 +43,16 @@ def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
 
 def run(options: argparse.Namespace) -> None:
     """Build what is missing, then print the artifacts and the next commands."""
+    console = Console()
+    if not console.is_terminal:
+        console.print(f"reading {options.config}", markup=False, highlight=False, soft_wrap=True)
+    with console.status(f"reading {escape(options.config)}"):  # PyTorch takes seconds to import
+        from rungwise.pipeline import workflow
+
+        recipe = workflow.load_recipe(options.config, options.overrides)
     from rungwise.core.configuration.secrecy import without_password
-    from rungwise.pipeline import workflow
     from rungwise.pipeline.places import recipe_file, root_folder, tracking_uri
 
-    recipe = workflow.load_recipe(options.config, options.overrides)
-    console = Console()
     outcome = workflow.run(options.workflow, recipe, console)
     uri = tracking_uri(recipe, root_folder(recipe.root))
     file = str(recipe_file(options.config))
@@ -74,8 +81,11 @@ def _print_outcome(outcome: Outcome, uri: str, recipe: str, root: str, console: 
     # A log has room for whole names.
     screen = console if console.is_terminal else Console(file=console.file, width=_LOG_WIDTH)
     screen.print(table)
-    counts = f"{len(outcome.built)} of {len(outcome.artifacts)} stages built"
-    console.print(f"\n{counts} in {outcome.seconds:.0f} s\n", highlight=False)
+    line = f"\n{len(outcome.built)} of {len(outcome.artifacts)} stages built"
+    line += f" in {outcome.seconds:.0f} s"
+    if outcome.built:
+        line += f", {outcome.waiting_seconds:.0f} s of it starting and waiting"
+    console.print(f"{line}\n", highlight=False)
     by_stage = {artifact.stage: artifact for artifact in outcome.artifacts.values()}
     commands: dict[str, str] = {}
     for stage in (REPORT.name, LADDER.name):

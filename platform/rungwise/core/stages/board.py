@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 import uuid
 from typing import Any
 
@@ -40,6 +41,9 @@ class BoardReporter:
     def __init__(self, board: Any, stage: str) -> None:
         self._board = board
         self._stage = stage
+
+    def began(self) -> None:
+        self._post(kind="began", at=time.time())
 
     def progress(self, done: float, total: float, **shown: float | str) -> None:
         self._post(kind="progress", done=done, total=total, shown=shown)

@@ -18,6 +18,9 @@ from rungwise.core.configuration.compute import ComputeConfig
 class Reporter(Protocol):
     """How a stage reports. Except for `flush`, calls return at once; none fails the stage."""
 
+    def began(self) -> None:
+        """Say that the stage works: its process has imported what it needs."""
+
     def progress(self, done: float, total: float, **shown: float | str) -> None:
         """Report `done` of `total` units; `shown` are values for the live line, such as loss."""
 

@@ -1,7 +1,7 @@
 """A stage is a plain function plus what determines its output; `plan` tells what must be built.
 
     build_corpus(config, inputs, output, context) -> CorpusSummary
-    CORPUS = StageType("corpus", 3, build_corpus, CorpusSummary)      one beside each function
+    CORPUS = StageType("corpus", 3, build_corpus, CorpusSummary)      a Later if it imports much
     CORPUS.stage(config)                                              one box of a workflow
 
 The fingerprint hashes the stage's name and version, the identity part of its config, digests of
@@ -54,7 +54,8 @@ class StageType(Generic[StageConfigT, SummaryT]):
     finished artifacts, finds the artifact whose work the stage would continue. `place` is
     "task" for a Ray task anywhere on the cluster, "driver" for the few stages that must talk to
     the tracking server themselves. `trains_alone` says whether the training of a config takes one
-    worker without a GPU, which the stage's own task can be on a machine alone.
+    worker without a GPU, which the stage's own task can be on a machine alone. `refuse` raises
+    before Ray starts, if it can be known so early, what `run` would raise of a stage's own input.
     """
 
     name: str
@@ -69,6 +70,7 @@ class StageType(Generic[StageConfigT, SummaryT]):
         Callable[[StageConfigT, Mapping[str, str], Sequence[Artifact]], Earlier | None] | None
     ) = None
     trains_alone: Callable[[StageConfigT, ComputeConfig], bool] | None = None
+    refuse: Callable[[StageConfigT], None] | None = None
 
     def stage(
         self,

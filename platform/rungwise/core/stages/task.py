@@ -9,6 +9,7 @@ from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
+from rungwise.core.stages.later import imported
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 
@@ -16,7 +17,9 @@ from rungwise.core.storage.folder import Folder
 def run_stage(
     function: Any, config: Any, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> Summary:
+    function = imported(function)
     _reset_threads()
+    context.report.began()
     try:
         return function(config, inputs, output, context)
     finally:

@@ -12,16 +12,18 @@ workers. A killed stage resumes with the remaining ranges (staging.py).
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from rungwise.cluster.tasks import Packs, pack_items, run_tasks
+from rungwise.cluster.tasks import Packs, is_small, pack_items, run_tasks
 from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.object_store import is_remote
 from rungwise.corpus.building.comparison import Comparison
 from rungwise.corpus.building.held_out import Bucket, add_buckets, choose_split, count_buckets
 from rungwise.corpus.building.range_task import RangeTask
@@ -55,6 +57,15 @@ def build_corpus(
         write_note(output, _SUMMARY_FILE, stored, summary.sha256)
     output.remove(STAGING)
     return summary
+
+
+def refuse_small(config: CorpusConfig) -> None:
+    """Raise what `build_corpus` would raise of so little text that it takes a moment to build."""
+    if any(is_remote(uri) for source in config.sources for uri in getattr(source, "paths", ())):
+        return
+    if is_small(sum(map(_text_bytes, list_ranges(config)))):
+        with tempfile.TemporaryDirectory(prefix="rungwise-corpus-") as folder:
+            _build(config, Folder.at(folder), Context())
 
 
 def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSummary:

@@ -25,6 +25,7 @@ def stages(inputs: Mapping[str, Artifact]) -> list[Row]:
         {
             "stage": name,
             "seconds": artifact.record["seconds"],
+            "starting_seconds": artifact.record.get("starting_seconds", ""),
             "made": artifact.headline,
             "fingerprint": artifact.fingerprint,
             "folder": artifact.folder.uri,
@@ -34,6 +35,11 @@ def stages(inputs: Mapping[str, Artifact]) -> list[Row]:
         }
         for name, artifact in inputs.items()
     ]
+
+
+def starting_seconds(inputs: Mapping[str, Artifact]) -> float:
+    """Seconds in which stages waited for their processes and workers to start."""
+    return sum(artifact.record.get("starting_seconds", 0.0) for artifact in inputs.values())
 
 
 def stage_seconds(inputs: Mapping[str, Artifact]) -> dict[str, float]:
