@@ -1,6 +1,6 @@
 """What classes and trees of words cost and save beside the softmax: claims K2 and K15.
 
-    python -m benchmarks.output_layers                     all, two passes, a quarter of an hour
+    python -m benchmarks.output_layers                     all, one pass, a quarter of an hour
     python -m benchmarks.output_layers --only huffman --epochs 5
     python -m benchmarks.output_layers --epochs 0          speed alone, a minute
 
@@ -136,7 +136,7 @@ def mean_rows(factors: nn.Module | None, counts_V: np.ndarray[Any, Any]) -> floa
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default=",".join(LAYERS), help="parts of names of layers")
-    parser.add_argument("--epochs", type=float, default=2.0)
+    parser.add_argument("--epochs", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=8)
     options = parser.parse_args(arguments)
     data = real_data()
@@ -155,33 +155,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         part = torch.from_numpy(words[turn * size : (turn + 1) * size + 1].astype(np.int64))
         ids, targets = (each.view(BATCH, LENGTH) for each in (part[:-1], part[1:]))
         timed[name].measure(CausalBatch(ids, targets, torch.ones(BATCH, LENGTH)))
-    results = {name: {"layer": LAYERS[name], **timed[name].row()} for name in layers}
+    speeds = {name: timed[name].row() for name in layers}
     timed.clear()
     made_by = {"python": platform.python_version(), "torch": torch.__version__, "threads": 1}
-    add_results("output-layers", made_by, results)
+    add_results("output-layers", made_by, dict(speeds))
+    perplexities: dict[str, float] = {}
     for name in layers if options.epochs else ():
         trained = learn(settings(name, options.epochs, len(words)), splits, LENGTH, 0)
-        results[name] |= {
-            "epochs": options.epochs,
-            "perplexity": math.exp(trained["test_loss"]),
-            "seconds": trained["seconds"],
-        }
-        print(f"{name}: {results[name]}", file=sys.stderr)
-        add_results("output-layers", made_by, results)
-    show(results)
+        perplexities[name] = math.exp(trained["test_loss"])
+        print(f"{name}: {trained}", file=sys.stderr)
+        key = f"{name}, {options.epochs:g} passes"
+        add_results("output-layers", made_by, {key: trained | {"perplexity": perplexities[name]}})
+    show(speeds, perplexities)
     return 0
 
 
-def show(results: dict[str, dict[str, Any]]) -> None:
+def show(speeds: dict[str, dict[str, float]], perplexities: dict[str, float]) -> None:
     heads = ("rows a word", "words/s, layer", "times", "words/s, step", "times", "perplexity")
     table = Table("output layer", *heads, box=None, pad_edge=False)
-    plain = results.get("softmax")
-    for name, row in results.items():
+    plain = speeds.get("softmax")
+    for name, row in speeds.items():
         cells = [f"{row['rows']:,.1f}"]
         for key in ("layer_words_a_second", "step_words_a_second"):
             times = f"{row[key] / plain[key]:.1f}" if plain else ""
             cells += [f"{row[key]:,.0f}", times]
-        table.add_row(name, *cells, f"{row['perplexity']:.1f}" if "perplexity" in row else "")
+        table.add_row(name, *cells, f"{perplexities[name]:.1f}" if name in perplexities else "")
     Console(width=120).print(table)
 
 

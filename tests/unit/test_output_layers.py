@@ -245,6 +245,14 @@ def model_of(output: dict[str, Any]) -> Any:
     )
 
 
+@pytest.mark.parametrize("tokens", [0, 1, 40, 1100])
+def test_a_tree_is_learnt_from_as_little_text_as_there_is(tokens: int) -> None:
+    """Blocks at its beginning; words without a state are halved somehow."""
+    model = model_of(TREES[-1])
+    model.read_text(lambda: [text()[0][:tokens]])
+    check_tree(word_trees.Tree(model.factors.paths.numpy(), model.factors.words.numpy()), V)
+
+
 def test_huffmans_mean_path_on_the_treebank_is_its_entropy(real_data: Path) -> None:
     """9.42 bits: the logarithm of the unigram perplexity 684.94."""
     train = real_data / "corpora/en/ptb/ptb.train.txt.gz"

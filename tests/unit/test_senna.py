@@ -161,7 +161,9 @@ def test_random_words_are_drawn_evenly_by_epoch_and_instance() -> None:
     expected = 400 * 32 / (V - 5)
     assert ((counts[5:] - expected) ** 2 / expected).sum() < 31.3  # chi², 11, 0.1 %
     part = PaddedRows(np.arange(7, 9), ids[7:9], np.full(2, 33), {}, None)
-    assert (config.batch(part, np.zeros(2), 1, vocabulary).targets == first.targets[7:9]).all()
+    assert (
+        config.batch(part, np.zeros(2, np.int64), 1, vocabulary).targets == first.targets[7:9]
+    ).all()
 
 
 def test_a_window_has_a_middle() -> None:

@@ -257,7 +257,9 @@ class WordTree(FactoredOutput):
         self.table = nn.Parameter(table_ND.uniform_(-self._bound, self._bound))
         self.bias = nn.Parameter(table_ND.new_zeros(N))
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any
+    ) -> None:
         # A tree in a file may have more leaves and longer paths.
         if (paths := state_dict.get(f"{prefix}paths")) is not None:
             self.paths = self.paths.new_empty(paths.shape)
@@ -338,7 +340,7 @@ def mean_states(model: Any, text: Text, V: int) -> np.ndarray[Any, np.dtype[np.f
         weights_BT = torch.ones(targets_BT.shape, dtype=states_BTD.dtype)
         (model.sums(states_BTD, targets_BT, weights_BT).total / targets_BT.numel()).backward()
         optimizer.step()
-    sums_VD = torch.zeros(V, states_BTD.shape[2], dtype=torch.float64)
+    sums_VD = torch.zeros(V, model.factors.table.shape[1], dtype=torch.float64)
     counts_V = torch.zeros(V, dtype=torch.float64)
     model.eval()
     with torch.no_grad():
@@ -354,7 +356,7 @@ def _blocks(text: Text) -> Iterator[Tensor]:
     """Yield batches of blocks of T + 1 ids that overlap by one, (B, T + 1)."""
     size, left = _BLOCKS * _LENGTH, _LEARNT_FROM
     for ids in text():
-        for start in range(0, min(len(ids), left) - size, size):
+        for start in range(0, min(len(ids), left) - _LENGTH, size):
             part = torch.from_numpy(ids[start : start + size + 1].astype(np.int64))
             yield part.unfold(0, _LENGTH + 1, _LENGTH)
         left -= len(ids)

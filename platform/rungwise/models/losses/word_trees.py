@@ -74,8 +74,11 @@ def frequency_classes(counts_V: Counts, classes: int) -> NDArray[np.int64]:
 def brown_clusters(text: Text, counts_V: Counts, classes: int) -> Clusters:
     """Return Brown clusters of all words; those that do not occur count once."""
     V = len(counts_V)
-    pairs = (ids[:-1].astype(np.int64) * V + ids[1:] for ids in text())
-    table = merge_sums([SparseSums(*np.unique(part, return_counts=True)) for part in pairs])
+    parts: list[SparseSums] = []
+    for ids in text():
+        keys, counts = np.unique(ids[:-1].astype(np.int64) * V + ids[1:], return_counts=True)
+        parts.append(SparseSums(keys, counts))
+    table = merge_sums(parts)
     left_N, right_N = np.divmod(table.keys, V)
     return cluster_words(left_N, right_N, table.sums, np.maximum(counts_V, 1), classes)
 
@@ -142,7 +145,9 @@ def _halves(words: NDArray[np.int64]) -> tuple[Any, Any]:
 
 def _huffman(words: Iterable[int], counts_V: Counts) -> Any:
     """Return nested pairs of words."""
-    heap = [(max(1, int(counts_V[word])), number, word) for number, word in enumerate(words)]
+    heap: list[tuple[int, int, Any]] = [
+        (max(1, int(counts_V[word])), number, word) for number, word in enumerate(words)
+    ]
     heapq.heapify(heap)
     for number in range(len(heap), 2 * len(heap) - 1):
         (one, _, first), (other, _, second) = heapq.heappop(heap), heapq.heappop(heap)
