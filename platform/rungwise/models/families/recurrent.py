@@ -46,7 +46,7 @@ from rungwise.core.plural import counted
 from rungwise.instances.causal_batch import CausalBatch
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import TokenSums
-from rungwise.models.losses.objectives import CAUSAL, Objective, Part
+from rungwise.models.losses.objectives import CAUSAL, Objective, Origin, Part
 from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
 from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
@@ -65,6 +65,7 @@ AUTOENCODER = dataclasses.replace(
     reads=("document_rows",),
     counts=lambda batch: batch.lengths.sum()[None].float(),  # () -> (1,)
     is_code_length=False,
+    origin=Origin(2015, "Dai & Le", "reads a text, and writes it again from memory"),
 )
 
 
