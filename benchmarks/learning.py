@@ -90,6 +90,14 @@ def _causal(share: float = 1.0) -> Step:
     return Step("left_to_right", {"kind": "causal"}, share)
 
 
+# As ELECTRA: 15 % of the tokens, each hidden.
+_ALL_HIDDEN = {"masking": {"mask_share": 1.0, "random_share": 0.0}}
+
+
+def _hybrid(**keys: float) -> Step:
+    return Step("causal_and_masked", {"kind": "causal_and_masked", "masking": {"rate": 0.3}} | keys)
+
+
 def _adamw(rate: float) -> dict[str, Any]:
     return {"kind": "adamw", "learning_rate": rate}
 
@@ -104,6 +112,9 @@ ARMS: dict[str, Arm] = {
     "causal_then_masked": Arm((_causal(0.5), _masked(0.5))),
     "mostly_causal_then_masked": Arm((_causal(0.75), _masked(0.25))),
     "masked_then_causal": Arm((_masked(0.5), _causal(0.5))),
+    "replaced_tokens": Arm((Step("replaced_tokens", {"kind": "masked_blocks"} | _ALL_HIDDEN),)),
+    "hybrid": Arm((_hybrid(causal_share=0.5),)),
+    "hybrid_falling": Arm((_hybrid(causal_share=0.8, final_causal_share=0.1),)),
     "adamw_1e-3": Arm((_masked(),), _adamw(1e-3)),
     "adamw_2e-3": Arm((_masked(),), _adamw(2e-3)),
     "adamw_4e-3": Arm((_masked(),), _adamw(4e-3)),

@@ -21,6 +21,7 @@ from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument
 from rungwise.instances import building
 from rungwise.instances.causal import CausalConfig
+from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
 from rungwise.instances.corrupted_words import CorruptedWordsConfig
 from rungwise.instances.document_rows import DocumentRowsConfig
 from rungwise.instances.inspection import find_instances, show_instances
@@ -43,6 +44,7 @@ CONFIGS = {
     "causal": CausalConfig(sequence_length=24),
     "corrupted_words": CorruptedWordsConfig(sequence_length=24),
     "sentence_runs": SentenceRunsConfig(sentences=6, sentence_length=12),
+    "causal_and_masked": CausalAndMaskedConfig(sequence_length=32),
     "document_rows": DocumentRowsConfig(sequence_length=40),
 }
 
@@ -109,6 +111,7 @@ def test_an_instance_of_every_kind_is_printed(tmp_path: Path, kind: str) -> None
     expected = {
         "masked_pairs": r"B (follows|is from) .* document; \d+ tokens; \d+ to predict",
         "sentence_order": r"A and B are (in order|swapped); \d+ tokens",
+        "causal_and_masked": r"\d+ tokens, read from left to right",
         "document_rows": r"\n40 tokens",
         "corrupted_words": r"24 tokens, each beside a random word: \S+ \S+ \S+ \.\.\.",
         "sentence_runs": r"6 sentences of 1 document; \d+ tokens",

@@ -10,6 +10,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.aligned_lines import AlignedLinesConfig
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
+from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
 from rungwise.instances.corrupted_words import CorruptedWordsConfig
 from rungwise.instances.document_rows import DocumentRowsConfig
 from rungwise.instances.kind import Kind
@@ -21,6 +22,7 @@ from rungwise.instances.sentence_runs import SentenceRunsConfig
 InstancesConfig = Annotated[
     MaskedPairsConfig
     | MaskedBlocksConfig
+    | CausalAndMaskedConfig
     | SentenceOrderConfig
     | CausalConfig
     | CorruptedWordsConfig

@@ -302,9 +302,10 @@ class FitConfig(Generic[FittingT_co]):
 
     @property
     def compiles(self) -> bool:
-        """Whether torch.compile takes the step: losses that compare a whole batch have no fixed
-        shapes."""
-        return self.model.compiles and not self.objective.sentences
+        """Whether torch.compile takes the step: losses that compare a whole batch, or count its
+        rows of a sort, have no fixed shapes."""
+        objective = self.objective
+        return self.model.compiles and not objective.sentences and objective.fixed_shapes
 
     @property
     def carries_state(self) -> bool:

@@ -20,6 +20,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -30,6 +31,7 @@ from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
 from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, sentence_encoder
+from rungwise.models.losses.hybrid import HYBRID
 from rungwise.models.losses.objectives import (
     LEFT_TO_RIGHT,
     MLM,
@@ -38,6 +40,7 @@ from rungwise.models.losses.objectives import (
     Objective,
     PretrainingLogits,
 )
+from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
 from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
@@ -68,6 +71,32 @@ class EncoderFamily(TransformerFamily):
     """Encoders, trained by masking; by an objective that does not mask they read from left to
     right."""
 
+    @abstractmethod
+    def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> TransformerBody:
+        """Build the body of every objective that predicts no pairs."""
+
+    @abstractmethod
+    def head(self, vocab_size: int) -> MlmHead:
+        """Build the head for tokens, without the weights that `initialise` draws."""
+
+    @abstractmethod
+    def masked(self, vocab_size: int, objective: Objective, vocab_multiple: int) -> nn.Module:
+        """Build the model that predicts masked tokens."""
+
+    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+        if objective.sentences:
+            return sentence_encoder(self, vocab_size, objective)
+        if objective.build is not None:
+            body = self.stack(vocab_size, vocab_multiple, causal=False)
+            return objective.build(self, body, self.head(vocab_size))
+        if not objective.masks:
+            body = self.stack(vocab_size, vocab_multiple, causal=True)
+            return LeftToRight(body, self.head(vocab_size), self.initializer_range)
+        return self.masked(vocab_size, objective, vocab_multiple)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return self.stack(vocab_size, causal=not objective.masks)
+
     def trained(
         self, model: Any, objective: Objective, special: SpecialIds
     ) -> CausalModel | MaskedModel | MeanOfStates:
@@ -77,7 +106,7 @@ class EncoderFamily(TransformerFamily):
             return CausalModel(model, self.max_length, *special.require("end"))
         # A pass per token takes windows, also where sinusoids would allow rows of any length.
         length = self.max_position_embeddings
-        return MaskedModel(model, length, *special.require("cls", "sep", "mask"))
+        return MaskedModel(model.blanks(), length, *special.require("cls", "sep", "mask"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the stack, the MLM head at M positions, and pooler and NSP once per sequence:
@@ -93,8 +122,8 @@ class EncoderFamily(TransformerFamily):
             return objective.passes * self.stack_flops(T, causal) + decoder
         predicted = T if causal else M
         mlm = 6 * predicted / T * (D * D + D * V)
-        nsp = 6 / T * (D * D + 2 * D) if objective.pair else 0.0
-        return self.stack_flops(T, causal) + mlm + nsp
+        nsp = 6 / T * (D * D + 2 * D) if objective.pair and not objective.build else 0.0
+        return self.stack_flops(T, causal) + mlm + nsp + objective.more_flops(self, V, T, M)
 
 
 class BertConfig(EncoderFamily):
@@ -107,7 +136,10 @@ class BertConfig(EncoderFamily):
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Devlin et al."
     idea: ClassVar[str] = "a Transformer that fills in hidden words from both sides"
-    objectives: ClassVar = (MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT, *SENTENCE_OBJECTIVES)
+    objectives: ClassVar = (
+        *(MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT),
+        *(*SENTENCE_OBJECTIVES, HYBRID, REPLACED_TOKENS),
+    )
     layer_norm_epsilon: ClassVar[float] = 1e-12
     activation: ClassVar[Activation] = "gelu"
 
@@ -127,17 +159,15 @@ class BertConfig(EncoderFamily):
     def page_name(self, objective: Objective) -> str:
         return f"{reads(objective)}BERT"
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        if objective.sentences:
-            return sentence_encoder(self, vocab_size, objective)
-        if not objective.masks:
-            body = Bert(self, vocab_size, vocab_multiple, pooler=False, causal=True)
-            return LeftToRight(body, MlmHead(self.hidden_size, vocab_size), self.initializer_range)
+    def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> Bert:
+        return Bert(self, vocab_size, vocab_multiple, pooler=False, causal=causal)
+
+    def head(self, vocab_size: int) -> MlmHead:
+        return MlmHead(self.hidden_size, vocab_size)
+
+    def masked(self, vocab_size: int, objective: Objective, vocab_multiple: int) -> nn.Module:
         pairs = objective.pair is not None
         return BertForPretraining(self, vocab_size, vocab_multiple, next_sentence=pairs)
-
-    def body(self, vocab_size: int, objective: Objective) -> Body:
-        return Bert(self, vocab_size, pooler=False, causal=not objective.masks)
 
     def encoder(
         self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0

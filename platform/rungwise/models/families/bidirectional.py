@@ -134,7 +134,7 @@ class Bidirectional(Body):
         T = ids_BT.shape[1]
         place_T = torch.arange(T, device=ids_BT.device)
         turned_BT = reverse_places(T, lengths_B)
-        document_BT, positions_BT, starts_S = where
+        document_BT, positions_BT, starts_S, _ = where
         places_BT = place_T.expand_as(ids_BT) if positions_BT is None else positions_BT
         right_BTD = self.right_to_left(
             self.token_embedding(targets_BT.gather(1, turned_BT)),

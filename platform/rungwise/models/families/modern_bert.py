@@ -24,15 +24,16 @@ from torch import Tensor, nn
 
 from rungwise.models.families.bert import (
     EncoderFamily,
-    LeftToRight,
     MaskedOutput,
     MlmHead,
     reads,
 )
-from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, sentence_encoder
+from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES
+from rungwise.models.losses.hybrid import HYBRID
 from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
+from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
 from rungwise.models.transformer.block import Transformer, initialise
-from rungwise.models.transformer.body import Body, TransformerBody
+from rungwise.models.transformer.body import TransformerBody
 from rungwise.models.transformer.layer import Activation, Layer
 
 
@@ -42,7 +43,7 @@ class ModernBertConfig(EncoderFamily):
     year: ClassVar[int] = 2024
     paper: ClassVar[str] = "Warner et al."
     idea: ClassVar[str] = "fills in hidden words as BERT does, with newer parts"
-    objectives: ClassVar = (MLM, LEFT_TO_RIGHT, *SENTENCE_OBJECTIVES)
+    objectives: ClassVar = (MLM, LEFT_TO_RIGHT, *SENTENCE_OBJECTIVES, HYBRID, REPLACED_TOKENS)
     activation: ClassVar[Activation] = "gelu"
 
     kind: Literal["modern_bert"] = "modern_bert"
@@ -72,21 +73,15 @@ class ModernBertConfig(EncoderFamily):
     def page_name(self, objective: Objective) -> str:
         return f"{reads(objective)}ModernBERT"
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        if objective.sentences:
-            return sentence_encoder(self, vocab_size, objective)
-        if not objective.masks:
-            body = ModernBert(self, vocab_size, vocab_multiple, causal=True)
-            return LeftToRight(body, self.head(vocab_size), self.initializer_range)
-        return ModernBertForPretraining(self, vocab_size, vocab_multiple)
-
-    def body(self, vocab_size: int, objective: Objective) -> Body:
-        return ModernBert(self, vocab_size, causal=not objective.masks)
+    def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> ModernBert:
+        return ModernBert(self, vocab_size, vocab_multiple, causal=causal)
 
     def head(self, vocab_size: int) -> MlmHead:
-        """Return the head for tokens, without the weights that `initialise` draws."""
         epsilon = self.layer_norm_epsilon
         return MlmHead(self.hidden_size, vocab_size, biases=False, epsilon=epsilon)
+
+    def masked(self, vocab_size: int, objective: Objective, vocab_multiple: int) -> nn.Module:
+        return ModernBertForPretraining(self, vocab_size, vocab_multiple)
 
 
 class ModernBert(TransformerBody):

@@ -25,10 +25,14 @@ exact global count, and an empty part adds exactly 0.
     simcse          contrastive    bert           MaskedBatch  the other view of a text
     sentence_pairs  contrastive    bert           MaskedBatch  the other half of a text
     tsdae           reconstruction bert           MaskedBatch  the text, from its vector
+    replaced_tokens mlm, detection bert           MaskedBatch  which tokens a generator replaced
+    causal_and_masked              bert           CausalAndMaskedBatch
+                                                               masked tokens, or the next one
 
-ModernBERT also takes `mlm` and the last three (contrastive.py, denoising.py); Llama and the
-recurrent families also take `causal`. Each family lists its objectives (family.py). Sentence order
-is ALBERT's replacement of NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
+ModernBERT also takes `mlm`, `left_to_right` and the last five (contrastive.py, denoising.py,
+hybrid.py, replaced_tokens.py); Llama and the recurrent families also take `causal`. Each family
+lists its objectives (family.py). Sentence order is ALBERT's replacement of NSP (Lan et al. 2020,
+arXiv:1909.11942, section 3.1).
 
 Shapes: B batch, T sequence, V vocabulary, M masked positions, P parts.
 """
@@ -188,6 +192,11 @@ class Objective:
     origin: Origin | None = None  # if it, and not the family, is what a paper proposed
     members: tuple[Objective, ...] = ()  # of a mixture: each step trains on one of them
     among: tuple[str, ...] = ()  # the parts of the mixture that it is a member of
+    fixed_shapes: bool = True  # whether micro-batches can have one shape, for the compiler
+    # Builds the model of an encoder family from the family, its body and its head for tokens.
+    build: Callable[[Any, Any, Any], nn.Module] | None = None
+    # Operations per token that `Family.flops_per_token` does not know, of the family, V, T and M.
+    more_flops: Callable[[Any, int, int, float], float] = lambda *_: 0.0
 
     @property
     def parts(self) -> tuple[str, ...]:

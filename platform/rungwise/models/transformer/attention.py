@@ -42,11 +42,13 @@ class Documents(NamedTuple):
 
 class Boundaries(NamedTuple):
     """Where documents lie in packed rows; None if no row holds a boundary. For a body that reads
-    both ways, padding is a document."""
+    both ways, padding is a document. `causal` is how these rows are read; None: as the stack was
+    built."""
 
     document: Tensor | None = None  # (B, T) tokens of one document share a number in their row
     positions: Tensor | None = None  # (B, T) from the beginning of the document
     starts: Tensor | None = None  # (S + 1,) the `starts` of `Documents`
+    causal: bool | None = None
 
 
 WHOLE = Boundaries()  # a row is one document
@@ -140,21 +142,21 @@ class Attention(nn.Module):
     """Multi-head self-attention with one matrix product for queries, keys and values. Dropout here
     applies to the attention weights; the block applies it to the output."""
 
-    def __init__(self, layer: Layer, causal: bool) -> None:
+    def __init__(self, layer: Layer) -> None:
         super().__init__()
         D, H, sizes = layer.hidden_size, layer.head_size, layer.attention_sizes
         self.head_size = H
-        self.causal = causal
         self.dropout = layer.dropout
         self.shares_keys = layer.num_key_value_heads < layer.num_heads
         self.query_key_value = StackedLinear(D, sizes, layer.biases)
         self.query_norm = layer.new_norm(H) if layer.query_key_norm else None
         self.key_norm = layer.new_norm(H) if layer.query_key_norm else None
         self.output = nn.Linear(sizes[0], D, bias=layer.biases)
-        far = -1 if layer.window is None else layer.window
-        self.window = (far, 0) if causal else (far, far)  # places before and after a query
+        self.far = -1 if layer.window is None else layer.window  # places on either side of a query
 
-    def forward(self, x_BTD: Tensor, visible: Visible, turn: Rotation | None = None) -> Tensor:
+    def forward(
+        self, x_BTD: Tensor, visible: Visible, turn: Rotation | None = None, causal: bool = False
+    ) -> Tensor:
         B, T, _ = x_BTD.shape
         q_BNTH, k_BNTH, v_BNTH = (
             part.view(B, T, -1, self.head_size).transpose(1, 2)  # (B, T, N·H) -> (B, N, T, H)
@@ -169,8 +171,9 @@ class Attention(nn.Module):
             q_XNH, k_XNH, v_XNH = (  # (B, N, T, H) -> (B·T, N, H)
                 part.transpose(1, 2).flatten(0, 1) for part in (q_BNTH, k_BNTH, v_BNTH)
             )
+            window = (self.far, 0 if causal else self.far)
             mixed_XNH = attention_within(
-                q_XNH, k_XNH, v_XNH, visible, window_size=self.window, enable_gqa=self.shares_keys
+                q_XNH, k_XNH, v_XNH, visible, window_size=window, enable_gqa=self.shares_keys
             )
             return self.output(mixed_XNH.view(B, T, -1))
         kind = x_BTD.device.type
@@ -185,7 +188,7 @@ class Attention(nn.Module):
                 v_BNTH,
                 attn_mask=visible,
                 dropout_p=self.dropout if self.training else 0.0,
-                is_causal=self.causal and visible is None,
+                is_causal=causal and visible is None,
                 enable_gqa=self.shares_keys,
             )
         return self.output(mixed_BNTH.transpose(1, 2).flatten(2))  # (B, N, T, H) -> (B, T, N·H)

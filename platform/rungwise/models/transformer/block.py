@@ -35,7 +35,7 @@ from rungwise.models.transformer.attention import (
 from rungwise.models.transformer.layer import ACTIVATIONS, Layer, StackedLinear
 from rungwise.models.transformer.rotary import Rotation, rotation
 
-Inputs = tuple[Visible, Rotation | None]  # of a block, beside the states
+Inputs = tuple[Visible, Rotation | None, bool]  # of a block, beside the states
 
 
 def sinusoid_positions(
@@ -147,10 +147,10 @@ class Block(nn.Module):
 
     graphs: ClassVar = ("forward",)  # see parallel.py
 
-    def __init__(self, layer: Layer, causal: bool) -> None:
+    def __init__(self, layer: Layer) -> None:
         super().__init__()
         self.norm = layer.norm
-        self.attention = Attention(layer, causal)
+        self.attention = Attention(layer)
         self.attention_norm = layer.new_norm() if layer.first_norm else nn.Identity()
         self.mlp = Mlp(layer)
         self.mlp_norm = layer.new_norm()
@@ -161,10 +161,11 @@ class Block(nn.Module):
         x_BTD: Tensor,
         visible: Visible,
         turn: Rotation | None = None,
+        causal: bool = False,
         chosen_BM: Tensor | None = None,
     ) -> Tensor:
         read_BTD = self.attention_norm(x_BTD) if self.norm == "pre" else x_BTD
-        attended_BTD = self.attention(read_BTD, visible, turn)
+        attended_BTD = self.attention(read_BTD, visible, turn, causal)
         if chosen_BM is not None:
             x_BTD = gather_positions(x_BTD, chosen_BM)
             attended_BTD = gather_positions(attended_BTD, chosen_BM)
@@ -188,7 +189,7 @@ class Transformer(nn.Module):
         self.causal = causal
         self.options = options
         self.recompute = False
-        self.blocks = nn.ModuleList(Block(layer, causal) for layer in options)
+        self.blocks = nn.ModuleList(Block(layer) for layer in options)
         last = options[-1]
         self.final_norm = last.new_norm() if last.norm == "pre" else nn.Identity()
 
@@ -235,22 +236,23 @@ class Transformer(nn.Module):
         where: Boundaries,
         visible: Visible = None,
     ) -> tuple[Tensor, list[Inputs]]:
-        """Return the residual stream and each block's mask and rotation, shared where equal."""
+        """Return the residual stream and each block's mask, rotation and direction."""
+        causal = self.causal if where.causal is None else where.causal
         dropout = self.options[0].dropout if self.training else 0.0
         if visible is None:
             visible = visible_keys(
                 x_BTD.shape[1],
                 lengths_B,
                 where,
-                causal=self.causal,
+                causal=causal,
                 varlen=has_varlen(x_BTD, self.options[0].head_size, dropout),
             )
         near = {
-            window: near_keys(visible, window, x_BTD, self.causal)
+            window: near_keys(visible, window, x_BTD, causal)
             for window in {each.window for each in self.options}
         }
         turns = {b: self._turn(b, x_BTD) for b in {each.rotary_base for each in self.options}}
-        inputs = [(near[layer.window], turns[layer.rotary_base]) for layer in self.options]
+        inputs = [(near[each.window], turns[each.rotary_base], causal) for each in self.options]
         return (x_BTD if self.stream is None else x_BTD.to(self.stream)), inputs
 
     def _leave(self, x_BTD: Tensor) -> Tensor:

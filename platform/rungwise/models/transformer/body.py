@@ -164,6 +164,10 @@ class OnBody(nn.Module):
     def body(self) -> Body:
         return getattr(self, self._body)
 
+    def blanks(self) -> nn.Module:
+        """Return the module that predicts the masked tokens of rows, if this is trained to."""
+        return self
+
 
 class TokenOutput(OnBody):
     """Predicts a token at every position. `most_logits` may be set: the most logits held at a time,

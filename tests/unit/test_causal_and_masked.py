@@ -1,0 +1,217 @@
+"""Causal and masked rows in one batch: each sort as its own objective, and the mean over both."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from rungwise.core.stages.artifact import Artifact
+from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.kinds import read_kind
+from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.order import Share
+from rungwise.instances.reader import InstanceReader
+from rungwise.models.losses.objectives import LossSum, Objective
+from rungwise.training.curriculum import list_turns
+from rungwise.training.feed import Source, step_batch
+from tests.conftest import SPECIAL_IDS
+from tests.small_models import gradient, shaken, small_config
+from tests.training_runs import (
+    LENGTH,
+    VOCAB,
+    Killed,
+    KilledAt,
+    config,
+    make_instances,
+    run,
+    weights,
+)
+
+FAMILIES = ("mlm", "modern_bert")
+ROWS = np.arange(24)
+MASKING = {"rate": 0.3, "max_predictions": 20}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(41)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["padded", "packed"])
+def instances(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("instances")
+    keys = {"sequence_length": LENGTH, "packed": request.param, "masking": MASKING}
+    return make_instances(folder, "causal_and_masked", **keys)
+
+
+def micro_batch(instances: Artifact, share: float, rows: Any = ROWS, bins: int = 1) -> Any:
+    """The micro-batches of rows of which this share is causal; alone, if it is one."""
+    reader = InstanceReader(instances, "train")
+    reader.config = reader.config.model_copy(update={"causal_share": share})
+    batch = reader.batch(rows, np.zeros_like(rows), 7)
+    parts = [part.tensors() for part in batch.micro_batches(bins, False)]
+    return parts if bins > 1 else parts[0]
+
+
+def model_of(kind: str, dtype: torch.dtype = torch.float32) -> tuple[Any, Objective]:
+    family: Any = small_config(kind, max_position_embeddings=LENGTH)
+    objective = family.objective("causal_and_masked")
+    return shaken(family.build(VOCAB, objective)).to(dtype), objective
+
+
+def loss_and_gradient(objective: Objective, model: Any, batch: Any) -> tuple[LossSum, Any]:
+    model.zero_grad()
+    sums = objective(model, batch)
+    sums.loss().backward()
+    return sums, gradient(model)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_rows_of_one_sort_are_those_of_its_objective_to_the_bit(
+    instances: Artifact, kind: str, share: float
+) -> None:
+    model, objective = model_of(kind)
+    batch = micro_batch(instances, share)
+    assert (batch.causal is None, batch.masked is None) == (share == 0, share == 1)
+    sums, slope = loss_and_gradient(objective, model, batch)
+    family: Any = small_config(kind, max_position_embeddings=LENGTH)
+    pure = family.objective("left_to_right" if share else "mlm")
+    alone = family.build(VOCAB, pure)
+    alone.load_state_dict(model.state_dict())
+    rows = batch.causal
+    if not share:  # the logits of the places before, which is all that differs
+        before = (batch.masked.masked_positions - 1).clamp(min=0)
+        rows = dataclasses.replace(batch.masked, masked_positions=before)
+    expected, expected_slope = loss_and_gradient(pure, alone, rows)
+    assert torch.equal(sums.packed(), expected.packed())
+    assert torch.equal(slope, expected_slope)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_the_loss_is_the_mean_over_tokens_worked_row_by_row(instances: Artifact, kind: str) -> None:
+    """Each text alone, without padding and boundaries; a causal one under a triangle."""
+    model, objective = model_of(kind, torch.float64)
+    batch = micro_batch(instances, 0.5)
+    assert 0 < int(batch.is_causal.sum()) < len(ROWS)
+    body, losses = model.body, []
+
+    def loss(states_1TD: Any, place: int, target: Any) -> Any:
+        logits_1V = model.mlm(states_1TD[:, place], body.word_table())
+        return functional.cross_entropy(logits_1V, target[None])
+
+    for row, (ids, targets, weights_T) in enumerate(
+        zip(batch.causal.ids, batch.causal.targets, batch.causal.weights, strict=True)
+    ):
+        document = _texts(batch.causal, row)
+        for place in weights_T.nonzero().flatten().tolist():
+            text = (document[: place + 1] == document[place]).nonzero().flatten()
+            triangle = torch.ones(len(text), len(text), dtype=torch.bool).tril()
+            states = body.transformer.layers(body.embed(ids[None, text]), visible=triangle)[-1]
+            losses.append(loss(states, len(text) - 1, targets[place]))
+    masked = batch.masked
+    for row in range(len(masked.ids)):
+        document = _texts(masked, row)
+        for column in masked.masked_weights[row].nonzero().flatten().tolist():
+            place = int(masked.masked_positions[row, column])
+            text = (document == document[place]).nonzero().flatten()
+            target = masked.masked_ids[row, column]
+            states = body.encode(masked.ids[None, row, text])
+            losses.append(loss(states, place - int(text[0]) - 1, target))
+    assert objective.counts(batch).tolist() == [len(losses)]
+    sums, slope = loss_and_gradient(objective, model, batch)
+    model.zero_grad()
+    expected = torch.stack(losses).mean()
+    expected.backward()
+    assert sums.loss().item() == pytest.approx(expected.item(), rel=1e-9)
+    # Angles of rotary positions are float32, and count from the beginning of a packed row.
+    torch.testing.assert_close(slope, gradient(model), rtol=1e-6, atol=1e-7)
+
+
+def _texts(rows: CausalBatch[Any] | MaskedBatch[Any], row: int) -> Any:
+    """Which text each place of a row belongs to; -1 at padding."""
+    if rows.document is not None:
+        return rows.document[row]
+    T = rows.ids.shape[1]
+    length = getattr(rows, "lengths", None)
+    return torch.where(torch.arange(T) < (T if length is None else length[row]), 0, -1)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_the_gradient_is_that_of_finite_differences(instances: Artifact, kind: str) -> None:
+    model, objective = model_of(kind, torch.float64)
+    batch = micro_batch(instances, 0.5, ROWS[:6])
+    loss_and_gradient(objective, model, batch)
+    epsilon = 1e-6
+    for name, parameter in model.named_parameters():
+        direction, values = torch.randn_like(parameter), []
+        for sign in (1, -2, 1):
+            parameter.data.add_(sign * epsilon * direction)
+            values.append(objective(model, batch).loss().item())
+        slope = (values[0] - values[1]) / (2 * epsilon)
+        assert (parameter.grad * direction).sum().item() == pytest.approx(
+            slope, rel=1e-5, abs=1e-8
+        ), name
+
+
+def test_any_split_of_a_batch_has_the_same_sums(instances: Artifact) -> None:
+    model, objective = model_of("modern_bert", torch.float64)
+    whole = objective(model, micro_batch(instances, 0.4)).packed()
+    parts = micro_batch(instances, 0.4, bins=5)
+    torch.testing.assert_close(sum(objective(model, part).packed() for part in parts), whole)
+
+
+def test_workers_read_the_rows_of_a_step_as_one_worker_does(instances: Artifact) -> None:
+    """A row is causal whatever the batch, and logical workers have the same micro-batches."""
+    settings = config(
+        "causal_and_masked", "modern_bert", **{"pretrain.objective": "causal_and_masked"}
+    )
+    (turn,) = list_turns({"instances": instances}, settings.pretrain)
+    source, order = Source(InstanceReader(instances, "train")), turn.order(settings)
+    alone = step_batch(source, order, 3, Share(12, 0, 1), 4, 5, 2).micro_batches
+    shared = [
+        part
+        for rank in range(2)
+        for part in step_batch(source, order, 3, Share(12, rank, 2), 4, 5, 2).micro_batches
+    ]
+    for one, other in zip(alone, shared, strict=True):
+        assert torch.equal(one.is_causal, other.is_causal)
+        model, objective = model_of("modern_bert")
+        assert torch.equal(objective(model, one).packed(), objective(model, other).packed())
+
+
+def test_the_share_goes_over_the_run_and_adds_rows(instances: Artifact) -> None:
+    kind = read_kind(instances)
+    going = kind.model_copy(update={"causal_share": 0.2, "final_causal_share": 0.8})
+    assert [going.changes, kind.changes] == [True, False]
+    reader, rows = InstanceReader(instances, "train"), np.arange(100)
+    causal = []
+    for progress in (0.0, 0.5, 1.0):
+        batch: Any = going.at(progress).batch(reader.rows(rows), rows * 0, 7, reader.vocabulary)
+        causal.append(set(np.flatnonzero(batch.is_causal)))
+    assert causal[0] < causal[1] < causal[2]
+    assert [len(each) for each in causal] == pytest.approx([20, 50, 80], abs=12)
+    last, batch = SPECIAL_IDS.require("sep")[0], reader.batch(rows, rows * 0, 7)
+    shown = [kind.show(batch, row, reader.vocabulary, str) for row in range(20)]
+    assert {"left to right" in each.note for each in shown} == {True, False}
+    assert all(each.pieces[-1].token == last for each in shown)
+
+
+def test_a_killed_run_goes_on_with_the_same_bits(instances: Artifact, tmp_path: Path) -> None:
+    settings = config(
+        "causal_and_masked", "modern_bert", **{"pretrain.objective": "causal_and_masked"}
+    )
+    whole = run(settings, instances, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(settings, instances, tmp_path / "cut", report=KilledAt(12))
+    assert run(settings, instances, tmp_path / "cut") == whole
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all((one[name] == other[name]).all() for name in one)
+    assert whole.validation[-1]["loss"] < whole.validation[0]["loss"]
