@@ -351,7 +351,7 @@ def test_what_cannot_go_on_is_refused_before_training(
     )
     told = refusal(config(**MLM), {"instances": instances, "initial": sentences})
     assert "pretrain.objective is mlm" in told
-    assert "simcse or sentence_pairs or tsdae" in told
+    assert "were trained on simcse; set pretrain.objective=simcse" in told
     blocks = {**inputs, "instances": instances_of(root, kind="causal")}
     assert "model.kind is gpt, but there it was bert" in refusal(config("causal"), blocks)
 

@@ -22,7 +22,14 @@ from torch import Tensor, nn
 
 from rungwise.instances.causal_and_masked_batch import CausalAndMaskedBatch
 from rungwise.instances.masked_batch import MaskedBatch
-from rungwise.models.losses.objectives import MLM, Losses, Objective, Part, PretrainingLogits
+from rungwise.models.losses.objectives import (
+    MLM,
+    Losses,
+    Objective,
+    Origin,
+    Part,
+    PretrainingLogits,
+)
 from rungwise.models.transformer.block import initialise
 from rungwise.models.transformer.body import OnBody, TokenOutput, boundaries
 
@@ -103,6 +110,9 @@ HYBRID: Objective = dataclasses.replace(
     counts=_counts,
     outputs=_outputs,
     losses=_losses,
+    origin=Origin(
+        2024, "Charpentier & Samuel", "fills in hidden words and guesses next ones, by turns"
+    ),
     fixed_shapes=False,
     build=HybridModel,
 )

@@ -27,7 +27,14 @@ from torch.nn import functional
 from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.losses.contrastive import unmasked
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.losses.objectives import MLM, Losses, Objective, Part, PretrainingLogits
+from rungwise.models.losses.objectives import (
+    MLM,
+    Losses,
+    Objective,
+    Origin,
+    Part,
+    PretrainingLogits,
+)
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import OnBody, boundaries
 
@@ -208,6 +215,7 @@ REPLACED_TOKENS: Objective = dataclasses.replace(
     counts=_counts,
     outputs=_outputs,
     losses=_losses,
+    origin=Origin(2020, "Clark et al.", "finds the words that a smaller model has replaced"),
     build=ReplacedTokensModel,
     more_flops=_more_flops,
 )
