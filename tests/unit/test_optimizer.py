@@ -13,7 +13,9 @@ from rungwise.core.errors import ConfigError
 from rungwise.models.config import ModelConfig
 from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.families.gpt import GptConfig
+from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.family import Family
+from rungwise.models.losses.objectives import CAUSAL
 from rungwise.pretraining.config import fitting_kind
 from rungwise.training.optimizer import (
     MuonConfig,
@@ -261,6 +263,24 @@ def test_at_the_base_width_every_family_keeps_its_rates(family: type[Family]) ->
     for kind in (OptimizerConfig, MuonConfig):
         for optimizer in build_optimizers(model, kind(base_width=16)):
             assert all(group["learning_rate_share"] == 1 for group in optimizer.param_groups)
+
+
+def test_lower_layers_learn_more_slowly_and_heads_as_the_highest() -> None:
+    """Two layers: embeddings, which are the output too, first layer, second layer and the bias."""
+    model = LstmConfig(num_layers=2, hidden_size=4).build(9, CAUSAL)
+    (optimizer,) = build_optimizers(model, OptimizerConfig(layer_decay=0.5))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    shares = {
+        names[id(parameter)]: group["learning_rate_share"]
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    assert shares.pop("lstm.token_embedding.weight") == 0.25
+    assert shares.pop("bias") == 1.0
+    assert {
+        name: value for name, value in shares.items() if value != (0.5, 1.0)["s.1." in name]
+    } == {}
+    assert len(shares) == 8
 
 
 def _moved(kind: str, width: int, ruled: bool) -> list[float]:

@@ -122,6 +122,9 @@ class OptimizerConfig(_SharedConfig):
     """AdamW with a schedule."""
 
     kind: Literal["adamw"] = "adamw"
+    # rate of a layer over that of the one above; heads have the highest layer's (Howard & Ruder
+    # 2018: 1 / 2.6 for a language model that goes on with the text of a task)
+    layer_decay: float = Field(default=1.0, gt=0.0, le=1.0)
 
 
 class MuonConfig(_SharedConfig):
@@ -150,7 +153,18 @@ def build_optimizers(
         width_share = config.base_width / bodies[0].hidden_size
     widths = {name: width_share for name, value in model.named_parameters() if value.ndim == 2}
     if isinstance(config, OptimizerConfig):
-        return (build_optimizer(model, config, widths),)
+        depths = {
+            id(parameter): len(levels) - 1 - number
+            for levels in (body.levels() for body in bodies)
+            for number, level in enumerate(levels)
+            for part in level
+            for parameter in part.parameters()
+        }
+        shares = {
+            name: widths.get(name, 1.0) * config.layer_decay ** depths.get(id(value), 0)
+            for name, value in model.named_parameters()
+        }
+        return (build_optimizer(model, config, shares),)
     inside = {id(p) for body in bodies for p in body.parameters()}
     lowest = {id(p) for body in bodies for part in body.levels()[0] for p in part.parameters()}
     shares: dict[str, float] = {}
