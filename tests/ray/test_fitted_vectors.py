@@ -43,6 +43,14 @@ RUNGS: dict[str, dict[str, Any]] = {
         "pretrain": {"kind": "cooccurrence", "epochs": 3},
     },
     "lsa": {"model": {"kind": "lsa", "size": 20}, "pretrain": {"kind": "cooccurrence"}},
+    "prototypes": {
+        "model": {"kind": "prototypes", "prototypes": 2, "occurrences": 20},
+        "pretrain": {"kind": "cooccurrence"},
+        "word_vectors": {
+            "model": {"kind": "lsa", "size": 20},
+            "pretrain": {"kind": "cooccurrence"},
+        },
+    },
     "paragraph_vectors": {
         "model": {"kind": "paragraph_vectors", "size": 20, "architecture": "dm"},
         "pretrain": {"kind": "asynchronous", "epochs": 3},
@@ -198,7 +206,7 @@ def test_replicas_are_the_average_of_their_shares_and_threads_learn_too(
     ]
     assert models[0] == models[1]
     assert models[0] != pretrain.folder.read_bytes(MODEL)
-    for name in RUNGS:
+    for name in (*TABLES, "paragraph_vectors"):
         before = find_pretrain(str(folder / f"{name}.yaml"))
         again(before, tmp_path / f"{name}-threads", threads=2)
     with pytest.raises(DataError, match=r"lower pretrain\.minimum_count"):

@@ -27,6 +27,7 @@ from rungwise.models.family import Family
 from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
+from rungwise.models.word_vectors.prototypes import PrototypesConfig
 from rungwise.models.word_vectors.word2vec import Word2vecConfig
 
 ModelConfig = Annotated[
@@ -50,6 +51,7 @@ ModelConfig = Annotated[
     | Word2vecConfig
     | GloveConfig
     | LsaConfig
+    | PrototypesConfig
     | ParagraphVectorsConfig,
     Field(discriminator="kind"),
 ]

@@ -5,6 +5,7 @@
     asynchronous   ReadingFamily    steps while it reads
     cooccurrence   PairsFamily      sums of pairs, then epochs over them
                    SolvedFamily     the same sums, from which all follows at once
+                   RefiningFamily   what is counted, and vectors that are given
 
 Text comes as `TokenisedText`, with the bounds of its documents and their numbers in the split.
 
@@ -24,7 +25,6 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
 from rungwise.models.family import Family
 from rungwise.models.trained.capabilities import LanguageModel
-from rungwise.models.word_vectors.sparse_sums import SparseSums
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
@@ -176,11 +176,19 @@ class ReadingFamily(WeightedFamily, Protocol):
 class CooccurrenceFamily(Protocol):
     """A family fitted from how often words occur together, or in which documents."""
 
-    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
-        """Return the pairs of one shard; a token whose count is 0 is left out."""
+    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> Any:
+        """Return the table of one shard, such as of pairs; a token whose count is 0 is left out."""
         ...
 
-    def cells(self, table: SparseSums, vocab_size: int) -> tuple[NDArray[Any], ...]:
+    def split(self, table: Any, parts: int) -> Sequence[Any]:
+        """Split the table into parts that can be merged separately."""
+        ...
+
+    def merge(self, tables: Sequence[Any]) -> Any:
+        """Return the sum of tables, the same for any grouping."""
+        ...
+
+    def cells(self, table: Any, vocab_size: int) -> tuple[NDArray[Any], ...]:
         """Return the cells of all pairs, as arrays of one length."""
         ...
 
@@ -202,6 +210,18 @@ class SolvedFamily(CooccurrenceFamily, Protocol):
     def solve(self, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int) -> Solution:
         """Return the vectors of a training split of so many documents; a token whose count is 0 is
         left out. Raises DataError if the cells are too few."""
+        ...
+
+
+@runtime_checkable
+class RefiningFamily(CooccurrenceFamily, Protocol):
+    """One whose model is calculated from all cells and from vectors that are given, those of
+    `word_vectors` in the recipe."""
+
+    def refine(
+        self, vectors: NDArray[np.float32], cells: Any, counts_V: NDArray[np.int64], seed: int
+    ) -> Solution:
+        """Return the model on vectors (V, D). Raises DataError if the cells are too few."""
         ...
 
 

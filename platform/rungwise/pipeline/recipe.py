@@ -99,7 +99,8 @@ class Recipe(Config):
     longer_instances: InstancesConfig | None = None
     model: ModelConfig | None = None
     pretrain: PretrainConfig | None = None
-    # static vectors of the corpus, which the model's token vectors are fixed to; null: they learn
+    # static vectors of the corpus: the model's token vectors are fixed to them (null: they learn),
+    # or it is made on them (prototypes)
     word_vectors: PretrainStageConfig | None = None
     # pretrainings of each variant with consecutive seeds from `pretrain.seed`; with several, the
     # intervals of measurements, evaluations and claims cover the luck of pretraining

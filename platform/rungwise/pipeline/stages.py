@@ -16,6 +16,8 @@ from rungwise.corpus.stage import CORPUS
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.instances.kinds import InstancesConfig
 from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
+from rungwise.models.fitting import RefiningFamily
+from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.continued import continued_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig, check_rows
@@ -152,7 +154,19 @@ def _checked_config(
     if isinstance(pretrain, GradientConfig):  # initial weights are an input of the stage instead
         pretrain = pretrain.model_copy(update={"initial": None})
     config = PretrainStageConfig(model=recipe.model, pretrain=pretrain)
-    if recipe.word_vectors is not None:
+    if isinstance(recipe.model, RefiningFamily):
+        vectors = None if recipe.word_vectors is None else recipe.word_vectors.model
+        if not isinstance(vectors, VectorFamily):
+            found = "no such block" if vectors is None else f"a {vectors.kind}"
+            raise ConfigError(
+                f"model.kind is {recipe.model.kind}, which is made on the vectors of the block "
+                f"word_vectors (word2vec, glove, lsa), found {found}",
+                {
+                    "word_vectors.model.kind": "word2vec",
+                    "word_vectors.pretrain.kind": "asynchronous",
+                },
+            )
+    elif recipe.word_vectors is not None:
         if not isinstance(pretrain, GradientConfig) or recipe.pretrain.initial is not None:
             raise ConfigError(
                 "word_vectors are what a model begins with that learns by gradient from random "

@@ -20,6 +20,7 @@ from rungwise.models.fitting import (
     CountedFamily,
     Fitting,
     ReadingFamily,
+    RefiningFamily,
     SolvedFamily,
 )
 from rungwise.models.losses.objectives import Objective
@@ -100,7 +101,7 @@ class CooccurrenceConfig(_Passes):
 
     def check(self, model: Family, compute: ComputeConfig) -> None:
         for key in ("epochs", "learning_rate"):
-            if isinstance(model, SolvedFamily) and getattr(self, key) is not None:
+            if isinstance(model, SolvedFamily | RefiningFamily) and getattr(self, key) is not None:
                 raise ConfigError(
                     f"pretrain.{key} is {getattr(self, key)}, but model.kind is {model.kind}, "
                     "which is calculated at once; leave it out",

@@ -22,14 +22,15 @@ from rungwise.models.fitting import (
     CooccurrenceFamily,
     Losses,
     PairsFamily,
+    RefiningFamily,
     Solution,
     SolvedFamily,
     Weights,
 )
-from rungwise.models.word_vectors import sparse_sums
-from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.pretraining.config import CooccurrenceConfig, FitConfig
 from rungwise.pretraining.counts import count_split
+from rungwise.pretraining.initial import INITIAL
+from rungwise.pretraining.pretrained import load_word_vectors
 from rungwise.pretraining.rounds import (
     Rounds,
     copy_arrays,
@@ -61,17 +62,19 @@ def pretrain_by_cooccurrence(
     family = cast(CooccurrenceFamily, config.model)
     counts_V = count_tokens(artifact, settings, context)
 
-    def count(text: TokenisedText) -> SparseSums:
+    def count(text: TokenisedText) -> Any:
         return family.count(text, counts_V)
 
-    table = count_split(artifact, count, sparse_sums.split_sums, sparse_sums.merge_sums, context)
+    table = count_split(artifact, count, family.split, family.merge, context)
     cells = ray.put(family.cells(table, tokens.vocab_size))
     del table
-    if isinstance(family, SolvedFamily):
+    if isinstance(family, SolvedFamily | RefiningFamily):
+        vectors = None
+        if INITIAL in inputs:
+            vectors = load_word_vectors(inputs[INITIAL]).vectors(range(tokens.vocab_size))
         solve = ray.remote(num_cpus=settings.threads)(_solve)
-        solution = ray.get(
-            solve.remote(family, cells, counts_V, tokens.documents.train, settings.seed)
-        )
+        counts = (counts_V, tokens.documents.train)
+        solution = ray.get(solve.remote(family, vectors, cells, *counts, settings.seed))
         return finish(config, artifact, output, solution, 1, began)
     learner = cast(PairsFamily, family)
     epoch = ray.remote(num_cpus=settings.threads)(_run_epoch)
@@ -91,9 +94,17 @@ def pretrain_by_cooccurrence(
 
 
 def _solve(
-    family: SolvedFamily, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int
+    family: SolvedFamily | RefiningFamily,
+    vectors: NDArray[np.float32] | None,
+    cells: Any,
+    counts_V: NDArray[np.int64],
+    documents: int,
+    seed: int,
 ) -> Solution:
-    return family.solve(cells, counts_V, documents, seed)
+    if isinstance(family, SolvedFamily):
+        return family.solve(cells, counts_V, documents, seed)
+    assert vectors is not None, "a recipe without word_vectors"
+    return family.refine(vectors, cells, counts_V, seed)
 
 
 def _run_epoch(

@@ -134,7 +134,7 @@ def check_vectors(config: GradientFit, family: Family) -> None:
     if not isinstance(family, VectorFamily):
         raise ConfigError(
             f"word_vectors.model.kind is {family.kind}, which is more than vectors of tokens; take "
-            "one that is not (word2vec, glove)"
+            "one that is not (word2vec, glove, lsa)"
         )
     size = family.size
     model = build_model(config, 1, meta=True)

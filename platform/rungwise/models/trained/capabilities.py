@@ -5,7 +5,8 @@
     HidesWords          minimal pairs                              masked language models
     WordVectors         word similarity                            families with a word table
     RanksWords          ranks of words                             families that score, not predict
-    ContextWordVectors  probes, senses                             contexts.py, for all others
+    ContextWordVectors  probes, senses                             several prototypes of a word;
+                                                                   contexts.py, for all others
     SentenceVectors     similarity of sentences, serving           families that pool in their way
     Encoder             fine-tuning                                families with token states
     ReadsSpelling       pretraining                                bodies with characters

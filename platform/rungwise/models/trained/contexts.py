@@ -107,12 +107,12 @@ class StaticWords:
     ) -> NDArray[np.float32]:
         """Return the vectors (1, N, D); see `ContextWordVectors`."""
         tokens = [
-            (number, text[place])
-            for text, pairs in zip(texts, _tokens_of_words(words), strict=True)
-            for number, place in pairs
+            text[place]
+            for text, ranges in zip(texts, words, strict=True)
+            for each in ranges
+            for place in each
         ]
-        vectors = torch.from_numpy(self.table.vectors([token for _, token in tokens]))
-        return _means(vectors[None], [number for number, _ in tokens], sum(map(len, words)))
+        return word_means(self.table.vectors(tokens)[None], words)
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,16 @@ class MeanOfStates:
         rows = (torch.tensor([[self.opens, *text[:room], self.closes]]) for text in texts)
         states = [self.body.encode_layers(ids_1T)[-1][0].float() for ids_1T in rows]
         return np.array([states_TE.mean(dim=0).numpy() for states_TE in states])
+
+
+def word_means(
+    vectors: NDArray[np.float32], words: Sequence[Sequence[range]]
+) -> NDArray[np.float32]:
+    """Return the mean (K, N, E) of each word's vectors, given those (K, tokens, E) of the tokens of
+    all words in order; zeros for a word without tokens."""
+    sizes = [len(each) for ranges in words for each in ranges]
+    numbers = np.repeat(np.arange(len(sizes)), sizes).tolist()
+    return _means(torch.from_numpy(vectors), numbers, len(sizes))
 
 
 def _tokens_of_words(words: Sequence[Sequence[range]]) -> list[list[tuple[int, int]]]:

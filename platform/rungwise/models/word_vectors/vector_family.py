@@ -24,6 +24,7 @@ from rungwise.models.fitting import Weights
 from rungwise.models.losses.objectives import CAUSAL, Objective, Part
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body
+from rungwise.models.word_vectors import sparse_sums
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
@@ -56,6 +57,9 @@ class VectorFamily(LayeredFamily):
     ) -> LayeredEncoder:
         body = WordTable(vocab_size + new_tokens, self.size, dropout)
         return LayeredEncoder(body, None, new_tokens)
+
+    split = staticmethod(sparse_sums.split_sums)
+    merge = staticmethod(sparse_sums.merge_sums)
 
     def document_vectors(self, weights: Weights) -> None:
         """Return None: documents have no vectors."""

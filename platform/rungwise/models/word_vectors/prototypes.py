@@ -1,0 +1,226 @@
+"""Several vectors of a word as a family: the contexts of each word in clusters, on any vectors.
+
+    occurrences of "bank" ──> mean vector of each one's neighbours ──> clusters ──> prototypes
+
+Reisinger & Mooney 2010, "Multi-Prototype Vector-Space Models of Word Meaning": spherical k-means of
+contexts. Neighbours have a weight of a / (a + p), with p the share of the text (Arora, Liang & Ma
+2017), because words that are everywhere would else make the clusters. Huang et al. 2012 number the
+occurrences by cluster and train again; here the vectors that are given (`word_vectors` of the
+recipe) stay, and prototype k of a word with vector v is
+
+    v + |v| (c_k - c)       c_k the centre of cluster k, c the mean of all contexts
+
+so that v is the mean of its prototypes over the text, and the only one if there is one. A sample of
+the occurrences of a word is read, by hashes of their places, the same whoever counts them.
+
+V vocabulary, D size of a vector, N occurrences, W neighbours, K prototypes, M words with prototypes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.core import randomness
+from rungwise.core.errors import DataError
+from rungwise.models.family import Family
+from rungwise.models.fitting import Solution
+from rungwise.models.losses.objectives import Objective
+from rungwise.models.trained.contexts import word_means
+from rungwise.models.word_vectors.vector_family import TABLE, TableModel, vector_objective
+
+if TYPE_CHECKING:  # a bare machine with PyTorch has neither tokenizers nor pyarrow
+    from rungwise.tokenizer.special import SpecialIds
+    from rungwise.tokens.text import TokenisedText
+
+_COMMON = 1e-4  # a: the share of the text at which the weight of a neighbour is half
+_STARTS, _ITERATIONS = 4, 30  # of k-means; the best start is taken
+Vectors = NDArray[np.float32]
+_TENSORS = (TABLE, "centres", "means", "rows", "weights")
+
+
+class PrototypesConfig(Family):
+    """Prototypes on the vectors of `word_vectors`; the paper's number is 10 in its comparisons."""
+
+    objectives: ClassVar = (vector_objective("contexts", "Cosine", "context"),)
+
+    year: ClassVar[int] = 2010
+    paper: ClassVar[str] = "Reisinger & Mooney"
+    idea: ClassVar[str] = "several lists of numbers for a word, one for each kind of place it has"
+
+    kind: Literal["prototypes"] = "prototypes"
+    prototypes: int = Field(default=10, ge=1)  # of a word
+    window: int = Field(default=10, ge=1)  # words on each side that are its context
+    occurrences: int = Field(default=200, ge=2)  # a word that occurs less often keeps one vector
+    samples: int = Field(default=500, ge=2)  # occurrences of a word that are clustered, at most
+
+    def describe(self) -> str:
+        return f"{self.prototypes} prototypes of a word, contexts of {self.window} words a side"
+
+    def page_name(self, objective: Objective) -> str:
+        return "multi-prototype model"
+
+    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> Contexts:
+        """Sample the occurrences of one shard, with their neighbours in the document."""
+        bounds = text.starts[text.first_sentence]
+        document = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+        places = np.flatnonzero(counts_V[text.ids] >= self._least)
+        numbers = document[places]
+        draws = randomness.bits(text.documents[numbers], places - bounds[numbers])
+        ids = text.ids.astype(np.int32)
+        near = _neighbours(ids, places, bounds[numbers], bounds[numbers + 1], self.window)
+        return self.merge([Contexts(ids[places], draws, near)])
+
+    def merge(self, tables: Sequence[Contexts]) -> Contexts:
+        """Join tables; the first `samples` of a word by their draws remain."""
+        words, draws, near = (np.concatenate(each) for each in zip(*tables, strict=True))
+        order = np.lexsort((draws, words))
+        ordered = words[order]
+        rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+        order = order[rank < self.samples]
+        return Contexts(words[order], draws[order], near[order])
+
+    def split(self, table: Contexts, parts: int) -> list[Contexts]:
+        """Split by word."""
+        part = table.words % parts
+        return [Contexts(*(each[part == p] for each in table)) for p in range(parts)]
+
+    def cells(self, table: Contexts, vocab_size: int) -> Contexts:
+        return table
+
+    def refine(
+        self, vectors: Vectors, cells: Contexts, counts_V: NDArray[np.int64], seed: int
+    ) -> Solution:
+        """Cluster the contexts of each word; see `RefiningFamily`."""
+        from sklearn.cluster import KMeans
+
+        known = (np.abs(vectors).sum(axis=1) > 0) & (counts_V > 0)
+        weights_V = np.where(known, _COMMON / (_COMMON + counts_V / counts_V.sum()), 0.0)
+        words, starts = np.unique(cells.words, return_index=True)
+        centres, means, rows_V = [], [], np.full(len(vectors), -1)
+        loss, total = 0.0, 0
+        for word, near in zip(words, np.split(cells.neighbours, starts[1:]), strict=False):
+            contexts_ND = _contexts(vectors, weights_V, near)
+            contexts_ND = contexts_ND[contexts_ND.any(axis=1)]
+            if len(contexts_ND) < self.prototypes or not known[word]:
+                continue
+            kmeans = KMeans(
+                self.prototypes, n_init=_STARTS, max_iter=_ITERATIONS, random_state=seed
+            )
+            number = kmeans.fit(contexts_ND).labels_
+            sums = np.zeros((self.prototypes, vectors.shape[1]))
+            np.add.at(sums, number, contexts_ND)
+            sizes = np.maximum(1, np.bincount(number, minlength=self.prototypes))
+            rows_V[word] = len(centres)
+            centres.append(sums / sizes[:, None])
+            means.append(contexts_ND.mean(axis=0))
+            loss += float((1 - (contexts_ND * _unit(sums)[number]).sum(axis=1)).sum())
+            total += len(contexts_ND)
+        if not centres:
+            raise DataError(
+                f"expected words that the training split has {self._least} times, found none with "
+                "as many contexts; lower model.occurrences or model.prototypes, or add text"
+            )
+        arrays = (vectors, np.array(centres), np.array(means), rows_V, weights_V)
+        kinds = (np.float32, np.float32, np.float32, np.int64, np.float32)
+        typed = (each.astype(kind) for each, kind in zip(arrays, kinds, strict=True))
+        return Solution(PrototypesModel(*typed, window=self.window), loss / total)
+
+    def from_tensors(
+        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
+    ) -> PrototypesModel:
+        """Restore a model from `to_tensors`."""
+        return PrototypesModel(*(tensors[name] for name in _TENSORS), window=self.window)
+
+    @property
+    def _least(self) -> int:
+        return max(self.occurrences, self.prototypes)
+
+
+class Contexts(NamedTuple):
+    """Occurrences of words, sorted by word and draw."""
+
+    words: NDArray[np.int32]  # (N,)
+    draws: NDArray[np.uint64]  # (N,) hashes of their places
+    neighbours: NDArray[np.int32]  # (N, W), -1 beyond the document
+
+
+@dataclass(frozen=True, eq=False)
+class PrototypesModel(TableModel):
+    """The vectors that were given, and prototypes of the words that have some."""
+
+    centres: Vectors  # (M, K, D)
+    means: Vectors  # (M, D) of the contexts
+    rows: NDArray[np.int64]  # (V,) which of M a word is, or -1
+    weights: Vectors  # (V,) as a neighbour
+    window: int
+
+    longest_text: ClassVar[int | None] = None
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name."""
+        arrays = (self.table, self.centres, self.means, self.rows, self.weights)
+        return dict(zip(_TENSORS, arrays, strict=True))
+
+    def prototypes(self, word: int) -> Vectors:
+        """Return the vectors (K, D) of a word; (1, D) if it has one."""
+        vector, row = self.table[word], self.rows[word]
+        if row < 0:
+            return vector[None]
+        return vector + np.linalg.norm(vector) * (self.centres[row] - self.means[row])
+
+    def word_layers(
+        self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
+    ) -> Vectors:
+        """Return the vectors (2, N, D) of words: in layer 0 that of the word, in layer 1 the
+        prototype whose centre is nearest to its context; see `ContextWordVectors`."""
+        layers = np.stack([self.table, self.table])[:, :0]
+        for text, pairs in zip(texts, words, strict=True):
+            places = np.array([place for pair in pairs for place in pair], np.int64)
+            layers = np.concatenate([layers, self._in_text(np.array(text, np.int32), places)], 1)
+        return word_means(layers, words)
+
+    def _in_text(self, ids: NDArray[np.int32], places: NDArray[np.int64]) -> Vectors:
+        """Return the vectors (2, n, D) of the tokens at these places."""
+        bounds = np.zeros_like(places), np.full_like(places, len(ids))
+        near = _neighbours(ids, places, *bounds, self.window)
+        contexts = _contexts(self.table, self.weights, near)
+        static = self.table[ids[places]]
+        chosen = static.copy()
+        for vector, word, context in zip(chosen, ids[places], contexts, strict=True):
+            if (row := self.rows[word]) >= 0 and context.any():
+                nearest = int((_unit(self.centres[row]) @ context).argmax())
+                vector[:] = self.prototypes(word)[nearest]
+        return np.stack([static, chosen])
+
+
+def _neighbours(
+    ids: NDArray[np.int32],
+    places: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    window: int,
+) -> NDArray[np.int32]:
+    """Return the tokens (n, W) around places, each in a text of its own."""
+    steps = [step for step in range(-window, window + 1) if step]
+    around = places[:, None] + np.array(steps)
+    inside = (around >= starts[:, None]) & (around < ends[:, None])
+    return np.where(inside, ids[np.clip(around, 0, max(0, len(ids) - 1))], np.int32(-1))
+
+
+def _contexts(
+    vectors: Vectors, weights_V: NDArray[np.floating], near: NDArray[np.int32]
+) -> Vectors:
+    """Return the weighted means (n, D) of neighbours, at length 1; zeros if none is known."""
+    weights = np.where(near >= 0, weights_V[near], 0.0)
+    return _unit(np.einsum("nw,nwd->nd", weights, _unit(vectors[near]))).astype(np.float32)
+
+
+def _unit(rows: NDArray[np.floating]) -> NDArray[np.floating]:
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1.0)
