@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import ray
 
@@ -53,6 +55,32 @@ def test_a_ray_that_is_late_is_started_again(late: int, monkeypatch: pytest.Monk
     else:
         with pytest.raises(UserError, match="did not start within 30 s, twice"):
             session(ComputeConfig()).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("available", "kept"), [(0, 4), (1 << 30, 4), (4 << 30, 5), (24 << 30, 10), (1 << 40, 260)]
+)
+def test_a_local_ray_keeps_idle_workers_in_a_sixteenth_of_the_free_memory(
+    available: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **arguments: given.append(arguments))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    memory = SimpleNamespace(available=available)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    # Set and then deleted, so that what the session sets is deleted too at the end.
+    monkeypatch.setenv("RAY_num_workers_soft_limit", "")
+    for name in ("RAY_ADDRESS", "RAY_num_workers_soft_limit"):
+        monkeypatch.delenv(name, raising=False)
+    with session(ComputeConfig()):
+        assert os.environ["RAY_num_workers_soft_limit"] == str(kept)
+    # With an environment of its own it could not use the workers that Ray starts in advance.
+    assert "runtime_env" not in given[0]
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with session(ComputeConfig()):
+        assert "runtime_env" in given[1]
 
 
 def test_any_other_failure_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
