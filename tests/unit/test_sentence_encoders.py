@@ -165,6 +165,15 @@ RUNS = [[3, 1, 4, 2, 5, 1], [2, 6, 3, 0, 0, 0]], [[1, 1, 1, 2, 3, 3], [1, 2, 2, 
 
 
 @each_network
+def test_training_begins_near_the_logarithm_of_the_candidates(network: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    sizes = {**network, "embedding_size": 64, "hidden_size": 64, "num_heads": 2}
+    model = SentenceEncoderConfig(**sizes).build(VOCAB, QUICK_THOUGHTS)
+    loss = QUICK_THOUGHTS(model, runs([[20] * 50], [[1] * 50])).loss().item()
+    assert loss == pytest.approx(math.log(49), abs=0.5)
+
+
+@each_network
 def test_writing_sums_the_words_of_neighbours_or_its_own_one_by_one(
     network: dict[str, Any],
 ) -> None:
@@ -240,7 +249,9 @@ def test_vectors_depend_neither_on_padding_nor_on_the_batch(
     texts = [[7, 8, 9], [10], [], [11, 12, 13, 14, 15]]
     together_ND = model.sentence_vectors(texts)
     assert not together_ND[2].any()
-    encoders = [model.module.body] + ([model.module.other] if objective == QUICK_THOUGHTS else [])
+    encoders: list[Any] = [model.module.body] + (
+        [model.module.other] if objective == QUICK_THOUGHTS else []
+    )
     assert together_ND.shape == (4, 6 * len(encoders))
     for text, vector in zip(texts, together_ND, strict=True):
         np.testing.assert_allclose(model.sentence_vectors([text])[0], vector, atol=1e-6)

@@ -139,7 +139,7 @@ def folds(classes_N: Classes, number: int) -> list[tuple[Places, Places]]:
 
 def to_scores(
     train_NE: Vectors, scores_N: NDArray[np.float64], test_ME: Vectors, two_hot: bool
-) -> NDArray[np.float64]:
+) -> Vectors:
     """Scores (M,) of pairs: by ridge regression, or `two_hot` (Tai et al. 2015, arXiv:1503.00075).
 
     Two-hot predicts shares of the whole scores from the lowest to the highest: 3.6 is 0.4 of a 3

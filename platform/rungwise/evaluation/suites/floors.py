@@ -123,5 +123,6 @@ def ppmi_vectors(
     above = information > 0
     place = cells.row[above], cells.col[above]
     matrix = sparse.csr_matrix((information[above], place), counts.shape)
-    left, values, _ = randomized_svd(matrix, min(size, vocab_size), n_iter=4, random_state=0)
+    rank = min(size, vocab_size)
+    left, values, _ = randomized_svd(matrix, rank, n_iter=4, random_state=0)  # pyright: ignore[reportArgumentType] its stub knows "auto"
     return left * np.sqrt(values)

@@ -18,8 +18,9 @@ Shapes: N examples, E width, F features.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -65,7 +66,10 @@ class _ProbeOfVectors(Suite):
         return has_sentence_vectors(rung)
 
     def predict(
-        self, features: dict[str, classifiers.Vectors], classes_N: NDArray[np.int64], split: Split
+        self,
+        features: Mapping[str, classifiers.Vectors],
+        classes_N: NDArray[np.int64],
+        split: Split,
     ) -> dict[str, NDArray[np.int64]]:
         """The classes at the test places, by part."""
         train, test = split
@@ -82,7 +86,7 @@ class _ProbeOfVectors(Suite):
     def classify(
         self,
         name: str,
-        features: dict[str, classifiers.Vectors],
+        features: Mapping[str, classifiers.Vectors],
         names: list[str],
         labels: Sequence[str],
         splits: Sequence[Split] | None,
@@ -126,7 +130,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
         parts = [self._read(key, name) for key in ("train", "test") if getattr(self, key)]
         names = [name for part in parts for name, _ in part]
         texts = [text for part in parts for _, text in part]
-        features = _features(rung, texts)
+        features = _features(rung, texts, name)
         splits: list[Split] | None = None
         if len(parts) > 1:
             count = len(parts[0])
@@ -166,11 +170,15 @@ class SentenceProbeSuite(_ProbeOfVectors):
         return [(f"{split} {place_by_name(row.where, names)}", row) for row in rows]
 
 
-def _features(rung: Rung, texts: Sequence[Text]) -> dict[str, classifiers.Vectors]:
+def _features(rung: Rung, texts: Sequence[Text], name: str) -> Mapping[str, classifiers.Vectors]:
     """What a classifier reads (N, F), by part; all texts are pairs or none is."""
     pairs = texts[0].second is not None
     flat = [each for text in texts for each in (text.text, text.second) if each is not None]
-    vectors = {VECTORS: sentence_vectors(rung, flat), **floor_vectors(rung, flat)}
+    began = time.monotonic()
+    vectors = {VECTORS: sentence_vectors(rung, flat)}
+    rate = len(flat) / max(1e-9, time.monotonic() - began)
+    rung.report.note(f"{name}: {len(flat):,} texts encoded, {rate:,.0f} a second")
+    vectors |= floor_vectors(rung, flat)
     if not pairs:
         return vectors
     return {part: pair_features(rows[0::2], rows[1::2]) for part, rows in vectors.items()}

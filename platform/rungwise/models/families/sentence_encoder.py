@@ -224,6 +224,8 @@ class SentenceBody(Body):
         if config.network == "transformer":
             self.transformer = Transformer(config.blocks(), causal=False)
             initialise(self.transformer, _BLOCK_RANGE)
+            # States of length sqrt(D) would give scores of hundreds, and a loss as high.
+            nn.init.constant_(self.transformer.final_norm.weight, config.initializer_range)  # pyright: ignore[reportArgumentType]
         self.clear_padding()
 
     def forward(self, ids_NL: Tensor, lengths_N: Tensor) -> Tensor:
