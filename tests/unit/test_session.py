@@ -70,12 +70,13 @@ def test_a_local_ray_keeps_idle_workers_in_a_sixteenth_of_the_free_memory(
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     memory = SimpleNamespace(available=available)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    limit = "RAY_num_workers_soft_limit"
     # Set and then deleted, so that what the session sets is deleted too at the end.
-    monkeypatch.setenv("RAY_num_workers_soft_limit", "")
-    for name in ("RAY_ADDRESS", "RAY_num_workers_soft_limit"):
+    monkeypatch.setenv(limit, "")
+    for name in ("RAY_ADDRESS", limit):
         monkeypatch.delenv(name, raising=False)
     with session(ComputeConfig()):
-        assert os.environ["RAY_num_workers_soft_limit"] == str(kept)
+        assert os.environ[limit] == str(kept)
     # With an environment of its own it could not use the workers that Ray starts in advance.
     assert "runtime_env" not in given[0]
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
