@@ -70,7 +70,7 @@ class _AtMilestone(Exception):
 
 
 def run_trial(config: dict[str, Any], *, job: Job, cpus: float) -> None:
-    """Run one trial, `{"trial": {"number": ..., "values": {dotted key: value}}}`, for Ray Tune, with
+    """Run a trial, `{"trial": {"number": ..., "values": {dotted key: value}}}`, for Ray Tune, with
     as many threads as it holds whole CPUs.
 
     Stops at epoch `until`, if given. Raises UserError if the score is not finite.
