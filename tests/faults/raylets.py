@@ -9,20 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
 from rungwise.pretraining.proof_process import kill_with_children
+from tests.conftest import unused_port
+from tests.waiting import wait_until
 
 RAY = str(Path(sys.executable).with_name("ray"))
-_START_SECONDS = 120
 _FREE_PORTS = ("--dashboard-agent-listen-port", "--metrics-export-port")
 _FREE_PORTS += ("--dashboard-agent-grpc-port",)
 
@@ -52,14 +51,14 @@ class Raylets:
         command += ["--object-store-memory", "100000000", "--temp-dir", str(place)]
         command += ["--disable-usage-stats"]
         for option in _FREE_PORTS:
-            command += [option, str(_free_port())]
+            command += [option, str(unused_port())]
         if self.address:
             command += ["--address", self.address]
         else:
-            self.address = f"{address}:{_free_port()}"
+            self.address = f"{address}:{unused_port()}"
             command += ["--head", "--port", self.address.rpartition(":")[2]]
             command += ["--include-dashboard", "false"]
-            command += ["--ray-client-server-port", str(_free_port())]
+            command += ["--ray-client-server-port", str(unused_port())]
             self.environment["RAY_ADDRESS"] = self.address
         # Without the address: this one makes the cluster that it names.
         variables = {k: v for k, v in self.environment.items() if k != "RAY_ADDRESS"}
@@ -69,11 +68,7 @@ class Raylets:
                 command, env=variables, start_new_session=True, stdout=stream, stderr=stream
             )
         self._nodes[address] = node
-        deadline = time.monotonic() + _START_SECONDS
-        while "Ray runtime started" not in log.read_text():
-            assert node.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+        wait_until(log.read_text, lambda: "Ray runtime started" in log.read_text(), code=node.poll)
 
     def kill(self, address: str) -> None:
         """Take a node away with everything that runs on it."""
@@ -128,9 +123,3 @@ def _ip(does: str, address: str, *more: str) -> subprocess.CompletedProcess[byte
         return subprocess.CompletedProcess([], 1)
     command = ["ip", "address", does, f"{address}/8", "dev", "lo", *more]
     return subprocess.run(command, capture_output=True, check=False)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -11,10 +11,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg2
@@ -23,15 +22,9 @@ import s3fs
 from mlflow import MlflowClient
 
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.waiting import wait_until
 
 STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain", "report")
-
-
-def until(holds: Callable[[], bool], what: str, seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def without_driver(uri: str) -> str:
@@ -82,7 +75,7 @@ def postgresql(unused_port: int) -> Iterator[str]:
         return False
 
     with process(server, user):
-        until(answers, "PostgreSQL does not answer")
+        wait_until("PostgreSQL", answers)
         yield uri
     shutil.rmtree(folder)
 
@@ -115,16 +108,16 @@ def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_comman
     )
     with run:
         with process(server):
-            until(answers, "MLflow does not answer")
-            until(lambda: any(root.glob("corpus/*/artifact.json")), "no corpus was built")
-            until(lambda: bool(runs(address)), "MLflow was told nothing before it died")
+            wait_until("MLflow", answers)
+            wait_until("a corpus", lambda: any(root.glob("corpus/*/artifact.json")))
+            wait_until("runs of MLflow", lambda: runs(address))
         out, _ = run.communicate(timeout=400)
     assert run.returncode == 0, out
     [line] = [line for line in out.splitlines() if line.startswith("send ")]
     assert "events that did not reach" in out
 
     with process(server):
-        until(answers, "MLflow does not answer")
+        wait_until("MLflow", answers)
         before = runs(address)
         assert not all(status == "FINISHED" for _, status in before), "it died too late"
         printed = shlex.split(line.removeprefix("send "))

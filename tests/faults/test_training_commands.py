@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.proof_process import kill_with_children
 from tests.conftest import REPOSITORY, s3_bucket, small_recipe, write_corpus, write_recipe
+from tests.waiting import wait_until
 
 # Each test is two or three whole commands.
 pytestmark = pytest.mark.timeout(900)
@@ -80,11 +80,11 @@ def assert_same_run(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 def wait_for_a_checkpoint(root: Folder, process: subprocess.Popen[str]) -> None:
     """Return when a checkpoint of a step after the first is finished."""
-    deadline = time.monotonic() + 200
-    while not [name for name in (root / "pretrain").names() if name.endswith("/checkpoint.json")]:
-        assert process.poll() is None, "the run ended before it could be stopped"
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+
+    def holds() -> bool:
+        return any(name.endswith("/checkpoint.json") for name in (root / "pretrain").names())
+
+    wait_until("a checkpoint", holds, code=process.poll)
 
 
 @pytest.fixture(params=["Ctrl-C", "SIGTERM"])

@@ -38,6 +38,7 @@ from tests.training_runs import (
     run,
     weights,
 )
+from tests.waiting import wait_until
 
 BUCKET = "rungwise-training"
 
@@ -78,11 +79,8 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
         context = multiprocessing.get_context("forkserver")
         process = context.Process(target=_writes_slowly, args=(config(), instances, str(broken)))
         process.start()
-    deadline = time.monotonic() + 120
-    while not list(broken.glob("checkpoints/step-000000010-*/.*.tmp")):
-        assert process.is_alive()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    writing = "checkpoints/step-000000010-*/.*.tmp"
+    wait_until(writing, lambda: any(broken.glob(writing)), 120, lambda: process.exitcode, 0.01)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()

@@ -38,6 +38,7 @@ from rungwise.pretraining.stage import pretrain_model
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.config import GradientFit
 from tests.conftest import REPOSITORY
+from tests.waiting import wait_until
 
 
 class Watch(SilentReporter):
@@ -87,11 +88,7 @@ class Job:
         self._errors = errors
 
     def wait_until(self, what: str, holds: Callable[[], object], seconds: float = 200) -> None:
-        deadline = time.monotonic() + seconds
-        while not holds():
-            assert self.process.poll() is None, f"{what}: {self.errors()}"
-            assert time.monotonic() < deadline, f"{what}: {self.errors()}"
-            time.sleep(0.02)
+        wait_until(lambda: f"{what}: {self.errors()}", holds, seconds, self.process.poll)
 
     def wait_for_step(self, step: int) -> None:
         self.wait_until(f"step {step}", lambda: self.reached()[0] >= step)

@@ -14,9 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,7 @@ from tests.infra.machines import (
     reason_to_skip,
 )
 from tests.infra.services import AWS
+from tests.waiting import wait_until
 
 REGION = "eu-central-1"
 BUCKET = "demo-bucket"
@@ -63,15 +62,6 @@ def missing() -> str | None:
     ]:
         return f"the cluster needs {', '.join(tools)}"
     return None if _POSTGRES else "the cluster needs PostgreSQL below /usr/lib/postgresql"
-
-
-def wait_until(what: str, done: Callable[[], Any], seconds: float = 300) -> Any:
-    """The first true answer of `done`."""
-    deadline = time.monotonic() + seconds
-    while not (found := done()):
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
-        time.sleep(0.5)
-    return found
 
 
 def made_package(folder: Path) -> Path:

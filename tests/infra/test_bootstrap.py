@@ -34,9 +34,9 @@ from tests.infra.cluster import (
     TRACKING_URI,
     Cluster,
     missing,
-    wait_until,
 )
 from tests.infra.machines import NETWORK, Machine
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 WORKERS = {"worker-1": f"{NETWORK}.11", "worker-2": f"{NETWORK}.12"}

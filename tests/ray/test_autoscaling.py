@@ -12,12 +12,10 @@ import json
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,8 @@ from rungwise.cluster.description import Machine, Scaling, WorkerGroup
 from rungwise.cluster.ray_start import Node, environment, start_command
 from rungwise.pretraining.proof_process import kill_with_children
 from rungwise_aws import autoscaling
+from tests.conftest import unused_port
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -99,12 +99,12 @@ class Cluster:
             AWS_ACCESS_KEY_ID="testing",
             AWS_SECRET_ACCESS_KEY="testing",
             AUTOSCALER_UPDATE_INTERVAL_S="1",
-            AUTOSCALER_METRIC_PORT=str(free_port()),
+            AUTOSCALER_METRIC_PORT=str(unused_port()),
             RAY_AUTOSCALER_RECONCILE_REQUEST_STATUS_TIMEOUT_S=str(REQUEST_SECONDS),
             RAY_AUTOSCALER_RECONCILE_MAX_NUM_RETRY_REQUEST_TO_ALLOCATE="1",
             RAY_enable_autoscaler_v2="1",
         )
-        self.address = f"{HEAD_ADDRESS}:{free_port()}"
+        self.address = f"{HEAD_ADDRESS}:{unused_port()}"
         self._thread = threading.Thread(target=self._play)
 
     def start(self) -> None:
@@ -120,8 +120,7 @@ class Cluster:
         autoscaling.write_config(machine, HEAD, config)
         self._start(HEAD, "head", {"CPU": 0}, config)
         log = (self._folder / "0.log").read_text
-        wait_until(lambda: "Ray runtime started" in log() or self._nodes[HEAD].poll(), log)
-        assert self._nodes[HEAD].poll() is None, log()
+        wait_until(log, lambda: "Ray runtime started" in log(), code=self._nodes[HEAD].poll)
         self._thread.start()
         self._driver = subprocess.Popen(
             [sys.executable, "-c", DRIVER],
@@ -141,14 +140,14 @@ class Cluster:
             head=None if config else self.address,
             resources=resources,
             gcs_port=int(self.address.rpartition(":")[2]),
-            dashboard_port=free_port(),
-            metrics_port=free_port(),
+            dashboard_port=unused_port(),
+            metrics_port=unused_port(),
             object_store_bytes=100_000_000,
             autoscaling_config=config,
             more=(
-                *("--dashboard-agent-listen-port", str(free_port())),
-                *("--dashboard-agent-grpc-port", str(free_port())),
-                *(("--ray-client-server-port", str(free_port())) if config else ()),
+                *("--dashboard-agent-listen-port", str(unused_port())),
+                *("--dashboard-agent-grpc-port", str(unused_port())),
+                *(("--ray-client-server-port", str(unused_port())) if config else ()),
             ),
         )
         self._started += 1
@@ -202,7 +201,7 @@ class Cluster:
         return (self._folder / "0" / "session_latest" / "logs" / "monitor.log").read_text()
 
     def wait_for(self, holds: Callable[[], bool]) -> None:
-        wait_until(holds, lambda: f"{self.groups()}\n{self.monitor_log()[-20000:]}")
+        wait_until(lambda: f"{self.groups()}\n{self.monitor_log()[-20000:]}", holds, WAIT_SECONDS)
 
     def empty(self) -> bool:
         return not any(g["Instances"] or g["DesiredCapacity"] for g in self.groups().values())
@@ -220,19 +219,6 @@ class Cluster:
 def end(process: subprocess.Popen[Any] | psutil.Popen) -> None:
     kill_with_children(process.pid)
     process.wait()
-
-
-def wait_until(holds: Callable[[], bool], report: Callable[[], str]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, report()
-        time.sleep(0.2)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextlib.contextmanager

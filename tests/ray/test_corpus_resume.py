@@ -8,7 +8,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from rungwise.corpus.building.staging import STAGING
 from rungwise.corpus.deduplication import documents as duplicates
 from rungwise.corpus.deduplication import near_duplicates
 from tests.conftest import REPOSITORY, made_up_sentences
+from tests.waiting import wait_until
 
 RANGES = 120
 
@@ -67,11 +67,10 @@ def kill_at(process: subprocess.Popen[str], output: Path, pattern: str) -> set[i
     Ray's workers are no part of the job's process group: each is killed and waited for, or it would
     finish its range after the markers were listed.
     """
-    deadline = time.monotonic() + 200
-    while len(list(output.glob(f"{STAGING}/{pattern}"))) < 5:
-        assert process.poll() is None, "the job ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    markers = f"{STAGING}/{pattern}"
+    wait_until(
+        markers, lambda: len(list(output.glob(markers))) >= 5, code=process.poll, pause=0.001
+    )
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     for one in family:

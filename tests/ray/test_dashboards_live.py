@@ -19,9 +19,10 @@ from rungwise.cluster.local import processes
 from rungwise.cluster.registry import HOME_VARIABLE
 from rungwise.pretraining.proof_process import kill_with_children
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
-from tests.ray.test_up_down import Up, rungwise, started, until
+from tests.ray.test_up_down import Up, rungwise, started
 from tests.ray.test_workflow import DOWNSTREAM
 from tests.unit.test_dashboards import DCGM, rules, selectors
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 _PATIENCE_SECONDS = 1500  # of a busy machine, for each wait
@@ -82,7 +83,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
             prometheus = Prometheus(uri)
 
             def wait(what: str, holds: Callable[[], object]) -> None:
-                until(what, holds, _PATIENCE_SECONDS)
+                wait_until(what, holds, _PATIENCE_SECONDS)
 
             submit = ["submit", "--no-wait", "--name", "boards"]
             rungwise(*submit, "workflows/finetune.py", "small.yaml", folder=folder)

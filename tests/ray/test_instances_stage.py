@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from rungwise.tokens.summary import TokensSummary
 from tests.conftest import REPOSITORY, SPECIAL_IDS, made_up_sentences
 from tests.report_pages import tokenizer_summary
 from tests.summaries import tokens_of
+from tests.waiting import wait_until
 
 SHARDS = 12
 CONFIG = MaskedPairsConfig(sequence_length=32, dupe_factor=2)
@@ -136,11 +136,10 @@ def test_killed_with_four_workers_and_resumed_with_two_the_bytes_are_the_same(
 ) -> None:
     output = tmp_path / "out"
     process = start(tmp_path, on_disk(inputs), str(output), cpus=4)
-    deadline = time.monotonic() + 120
-    while len(list(output.glob("markers/*.json"))) < 3:
-        assert process.poll() is None, "the job ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    markers = "markers/*.json"
+    wait_until(
+        markers, lambda: len(list(output.glob(markers))) >= 3, code=process.poll, pause=0.001
+    )
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     done = {path.name.removesuffix(".json") for path in output.glob("markers/*.json")}

@@ -26,6 +26,7 @@ from rungwise.pipeline import runner
 from rungwise.pretraining.proof_process import kill_with_children
 from tests.faults.raylets import raylets
 from tests.ray.side_by_side_job import STEPS, Calls, rows, run, stages
+from tests.waiting import wait_until
 
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 TITLES = ["first", "left", "right", "last", "alone"]
@@ -202,11 +203,11 @@ def test_a_node_and_the_driver_are_killed_while_two_stages_run(tmp_path: Path) -
     with raylets(HEAD, OTHER) as cluster:
         arguments = command(tmp_path, "x", 2, 8.0, 4)  # all but `alone`
         with driver(arguments, cluster.environment) as process:
-            deadline = time.monotonic() + 100
-            while not {"left", "right"} <= set(started(tmp_path)):
-                assert process.poll() is None, output(process)
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_until(
+                "both stages",
+                lambda: {"left", "right"} <= set(started(tmp_path)),
+                code=process.poll,
+            )
             running = rows(tmp_path / "log", "start")[-2:]
             assert len({row["node"] for row in running}) == 2
             time.sleep(2)

@@ -28,6 +28,7 @@ from rungwise.cluster.expected_nodes import MACHINE_VARIABLE
 from rungwise.submission import jobs
 from rungwise.submission.connection import Client, connect, find_server
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.waiting import wait_until
 
 TOKEN = "planted-token-" + "5e1d" * 8
 _HOST = "127.0.0.2"  # 127.0.0.1 Ray replaces by the machine's outer address
@@ -145,11 +146,7 @@ def head() -> Iterator[Head]:
     )
     made = Head(int(ports[1]), scratch / "ray", token_path, environment)
     try:
-        deadline = time.monotonic() + 90
-        while not _answers(made):
-            assert process.poll() is None, "ray start ended"
-            assert time.monotonic() < deadline, "the dashboard does not answer"
-            time.sleep(0.2)
+        wait_until("the dashboard", lambda: _answers(made), code=process.poll)
         yield made
     finally:
         # `ray start --block` sits out a SIGTERM; what it started is below it in the process tree.

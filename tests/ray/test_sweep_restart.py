@@ -21,6 +21,7 @@ from rungwise.core.tracking.sender import KEY_TAG
 from rungwise.sweep.record import TrialRecord, read_records
 from tests.conftest import REPOSITORY, s3_bucket
 from tests.toy_sweeps import BEST_RATE, marks
+from tests.waiting import wait_until
 
 RATES = {"finetune.learning_rate": {"kind": "loguniform", "low": 1e-5, "high": 1e-1}}
 HALVING = {"kind": "halving", "grace_epochs": 1}
@@ -71,11 +72,7 @@ class Toy:
     def kill_in_the_middle(self, after: int) -> None:
         """SIGKILL to the driver once so many trials have ended; wait until nothing moves."""
         driver = self.start(2)
-        deadline = time.monotonic() + 250
-        while len(self.ended()) < after:
-            assert driver.poll() is None, driver.communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until("trials", lambda: len(self.ended()) >= after, 250, driver.poll)
         driver.kill()
         driver.communicate()
         before: list[TrialRecord] = []

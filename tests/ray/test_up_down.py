@@ -12,11 +12,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from rungwise.cluster.ray_start import environment
 from rungwise.cluster.registry import HOME_VARIABLE, RegisteredCluster
 from rungwise.pretraining.proof_process import kill_with_children
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -142,13 +142,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus") / "text", documents=30)
-
-
-def until(what: str, holds: Callable[[], object], seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def open_ports() -> list[tuple[str, int, int | None]]:
@@ -320,8 +313,8 @@ def test_prometheus_measures_every_node(cluster: Up) -> None:
         found = ask("query", query="ray_node_mem_total")["result"]
         return {series["metric"]["ip"] for series in found}
 
-    until("two nodes in Prometheus", lambda: nodes() == {"127.0.0.2", "127.0.0.3"})
-    until("all targets up", lambda: set(targets().values()) == {"up"})
+    wait_until("two nodes in Prometheus", lambda: nodes() == {"127.0.0.2", "127.0.0.3"})
+    wait_until("all targets up", lambda: set(targets().values()) == {"up"})
     assert len(targets()) >= 2
 
 
@@ -430,7 +423,7 @@ def test_a_run_goes_on_when_the_second_node_is_killed(
         saved = "pretrain/*/checkpoints/*/checkpoint.json"
         root = cluster.folder / "artifacts"
         before = set(root.glob(saved))
-        until("a checkpoint", lambda: job.poll() is not None or set(root.glob(saved)) - before)
+        wait_until("a checkpoint", lambda: job.poll() is not None or set(root.glob(saved)) - before)
         assert job.poll() is None, log.read_text()
         (second,) = [one for one in cluster.record.processes if one.what == "node-2"]
         kill_with_children(second.pid)
@@ -490,7 +483,7 @@ def test_what_an_up_that_was_killed_left_is_ended_by_down(tmp_path: Path) -> Non
     with psutil.Popen(
         command, cwd=tmp_path, env=variables(), stdout=subprocess.DEVNULL
     ) as starting:
-        until(
+        wait_until(
             "a head",
             lambda: any(
                 entry.what == "head"
@@ -500,7 +493,7 @@ def test_what_an_up_that_was_killed_left_is_ended_by_down(tmp_path: Path) -> Non
             ),
         )
         up = Up("half", tmp_path, "")
-        until("processes of the head", lambda: len(up.family()) > 4)
+        wait_until("processes of the head", lambda: len(up.family()) > 4)
         other = rungwise("down", "--name", "half", folder=tmp_path)
         assert other.returncode == 2
         assert "another rungwise up or down is at work" in other.stderr
@@ -524,8 +517,8 @@ def test_an_up_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=variables(), stdout=subprocess.PIPE, text=True
     ) as starting:
         up = Up("broken-off", tmp_path, "")
-        until("a record", lambda: any(one.name == up.name for one in registry.all_clusters()))
-        until("processes", lambda: len(up.family()) > 4)
+        wait_until("a record", lambda: any(one.name == up.name for one in registry.all_clusters()))
+        wait_until("processes", lambda: len(up.family()) > 4)
         family, scratch = up.family(), up.places.scratch
         assert scratch is not None
         starting.send_signal(signal.SIGINT)

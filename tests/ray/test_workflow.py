@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,7 @@ from rungwise.pipeline.loading import Pretrained
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.data.unlabelled import parse_example
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.waiting import wait_until
 
 STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain")
 DOWNSTREAM: dict[str, Any] = {
@@ -522,11 +522,8 @@ def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 200
-    while not list(root.glob("pretrain/*/checkpoints/step-*[1-9]*0/checkpoint.json")):
-        assert process.poll() is None, "the run ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    saved = "pretrain/*/checkpoints/step-*[1-9]*0/checkpoint.json"
+    wait_until(saved, lambda: any(root.glob(saved)), code=process.poll)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not list(root.glob("pretrain/*/artifact.json"))

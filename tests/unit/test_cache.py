@@ -12,8 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -29,6 +27,7 @@ from rungwise.instances.cache import ShardStore
 from rungwise.instances.cache_folder import CacheFolder
 from rungwise.instances.shards import Shard
 from tests.conftest import mounted_disk
+from tests.waiting import wait_until
 
 ROWS, LENGTH = 100, 60
 NUMBERS = range(8)
@@ -88,14 +87,6 @@ def cached(folder: Path) -> dict[str, int]:
     return {path.stem: path.stat().st_size for path in folder.glob("*.arrow")}
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.02)
-    raise AssertionError("did not happen in 20 s")
-
-
 def test_local_shards_are_mapped_in_place(local: Artifact, tmp_path: Path) -> None:
     store = local.store(tmp_path / "cache")
     assert all(right(store.get(number), number) for number in NUMBERS)
@@ -126,7 +117,7 @@ def test_prefetch_checks_local_shards_in_the_background(local: Artifact) -> None
     flip(local.folder.local(local.files[1]))
     store = local.store()
     store.prefetch([0, 1, 2])
-    wait_until(lambda: store._threads == 0)
+    wait_until("the end of its threads", lambda: store._threads == 0)
     compared = {path for path, _, _ in checked._sound}
     assert [local.folder.path(name) in compared for name in local.files[:3]] == [True, False, True]
     with pytest.raises(DataError, match="has changed"):
@@ -400,7 +391,7 @@ def test_a_download_is_one_get_and_a_cut_one_is_tried_again(
 def test_prefetched_shards_are_there_when_they_are_wanted(remote: Artifact, tmp_path: Path) -> None:
     store = remote.store(tmp_path)
     store.prefetch(np.array([3, 1, 4]))
-    wait_until(lambda: store._threads == 0)
+    wait_until("the end of its threads", lambda: store._threads == 0)
     assert store.stats.downloads == 3
     assert all(right(store.get(number), number) for number in (1, 3, 4))
     assert store.stats.downloads == store.stats.hits == 3
@@ -411,7 +402,7 @@ def test_prefetch_takes_as_many_as_fit_and_begins_with_the_first(
 ) -> None:
     store = remote.store(tmp_path, fits=3.5)
     store.prefetch([7, 6, 5, 4, 3])
-    wait_until(lambda: store._threads == 0)
+    wait_until("the end of its threads", lambda: store._threads == 0)
     assert set(cached(tmp_path)) == {remote.digests[number] for number in (5, 6, 7)}
 
 
@@ -420,7 +411,7 @@ def test_a_failed_prefetch_is_silent_until_the_shard_is_wanted(bucket: str, tmp_
     artifact.folder.remove(artifact.files[0])
     store = artifact.store(tmp_path / "cache")
     store.prefetch([0, 1])
-    wait_until(lambda: store._threads == 0)
+    wait_until("the end of its threads", lambda: store._threads == 0)
     assert store.stats.downloads == 1
     with pytest.raises(DataError, match="missing"):
         store.get(0)

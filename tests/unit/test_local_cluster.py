@@ -8,7 +8,6 @@ import shutil
 import socket
 import stat
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from rungwise.cluster.registry import HOME_VARIABLE, Process, RegisteredCluster
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.store import default_uri
+from tests.waiting import wait_until
 
 QUIET = Console(quiet=True)
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
@@ -90,10 +90,7 @@ def made(name: str) -> tuple[ClusterFolder, Path]:
 
 
 def wait_for_line(log: Path) -> str:
-    deadline = time.monotonic() + 30
-    while not log.read_text().endswith("\n"):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until("a line", lambda: log.read_text().endswith("\n"), 30)
     return log.read_text().strip()
 
 

@@ -10,7 +10,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -31,18 +30,12 @@ from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG, RUN_ID
 from rungwise.core.tracking.store import default_uri, find_database, make_store, open_store
 from rungwise.core.tracking.tracker import Synced, Tracker, sync
 from rungwise.pipeline import runner
+from tests.waiting import wait_until
 
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/mlflow.db"
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def runs(uri: str, experiment_name: str = "test") -> dict[str, Run]:
@@ -282,7 +275,7 @@ def test_a_server_that_comes_back_empty_gets_everything_again(
         tracker.open("run", "parent")
         tracker.open("stage", "child", parent="run", params={"rate": 0.1})
         record(tracker, range(5))
-        until(lambda tracker=tracker: tracker.waiting == 0)
+        wait_until("the last event", lambda tracker=tracker: tracker.waiting == 0)
         current[0] = clients[1]
         if moment == 0:
             record(tracker, range(5, 9))
@@ -312,7 +305,7 @@ def test_a_database_that_is_removed_under_a_run_is_made_and_filled_again(
     tracker = Tracker(uri, "test", tmp_path / "spool")
     tracker.open("stage", "child")
     record(tracker, range(5))
-    until(lambda: tracker.waiting == 0)
+    wait_until("the last event", lambda: tracker.waiting == 0)
     (tmp_path / "mlflow.db").unlink()
     record(tracker, range(5, 9))
     assert tracker.finish(60) == 0
@@ -381,11 +374,11 @@ def test_runs_of_a_driver_that_was_killed_are_ended_and_no_others(uri: str, tmp_
     for key in ("run", "old", "done"):
         killed.open(key, key)
     killed.close("done", "FINISHED")
-    until(lambda: killed.waiting == 0)
+    wait_until("the last event", lambda: killed.waiting == 0)
     killed._file.close()  # as the end of the process does
     later = Tracker(uri, "test", elsewhere, "2")
     later.open("run", "run")
-    until(lambda: later.waiting == 0)
+    wait_until("the last event", lambda: later.waiting == 0)
     assert sync(uri, here) == Synced({})
     assert {key: run.info.status for key, run in runs(uri).items()} == {
         "run": "RUNNING",

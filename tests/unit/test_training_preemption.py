@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -16,6 +15,7 @@ from rungwise.cluster.interface import find_interface
 from rungwise.core.storage.folder import Folder
 from rungwise.pretraining import preemption as notices
 from rungwise.pretraining.preemption import PreemptionWatch, SaveBeforeResize
+from tests.waiting import wait_until
 
 RESIZING = ResizingState(scaling_decision=ResizeDecision(2, {"CPU": 1}))
 
@@ -42,10 +42,7 @@ def test_the_controller_waits_until_all_have_saved(tmp_path: Path) -> None:
         args=(RunningState(), RESIZING),
     )
     held.start()
-    deadline = time.monotonic() + 10
-    while not scratch.exists(notices._MARK):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until("the mark", lambda: scratch.exists(notices._MARK), 10)
     assert notice._is_to_resize()  # and now the loop saves, and asks again when that is done
     assert not other._is_to_resize()
     assert held.is_alive()

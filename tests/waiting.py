@@ -1,0 +1,28 @@
+"""Wait for what other threads and processes do, never for longer than a test may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def wait_until(
+    what: str | Callable[[], str],
+    holds: Callable[[], Any],
+    seconds: float = 300,
+    code: Callable[[], int | None] = lambda: None,
+    pause: float = 0.02,
+) -> Any:
+    """Return the first true answer of `holds`. Fails with `what`, a text or a function that makes
+    it, after so many seconds, or once the process that must do it has an exit code."""
+
+    def message(fault: str) -> str:
+        return f"{fault}: {what if isinstance(what, str) else what()}"
+
+    deadline = time.monotonic() + seconds
+    while not (answer := holds()):
+        assert code() is None, message("the process has ended")
+        assert time.monotonic() < deadline, message(f"waited {seconds:.0f} s")
+        time.sleep(pause)
+    return answer
