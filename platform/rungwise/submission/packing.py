@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from rungwise.core.errors import UserError
+from rungwise.core.plural import list_first
 from rungwise.ray_private import default_excludes, folder_excludes, uri_of_folder, walk_folder
 
 # The job server takes smaller requests only, and Ray does not compress.
@@ -92,10 +93,9 @@ def check_upload(folder: Path) -> Upload:
             "put data where every machine reads it, such as s3://"
         )
     if secrets := [path for path in upload.sizes if _is_secret(folder, path)]:
-        more = f" and {len(secrets) - _MOST_NAMES} more" if len(secrets) > _MOST_NAMES else ""
         raise UserError(
-            f"{', '.join(secrets[:_MOST_NAMES])}{more} would be uploaded and looks like a secret; "
-            f"name it in {folder / '.rayignore'}, and give machines rights by their role instead"
+            f"{list_first(secrets, _MOST_NAMES)} would be uploaded and looks like a secret; name "
+            f"it in {folder / '.rayignore'}, and give machines rights by their role instead"
         )
     return upload
 

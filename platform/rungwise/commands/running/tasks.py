@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.commands.running.init import derive_name, flow
 from rungwise.core.console import plain_console
-from rungwise.core.plural import counted
+from rungwise.core.plural import counted, list_first
 
 if TYPE_CHECKING:
     from rungwise.tasks.formats.guess import Guess
@@ -42,8 +42,7 @@ def describe_data(path: str, guess: Guess) -> str:
     from rungwise.tasks.formats.base import WORDS_DROPPED
 
     examples, labels = guess.examples, guess.labels
-    shares = ", ".join(f"{label} {n / labels.total():.0%}" for label, n in labels.most_common(12))
-    more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
+    shares = [f"{label} {n / labels.total():.0%}" for label, n in labels.most_common()]
     dropped = ""
     if guess.damaged:
         words = counted(guess.counts[WORDS_DROPPED], "word")
@@ -57,7 +56,7 @@ def describe_data(path: str, guess: Guess) -> str:
         *(f"      {key}: {flow(value)}" for key, value in block.items()),
         "",
         f"# Read {counted(len(examples), 'example')} to train on{dropped}."
-        + (f" Labels: {shares}{more}." if labels else ""),
+        + (f" Labels: {list_first(shares, _MOST_LABELS)}." if labels else ""),
         *(f"# {_clip(note)}" for note in guess.notes),
     ]
     step = max(1, len(examples) // _EXAMPLES)  # from all over, since a file may be sorted

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rungwise.core.plural import list_first
 from rungwise.evaluation.comparison.task_contrast import TaskMean
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.items import METRICS, contrast
@@ -46,18 +47,13 @@ class Ranking:
         second, *rest = others
         extreme = "highest" if METRICS[metric].higher_is_better else "lowest"
         parts = [f"{second.name} has {score(second.value.mean, metric)}, {self._gap(second)}"]
-        parts += [f"{each.name} {score(each.value.mean, metric)}" for each in rest[:_NAMED]]
-        more = f" and {len(rest) - _NAMED} more" if len(rest) > _NAMED else ""
-        return (
-            f"{best.name} has the {extreme} {name}, {self._value(best)}; {', '.join(parts)}{more}."
-        )
+        parts += [f"{each.name} {score(each.value.mean, metric)}" for each in rest]
+        beside = list_first(parts, _NAMED + 1)
+        return f"{best.name} has the {extreme} {name}, {self._value(best)}; {beside}."
 
     def headline(self) -> str:
         """`perplexity: gpt 41.2 [40.0, 42.3], lstm 45.3 [44.1, 46.6]; lstm 1.1 times [1.0, 1.2]`"""
-        top = self.rungs[: _NAMED + 2]
-        names = ", ".join(f"{each.name} {self._value(each)}" for each in top)
-        if len(self.rungs) > len(top):
-            names += f" and {len(self.rungs) - len(top)} more"
+        names = list_first([f"{each.name} {self._value(each)}" for each in self.rungs], _NAMED + 2)
         if len(self.rungs) == 1:
             return f"{self.column.name}: {names}"
         second = self.rungs[1]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rungwise.core.plural import list_first
 from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.summary import OF_A_TASK, CorpusSummary, source_blocks
 from rungwise.evaluation.comparison.summary import PairedDifference
@@ -190,11 +191,8 @@ def describe_text(corpus: Artifact) -> str:
     kinds = {source["kind"] for source in source_blocks(corpus)}
     if kinds == {OF_A_TASK}:
         return f"{size} of the {OF_A_TASK}"
-    labels = list(summary.labels)
-    names = ", ".join(labels[:_MOST_LABELS])
-    more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
     source = "Python package documentation" if kinds == {"pydocs"} else "text"
-    return f"{size} of {source}: {names}{more}"
+    return f"{size} of {source}: {list_first(summary.labels, _MOST_LABELS)}"
 
 
 def describe_comparison(comparison: Comparison) -> str:

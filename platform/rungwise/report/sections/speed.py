@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rungwise.core.plural import list_first
 from rungwise.pretraining.summary import GradientRun
 from rungwise.report.formats import number
 
@@ -69,6 +70,4 @@ def describe_mishaps(run: GradientRun) -> list[str]:
 def _name_steps(steps: Sequence[int]) -> str:
     if not steps:
         return "none"
-    first = ", ".join(number(step) for step in steps[:_MOST_STEPS])
-    more = f" and {len(steps) - _MOST_STEPS} more" if len(steps) > _MOST_STEPS else ""
-    return f"{len(steps)} (step {first}{more})"
+    return f"{len(steps)} (step {list_first(map(number, steps), _MOST_STEPS)})"

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, field_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
+from rungwise.core.plural import list_first
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.config import DETECT, find_codec
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
@@ -212,9 +213,7 @@ def quote(value: Any) -> str:
 
 
 def join_names(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return (", ".join(names[:_NAMES_SHOWN]) or "none") + more
+    return list_first(names, _NAMES_SHOWN) or "none"
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
