@@ -238,7 +238,8 @@ def _precision(run: GradientRun) -> str:
 def _compare(one: GradientRun, other: GradientRun, same_workers: bool) -> StepComparison:
     tolerance = 0.0 if same_workers else TOLERANCES[_precision(one)]
     losses = [
-        (a["step"], a["loss"], b["loss"]) for a, b in zip(one.history, other.history, strict=False)
+        (int(a["step"]), a["loss"], b["loss"])
+        for a, b in zip(one.history, other.history, strict=False)
     ]
     hashes = [(a[0], a[1], b[1]) for a, b in zip(one.data, other.data, strict=False)]
     difference = max(relative_difference(a, b) for _, a, b in losses)
