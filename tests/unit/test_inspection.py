@@ -23,8 +23,10 @@ from rungwise.instances import building
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
 from rungwise.instances.corrupted_words import CorruptedWordsConfig
+from rungwise.instances.denoised_spans import DenoisedSpansConfig
 from rungwise.instances.document_rows import DocumentRowsConfig
 from rungwise.instances.inspection import find_instances, show_instances
+from rungwise.instances.masking import MaskingConfig
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.sentence_order import SentenceOrderConfig
@@ -45,6 +47,7 @@ CONFIGS = {
     "corrupted_words": CorruptedWordsConfig(sequence_length=24),
     "sentence_runs": SentenceRunsConfig(sentences=6, sentence_length=12),
     "causal_and_masked": CausalAndMaskedConfig(sequence_length=32),
+    "denoised_spans": DenoisedSpansConfig(sequence_length=56, masking=MaskingConfig()),
     "document_rows": DocumentRowsConfig(sequence_length=40),
 }
 
@@ -112,6 +115,7 @@ def test_an_instance_of_every_kind_is_printed(tmp_path: Path, kind: str) -> None
         "masked_pairs": r"B (follows|is from) .* document; \d+ tokens; \d+ to predict",
         "sentence_order": r"A and B are (in order|swapped); \d+ tokens",
         "causal_and_masked": r"\d+ tokens, read from left to right",
+        "denoised_spans": r"\d+ tokens to read, \d+ to write",
         "document_rows": r"\n40 tokens",
         "corrupted_words": r"24 tokens, each beside a random word: \S+ \S+ \S+ \.\.\.",
         "sentence_runs": r"6 sentences of 1 document; \d+ tokens",

@@ -12,6 +12,7 @@ from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
 from rungwise.instances.corrupted_words import CorruptedWordsConfig
+from rungwise.instances.denoised_spans import DenoisedSpansConfig
 from rungwise.instances.document_rows import DocumentRowsConfig
 from rungwise.instances.kind import Kind
 from rungwise.instances.labelled_pairs import LabelledPairsConfig
@@ -23,6 +24,7 @@ InstancesConfig = Annotated[
     MaskedPairsConfig
     | MaskedBlocksConfig
     | CausalAndMaskedConfig
+    | DenoisedSpansConfig
     | SentenceOrderConfig
     | CausalConfig
     | CorruptedWordsConfig

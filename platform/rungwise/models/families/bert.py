@@ -41,6 +41,7 @@ from rungwise.models.losses.objectives import (
     PretrainingLogits,
 )
 from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
+from rungwise.models.losses.span_denoising import SPAN_DENOISING
 from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
@@ -100,7 +101,7 @@ class EncoderFamily(TransformerFamily):
     def trained(
         self, model: Any, objective: Objective, special: SpecialIds
     ) -> CausalModel | MaskedModel | MeanOfStates:
-        if objective.sentences:
+        if objective.sentences or model.blanks() is None:
             return MeanOfStates(model.body, self.max_length, *special.require("cls", "sep"))
         if not objective.masks:
             return CausalModel(model, self.max_length, *special.require("end"))
@@ -138,7 +139,7 @@ class BertConfig(EncoderFamily):
     idea: ClassVar[str] = "a Transformer that fills in hidden words from both sides"
     objectives: ClassVar = (
         *(MLM_NSP, MLM, SENTENCE_ORDER, LEFT_TO_RIGHT),
-        *(*SENTENCE_OBJECTIVES, HYBRID, REPLACED_TOKENS),
+        *(*SENTENCE_OBJECTIVES, HYBRID, REPLACED_TOKENS, SPAN_DENOISING),
     )
     layer_norm_epsilon: ClassVar[float] = 1e-12
     activation: ClassVar[Activation] = "gelu"

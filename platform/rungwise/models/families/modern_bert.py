@@ -32,6 +32,7 @@ from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES
 from rungwise.models.losses.hybrid import HYBRID
 from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
 from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
+from rungwise.models.losses.span_denoising import SPAN_DENOISING
 from rungwise.models.transformer.block import Transformer, initialise
 from rungwise.models.transformer.body import TransformerBody
 from rungwise.models.transformer.layer import Activation, Layer
@@ -43,7 +44,14 @@ class ModernBertConfig(EncoderFamily):
     year: ClassVar[int] = 2024
     paper: ClassVar[str] = "Warner et al."
     idea: ClassVar[str] = "fills in hidden words as BERT does, with newer parts"
-    objectives: ClassVar = (MLM, LEFT_TO_RIGHT, *SENTENCE_OBJECTIVES, HYBRID, REPLACED_TOKENS)
+    objectives: ClassVar = (
+        MLM,
+        LEFT_TO_RIGHT,
+        *SENTENCE_OBJECTIVES,
+        HYBRID,
+        REPLACED_TOKENS,
+        SPAN_DENOISING,
+    )
     activation: ClassVar[Activation] = "gelu"
 
     kind: Literal["modern_bert"] = "modern_bert"

@@ -26,13 +26,14 @@ exact global count, and an empty part adds exactly 0.
     sentence_pairs  contrastive    bert           MaskedBatch  the other half of a text
     tsdae           reconstruction bert           MaskedBatch  the text, from its vector
     replaced_tokens mlm, detection bert           MaskedBatch  which tokens a generator replaced
+    span_denoising  written        bert           MaskedBatch  spans that were taken out
     causal_and_masked              bert           CausalAndMaskedBatch
                                                                masked tokens, or the next one
 
-ModernBERT also takes `mlm`, `left_to_right` and the last five (contrastive.py, denoising.py,
-hybrid.py, replaced_tokens.py); Llama and the recurrent families also take `causal`. Each family
-lists its objectives (family.py). Sentence order is ALBERT's replacement of NSP (Lan et al. 2020,
-arXiv:1909.11942, section 3.1).
+ModernBERT also takes `mlm`, `left_to_right` and the last six (contrastive.py, denoising.py,
+hybrid.py, replaced_tokens.py, span_denoising.py); Llama and the recurrent families also take
+`causal`. Each family lists its objectives (family.py). Sentence order is ALBERT's replacement of
+NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
 
 Shapes: B batch, T sequence, V vocabulary, M masked positions, P parts.
 """

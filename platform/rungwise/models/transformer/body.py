@@ -164,8 +164,8 @@ class OnBody(nn.Module):
     def body(self) -> Body:
         return getattr(self, self._body)
 
-    def blanks(self) -> nn.Module:
-        """Return the module that predicts the masked tokens of rows, if this is trained to."""
+    def blanks(self) -> nn.Module | None:
+        """Return the module that predicts masked tokens of rows; None if there is none."""
         return self
 
 
