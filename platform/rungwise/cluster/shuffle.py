@@ -67,4 +67,7 @@ def group_parts(
 
 
 def list_rows(rows: Rows) -> Iterator[dict[str, Any]]:
-    return iter(rows.to_pylist()) if isinstance(rows, pa.Table) else rows.iter_rows()
+    if isinstance(rows, pa.Table):
+        yield from cast(Any, rows).to_pylist()
+    else:
+        yield from cast("ray.data.Dataset", rows).iter_rows()
