@@ -17,7 +17,7 @@ from rungwise.evaluation.comparison import predictions
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import TableSummary
 from rungwise.evaluation.statistics import Estimate
-from rungwise.report import style
+from rungwise.report import palette
 from rungwise.report.plots import budgets as budget_plots
 from rungwise.report.plots import comparison as comparison_plots
 from rungwise.report.sections import findings, results, tables
@@ -202,7 +202,7 @@ def test_tasks_with_one_variant_or_another_pair_are_told_apart(
     # A variant has its look wherever it stands in a task.
     two = compared.tasks[2]
     own = comparison_plots.draw_scores(two, compared.looks)
-    assert own != comparison_plots.draw_scores(two, {**compared.looks, "rnn": style.series(1)})
+    assert own != comparison_plots.draw_scores(two, {**compared.looks, "rnn": palette.series(1)})
 
 
 def test_no_name_of_a_system_means_anything(before: dict[str, Artifact]) -> None:
@@ -236,7 +236,7 @@ def test_a_variant_with_more_pretrainings_is_compared_by_those_of_both(
     ours, theirs = evaluation.pair_scores("often", "once")
     assert (ours, theirs) == ([0.9, 0.7], [0.6, 0.5])
     more = dataclasses.replace(task, evaluation=evaluation)
-    looks = {name: style.series(place) for place, name in enumerate(("often", "once"))}
+    looks = {name: palette.series(place) for place, name in enumerate(("often", "once"))}
     assert comparison_plots.draw_differences(more, looks).startswith(PNG)
     assert comparison_plots.draw_scores(more, looks).startswith(PNG)
 
@@ -393,7 +393,7 @@ def test_many_stages_are_listed_by_kind_and_none_is_lost(before: dict[str, Artif
 
 
 def test_systems_look_different_however_many_there_are() -> None:
-    looks = [style.series(place) for place in range(28)]
+    looks = [palette.series(place) for place in range(28)]
     assert len(set(looks)) == 28
     assert len({look.colour for look in looks[:7]}) == 7
     assert len({look.marker for look in looks[:7]}) == 7

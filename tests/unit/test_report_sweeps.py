@@ -12,10 +12,10 @@ from PIL import Image
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.tables import csv_bytes
 from rungwise.finetune import FinetuneConfig
+from rungwise.report.palette import series
 from rungwise.report.plots import sweeps as sweep_plots
 from rungwise.report.sections import tables
 from rungwise.report.sections.variants import VariantSweep
-from rungwise.report.style import series
 from rungwise.sweep.record import ScoredTrial, SweepSummary
 from tests.toy_sweeps import swept
 

@@ -107,10 +107,11 @@ def test_a_run_with_nothing_to_build_imports_nothing_that_builds(tmp_path: Path)
     recipe = write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
     workflow = tmp_path / "workflow.py"
     workflow.write_text(WORKFLOW.replace("TASK_BLOCK", repr(block)))
-    stage = TASK.stage(FilesTaskConfig.model_validate(block))
+    config = FilesTaskConfig.model_validate(block)
+    stage = TASK.stage(config)
     root = Folder.at(tmp_path / "root")
     folder = artifact.find_folder(root, "task", "small", stage.fingerprint)
-    summary = TASK.run(stage.config, {}, folder, Context())
+    summary = TASK.run(config, {}, folder, Context())
     record = {
         "stage": "task",
         "fingerprint": stage.fingerprint,

@@ -11,6 +11,7 @@ from rungwise.evaluation.comparison.stage import EVALUATE
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.report.sections import findings
 from rungwise.report.stage import LADDER, REPORT
 from rungwise.serving.card import link_page
 from rungwise.tasks.stage import TASK
@@ -61,8 +62,6 @@ def list_data(finished: Mapping[str, Artifact]) -> dict[str, tuple[str, str]]:
 
 def description(finished: Mapping[str, Artifact], root: str) -> str:
     """Markdown with the verdict, the picture of the page and a line for each result."""
-    from rungwise.report.sections import findings  # late import: a plan draws nothing
-
     pages = [artifact for artifact in finished.values() if artifact.stage in _PAGES]
     results = {
         title: artifact for title, artifact in finished.items() if artifact.stage not in _PAGES

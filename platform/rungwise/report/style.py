@@ -1,8 +1,6 @@
-"""The look of plots: palette, axes and PNG output.
+"""The look of plots: axes and PNG output; palette.py has the colours.
 
-Colours are from Okabe and Ito 2008 ("Color universal design"), distinguishable with any kind of
-colour vision; series differ in marker or line as well. Figures use matplotlib's objects and the Agg
-canvas, never pyplot, which keeps global state.
+Figures use matplotlib's objects and the Agg canvas, never pyplot, which keeps global state.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import io
 import textwrap
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -19,16 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from rungwise.report.palette import FAINT, INK, MUTED, Series
+
 Place = Literal["best", "upper left", "upper center", "upper right"]
-
-BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
-ORANGE, VERMILLION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
-INK, MUTED, FAINT = "#1f2430", "#5b6472", "#d9dde3"
-
-# Looks of variants go by position, since their names are free.
-_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, "#7b8494")
-_MARKERS = ("o", "^", "s", "v", "P", "X", "p", "*")
-_LINES = ("-", "--", "-.", ":")
 
 DASHED = (0, (4, 3))
 DOTTED = (0, (2, 2))
@@ -42,24 +32,6 @@ _DOTS_PER_INCH = 160
 _LETTERS_PER_INCH = 11.2  # of a title, which starts at the axis
 _AXIS_INCHES = 0.9
 _PAD_INCHES = 0.12
-
-
-@dataclass(frozen=True)
-class Series:
-    """How a variant or rung is drawn, the same in every plot and on the page."""
-
-    colour: str
-    marker: str
-    line: str
-
-
-def series(position: int) -> Series:
-    """The look at a position from 0. Colours repeat after seven, with another marker and line."""
-    return Series(
-        _COLOURS[position % len(_COLOURS)],
-        _MARKERS[position % len(_MARKERS)],
-        _LINES[position % len(_LINES)],
-    )
 
 
 def new_figure(size: tuple[float, float]) -> Figure:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from rungwise.report import style
+from rungwise.report import palette, style
 from rungwise.report.formats import metric_axis, score
 from rungwise.report.ladder.rungs import TASKS, Cell, Column, Rung
 
@@ -106,7 +106,7 @@ def _draw_panel(axes: Axes, column: Column, rungs: Sequence[Rung]) -> None:
             xytext=(7, 0),
             textcoords="offset points",
             fontsize=9,
-            color=style.INK,
+            color=palette.INK,
             va="center",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
@@ -115,7 +115,7 @@ def _draw_panel(axes: Axes, column: Column, rungs: Sequence[Rung]) -> None:
         steps.append((so_far, place))
     axes.plot(
         *zip(*steps, strict=True),
-        color=style.MUTED,
+        color=palette.MUTED,
         linewidth=1,
         linestyle=style.DOTTED,
         drawstyle="steps-post",

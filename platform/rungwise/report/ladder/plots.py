@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
-from rungwise.report import style
+from rungwise.report import palette, style
 from rungwise.report.formats import metric_axis
 from rungwise.report.ladder.rows import LayerScore, LayerShare
 from rungwise.report.ladder.rungs import Cell, Column, Rung
@@ -133,7 +133,7 @@ def draw_layers(rows: Sequence[LayerScore], rungs: Sequence[Rung]) -> bytes:
         if frequent:
             axes.axhline(
                 100 * frequent[0],
-                color=style.MUTED,
+                color=palette.MUTED,
                 linestyle=style.DASHED,
                 linewidth=1.2,
                 label=_FREQUENT,
@@ -176,12 +176,12 @@ def draw_senses(maps: Mapping[str, Mapping[str, Any]]) -> bytes:
             points = [point for point in sense_map["points"] if point["sense"] == sense]
             if not points:
                 continue
-            look = style.series(sense)
+            look = palette.series(sense)
             axes.scatter(
                 [point["x"] for point in points],
                 [point["y"] for point in points],
                 s=22,
-                color=look.colour if sense >= 0 else style.MUTED,
+                color=look.colour if sense >= 0 else palette.MUTED,
                 marker=look.marker if sense >= 0 else "x",
                 alpha=0.7,
                 linewidth=0 if sense >= 0 else 1,

@@ -22,8 +22,8 @@ from rungwise.evaluation.suites.floors import PPMI, RANDOM, VECTORS
 from rungwise.evaluation.suites.items import METRICS, ItemKey, Items
 from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore, merge_seeds, read_items
 from rungwise.pretraining.summary import PretrainSummary
+from rungwise.report.palette import Series, series
 from rungwise.report.sections.variants import input_artifact
-from rungwise.report.style import Series, series
 from rungwise.tasks.scoring.units import format_metric
 
 PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from rungwise.report import style
+from rungwise.report import palette, style
 from rungwise.report.formats import metric_axis
 from rungwise.report.sections.variants import Comparison, TaskResult
 
@@ -31,7 +31,7 @@ def draw_budgets(comparison: Comparison) -> bytes:
     return style.png(figure)
 
 
-def _draw_task(axes: Axes, task: TaskResult, looks: Mapping[str, style.Series]) -> None:
+def _draw_task(axes: Axes, task: TaskResult, looks: Mapping[str, palette.Series]) -> None:
     counts = [each.examples.train for each in task.by_budget]
     names = list(task.evaluation.variants)
     span = max(counts) / min(counts)
@@ -45,7 +45,7 @@ def _draw_task(axes: Axes, task: TaskResult, looks: Mapping[str, style.Series]) 
         axes.plot(
             counts,
             [100 * best[1] if best else np.nan for best in trivial],
-            color=style.MUTED,
+            color=palette.MUTED,
             linestyle=style.DASHED,
             linewidth=1.3,
             label=_TRIVIAL,
@@ -89,11 +89,11 @@ def draw_layer_weights(comparison: Comparison) -> bytes:
                 yerr=100 * weights.std(axis=0, ddof=1) if len(weights) > 1 else None,
                 width=0.92 * bar,
                 color=comparison.looks[name].colour,
-                error_kw={"ecolor": style.INK, "elinewidth": 1.1, "capsize": 2},
+                error_kw={"ecolor": palette.INK, "elinewidth": 1.1, "capsize": 2},
                 label=name,
             )
         axes.axhline(
-            100 / layers, color=style.MUTED, linestyle=style.DASHED, linewidth=1.2, label=_UNIFORM
+            100 / layers, color=palette.MUTED, linestyle=style.DASHED, linewidth=1.2, label=_UNIFORM
         )
         axes.set_xticks(range(layers), ["emb.", *(str(layer) for layer in range(1, layers))])
         style.dress(axes, task.name, "layer", "weight (%)")

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rungwise.evaluation.statistics import Estimate
-from rungwise.report import style
+from rungwise.report import palette, style
 from rungwise.report.formats import metric_axis, metric_name, points_with_interval, score
 from rungwise.report.sections.errors import TaskErrors
 from rungwise.report.sections.variants import TaskResult
@@ -21,7 +21,7 @@ _ROW_INCHES = 0.72
 _BASELINE_LINES = (style.DASHED, (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 
 
-def draw_scores(task: TaskResult, looks: Mapping[str, style.Series]) -> bytes:
+def draw_scores(task: TaskResult, looks: Mapping[str, palette.Series]) -> bytes:
     """The test score of every seed, with means, 95 % intervals and trivial baselines."""
     variants, metric = task.evaluation.variants, task.metric
     figure, axes = _new_rows(len(variants), 1.7)
@@ -33,7 +33,7 @@ def draw_scores(task: TaskResult, looks: Mapping[str, style.Series]) -> bytes:
     for number, (name, value) in enumerate(baselines.items()):
         axes.axvline(
             100 * value,
-            color=style.MUTED,
+            color=palette.MUTED,
             linestyle=_BASELINE_LINES[number % len(_BASELINE_LINES)],
             linewidth=1.3,
             zorder=1,
@@ -47,12 +47,12 @@ def draw_scores(task: TaskResult, looks: Mapping[str, style.Series]) -> bytes:
     return style.png(figure)
 
 
-def draw_differences(task: TaskResult, looks: Mapping[str, style.Series]) -> bytes:
+def draw_differences(task: TaskResult, looks: Mapping[str, palette.Series]) -> bytes:
     """The first variant minus each other one, seed by seed (pretraining by pretraining if both have
     several), with both intervals."""
     pairs = task.against_first
     figure, axes = _new_rows(len(pairs), 1.9)
-    axes.axvline(0, color=style.INK, linewidth=1.2, zorder=1)
+    axes.axvline(0, color=palette.INK, linewidth=1.2, zorder=1)
     for place, pair in enumerate(pairs):
         scores = task.evaluation.pair_scores(pair.first, pair.second)
         gaps = [100 * (a - b) for a, b in zip(*scores, strict=True)]
@@ -60,7 +60,7 @@ def draw_differences(task: TaskResult, looks: Mapping[str, style.Series]) -> byt
         axes.plot(
             [100 * pair.bootstrap.low, 100 * pair.bootstrap.high],
             [place - 0.1] * 2,
-            color=style.MUTED,
+            color=palette.MUTED,
             linewidth=4,
             alpha=0.45,
             solid_capstyle="butt",
@@ -68,7 +68,7 @@ def draw_differences(task: TaskResult, looks: Mapping[str, style.Series]) -> byt
             label="95% interval over seeds and test examples",
         )
         label, text = "mean, 95% interval over seeds", points_with_interval(pair.seeds)
-        _draw_mean(axes, place, pair.seeds, text, style.INK, label)
+        _draw_mean(axes, place, pair.seeds, text, palette.INK, label)
     style.add_legend_below(figure, [axes], last=["one seed"])
     axes.margins(x=0.16)
     axis = f"test {metric_name(task.metric)}, {pairs[0].first} minus the other (points)"
@@ -81,8 +81,8 @@ def draw_reliability(errors: TaskErrors) -> bytes:
     """Reliability diagram: accuracy against confidence; the diagonal is perfect calibration."""
     bins = errors.analysis.reliability
     figure, axes = style.new_axes()
-    axes.plot([0, 100], [0, 100], color=style.MUTED, linestyle=style.DASHED, linewidth=1.2)
-    colour = style.series(0).colour
+    axes.plot([0, 100], [0, 100], color=palette.MUTED, linestyle=style.DASHED, linewidth=1.2)
+    colour = palette.series(0).colour
     sizes = [20 + 180 * each.count / max(b.count for b in bins) for each in bins]
     confidence = [100 * each.confidence for each in bins]
     accuracy = [100 * each.right for each in bins]
@@ -122,11 +122,11 @@ def _name_rows(axes: Axes, names: Sequence[str]) -> None:
     """One labelled row per variant; call it after `style.dress`."""
     axes.set_yticks(range(len(names)), [style.wrap_name(name) for name in names], parse_math=False)
     axes.set_ylim(len(names) - 0.45, -0.6)
-    axes.tick_params(axis="y", labelsize=10, labelcolor=style.INK, length=0)
+    axes.tick_params(axis="y", labelsize=10, labelcolor=palette.INK, length=0)
 
 
 def _draw_seeds(
-    axes: Axes, place: int, values: Sequence[float], look: style.Series, label: str | None = None
+    axes: Axes, place: int, values: Sequence[float], look: palette.Series, label: str | None = None
 ) -> None:
     most = max(len(values) - 1, 1)
     axes.scatter(

@@ -13,7 +13,7 @@ from rungwise.evaluation.page.surprise import ContextRange
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.objectives import Objective, Part
 from rungwise.pretraining.summary import GradientRun, PretrainSummary, Row
-from rungwise.report import style
+from rungwise.report import palette, style
 from rungwise.report.formats import compact, percent
 from rungwise.report.sections.speed import attempts
 
@@ -31,7 +31,9 @@ def draw_loss(pretrain: PretrainSummary, run: GradientRun, objective: Objective)
     title = f"Validation {tokens.name} loss: from {first:.2f} to {last:.2f} nats"
     if objective.predicts_text:
         label = f"ln V = {uniform:.2f}: all tokens equally likely (untrained model)"
-        axes.axhline(uniform, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.5, label=label)
+        axes.axhline(
+            uniform, color=palette.PURPLE, linestyle=(0, (5, 3)), linewidth=1.5, label=label
+        )
         _draw_unigram(axes, pretrain.unigram_entropy, ": the best guess without context")
         title += f"; unigram entropy {pretrain.unigram_entropy:.2f}"
     _draw_curves(axes, run, key, "training (mean since the previous point)")
@@ -42,7 +44,7 @@ def draw_loss(pretrain: PretrainSummary, run: GradientRun, objective: Objective)
     top = (uniform - lowest) / (highest - lowest) - 0.02 if objective.predicts_text else 1
     style.add_legend(axes, "upper right", bbox_to_anchor=(1, top))
     learning_rates = [row["learning_rate"] for row in run.history]
-    rates.plot(_millions(run.history), learning_rates, color=style.ORANGE, linewidth=1.6)
+    rates.plot(_millions(run.history), learning_rates, color=palette.ORANGE, linewidth=1.6)
     rates.set_ylim(0, 1.15 * max(learning_rates))
     style.dress(rates, x=_TOKENS_READ, y="learning rate")
     for change in run.length_changes:
@@ -61,7 +63,9 @@ def draw_pair_task(run: GradientRun, task: Part) -> bytes:
         (lower, task.accuracy_key, 100.0, 50.0, (40.0, 100.0), "chance (ln 2, 50%)"),
     ):
         values = _draw_curves(axes, run, key, "training", scale)
-        axes.axhline(chance, color=style.PURPLE, linestyle=(0, (5, 3)), linewidth=1.3, label=label)
+        axes.axhline(
+            chance, color=palette.PURPLE, linestyle=(0, (5, 3)), linewidth=1.3, label=label
+        )
         # A fixed minimum range, so that noise around chance does not look like learning.
         axes.set_ylim(min(*bounds, *values), max(*bounds, *values))
     accuracy = percent(run.validation[-1][task.accuracy_key])
@@ -77,8 +81,10 @@ def draw_tokens_per_second(run: GradientRun) -> bytes:
     rates = np.array([row["tokens_per_second"] for row in run.timings])
     mean = run.throughput["tokens_per_second"]
     figure, axes = style.new_axes(style.WIDE)
-    axes.plot([row["step"] for row in run.timings], rates / 1e3, color=style.BLUE, linewidth=1.5)
-    axes.axhline(mean / 1e3, color=style.GREEN, linestyle=(0, (5, 3)), linewidth=1.4, label="mean")
+    axes.plot([row["step"] for row in run.timings], rates / 1e3, color=palette.BLUE, linewidth=1.5)
+    axes.axhline(
+        mean / 1e3, color=palette.GREEN, linestyle=(0, (5, 3)), linewidth=1.4, label="mean"
+    )
     # From 0, so that noise looks as small as it is.
     axes.set_ylim(0, 1.12 * float(max(rates.max(), mean)) / 1e3)
     style.dress(axes, f"{compact(mean)} tokens per second", "step", "thousand tokens per second")
@@ -96,7 +102,7 @@ def draw_context(ranges: Sequence[ContextRange], unigram_entropy: float) -> byte
     figure, axes = style.new_axes()
     _draw_unigram(axes, unigram_entropy)
     places = range(len(ranges))
-    axes.plot(places, [each.nats for each in ranges], color=style.BLUE, marker="o", linewidth=1.8)
+    axes.plot(places, [each.nats for each in ranges], color=palette.BLUE, marker="o", linewidth=1.8)
     names = [f"{r.low}" if r.low == r.high else f"{r.low} to {r.high}" for r in ranges]
     axes.set_xticks(places, names, rotation=30 if len(ranges) > 6 else 0)
     style.dress(
@@ -117,7 +123,7 @@ def draw_lengths(instances: InstancesSummary) -> bytes:
     edges = np.linspace(0, longest, len(counts) + 1)
     share = 100 * counts / counts.sum()
     figure, axes = style.new_axes()
-    axes.bar(edges[:-1], share, width=np.diff(edges) * 0.92, align="edge", color=style.BLUE)
+    axes.bar(edges[:-1], share, width=np.diff(edges) * 0.92, align="edge", color=palette.BLUE)
     title = f"{share[-1]:.0f}% of instances are {edges[-2]:.0f} to {longest} tokens long"
     style.dress(axes, title, "instance length (tokens)", "instances (%)")
     axes.set_xlim(0, longest)
@@ -132,7 +138,7 @@ def _interpolate_millions(run: GradientRun, step: int) -> float:
 
 def _draw_unigram(axes: Axes, entropy: float, meaning: str = "") -> None:
     label = f"unigram entropy = {entropy:.2f}{meaning}"
-    axes.axhline(entropy, color=style.GREEN, linestyle=(0, (1.5, 1.5)), linewidth=2, label=label)
+    axes.axhline(entropy, color=palette.GREEN, linestyle=(0, (1.5, 1.5)), linewidth=2, label=label)
 
 
 def _draw_curves(
@@ -140,9 +146,9 @@ def _draw_curves(
 ) -> list[float]:
     """Draw the training curve, labelled `training`, and validation; return all their values."""
     history = [scale * row[key] for row in run.history]
-    axes.plot(_millions(run.history), history, color=style.SKY, linewidth=1.4, label=training)
+    axes.plot(_millions(run.history), history, color=palette.SKY, linewidth=1.4, label=training)
     validation = [scale * row[key] for row in run.validation]
-    look: Any = {"color": style.BLUE, "linewidth": 1.8, "marker": "o", "markersize": 5}
+    look: Any = {"color": palette.BLUE, "linewidth": 1.8, "marker": "o", "markersize": 5}
     axes.plot(_millions(run.validation), validation, label="validation", **look)
     return history + validation
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from rungwise.report import style
+from rungwise.report import palette, style
 from rungwise.report.formats import metric_axis
 from rungwise.report.sections.variants import VariantSweep
 from rungwise.sweep.config import HalvingScheduler
@@ -34,7 +34,9 @@ def draw_curves(sweeps: Sequence[VariantSweep]) -> bytes:
             for epoch in halving_epochs(sweep.settings, sweep.summary.trials)
         }
         for epoch in milestones:
-            axes.axvline(epoch, color=style.FAINT, linestyle=style.DOTTED, linewidth=1.4, zorder=0)
+            axes.axvline(
+                epoch, color=palette.FAINT, linestyle=style.DOTTED, linewidth=1.4, zorder=0
+            )
         for sweep in task_sweeps:
             for trial in sweep.summary.scored:
                 winner = trial.name == sweep.summary.best.name

@@ -14,7 +14,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.inputs import input_name
 from rungwise.evaluation.comparison.summary import EvaluateSummary, PairedDifference
 from rungwise.evaluation.statistics import holm
-from rungwise.report.style import Series, series
+from rungwise.report.palette import Series, series
 from rungwise.sweep.record import SweepSummary
 from rungwise.tasks.kinds.examples import TaskSummary
 
