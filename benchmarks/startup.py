@@ -4,8 +4,9 @@
     python -m benchmarks.startup --rounds 1 --only run,again
 
 Every case is a command of its own, taking turns; a ratio is the median over the rounds of a case
-over its floor in the same round. Of each command also the processes that it started and their CPU
-seconds: a process of the group is counted if it was seen at one of the looks, 20 a second.
+over its floor in the same round. Of each command also the processes that it started, as seen by
+twenty looks a second, and their CPU seconds, whose ratio a machine that does other work changes
+less.
 
     floors    import torch | bare ray.init and one task | an empty TorchTrainer, one and two workers
               tokenizers and transformers' Trainer doing what TINY does
@@ -21,6 +22,7 @@ import argparse
 import os
 import platform
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -113,7 +115,6 @@ class Measured:
     first_line: float
     processes: int
     cpu: float
-    output: str
 
 
 def python(code: str, *arguments: str) -> Callable[[Path], list[str]]:
@@ -254,7 +255,7 @@ def measure(case: Case, folder: Path) -> Measured:
     environment |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
     paths = [str(REPOSITORY / "platform"), str(REPOSITORY)]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
-    log = folder / "log"
+    log, before = folder / "log", reaped_seconds()
     began = time.perf_counter()
     with log.open("w") as stream:
         process = subprocess.Popen(
@@ -274,7 +275,15 @@ def measure(case: Case, folder: Path) -> Measured:
         raise RuntimeError(
             f"{case.command(folder)} ended with {process.returncode}: {log.read_text()}"
         )
-    return Measured(seconds, first_line, len(cpu), sum(cpu.values()), log.read_text())
+    # The looks miss the last moments of a process, and the kernel those that nobody waited for.
+    spent = max(sum(cpu.values()), reaped_seconds() - before)
+    return Measured(seconds, first_line, len(cpu), spent)
+
+
+def reaped_seconds() -> float:
+    """CPU seconds of the processes that have ended and were waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def look(pid: int, cpu: dict[tuple[int, float], float]) -> None:
@@ -291,12 +300,14 @@ def look(pid: int, cpu: dict[tuple[int, float], float]) -> None:
             continue
 
 
-def ratio(results: dict[str, list[Measured]], name: str) -> float | None:
-    """The median over the rounds of a case over its floor; None without one."""
+def ratio(results: dict[str, list[Measured]], name: str, of: str = "seconds") -> float | None:
+    """The median of a case over its floor, `of` seconds or cpu; None without a floor."""
     floor = results.get(CASES[name].floor)
     if not floor:
         return None
-    return median_ratio([each.seconds for each in results[name]], [each.seconds for each in floor])
+    return median_ratio(
+        *([getattr(each, of) for each in rounds] for rounds in (results[name], floor))
+    )
 
 
 def summarise(
@@ -310,6 +321,7 @@ def summarise(
             "processes": median(each.processes for each in rounds),
             "cpu_seconds": round(median(each.cpu for each in rounds), 2),
             "ratio": ratio(results, name),
+            "cpu_ratio": ratio(results, name, "cpu"),
             "most": CASES[name].most,
         }
         for name, rounds in results.items()
@@ -319,18 +331,29 @@ def summarise(
 
 def print_table(results: dict[str, list[Measured]], records: list[dict[str, Any]]) -> None:
     table = Table(box=None, pad_edge=False)
-    for heading in ("", "seconds", "first line", "processes", "CPU seconds", "ratio", "at most"):
+    for heading in (
+        "",
+        "seconds",
+        "first line",
+        "processes",
+        "CPU seconds",
+        "floor",
+        "ratio",
+        "of CPU",
+        "at most",
+    ):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, rounds in results.items():
-        value, most = ratio(results, name), CASES[name].most
+        ratios = [ratio(results, name, of) for of in ("seconds", "cpu")]
         table.add_row(
             name,
             f"{median(each.seconds for each in rounds):.2f}",
             f"{median(each.first_line for each in rounds):.2f}",
             f"{median(each.processes for each in rounds):.0f}",
             f"{median(each.cpu for each in rounds):.2f}",
-            "" if value is None else f"{value:.2f} x {CASES[name].floor}",
-            "" if most is None else f"{most}",
+            CASES[name].floor,
+            *("" if each is None else f"{each:.2f}" for each in ratios),
+            str(CASES[name].most or ""),
         )
     Console().print(table)
 

@@ -36,9 +36,8 @@ from rungwise.tokenizer import (
     outside,
     special_ids,
     train,
-    train_tokenizer,
 )
-from rungwise.tokenizer.building import _rate
+from rungwise.tokenizer.building import _rate, train_tokenizer
 from rungwise.tokenizer.config import TrainedConfig
 from tests.corpora import corpus_of_sentences
 

@@ -24,8 +24,8 @@ from rungwise.tokenizer import (
     read_tokenizer,
     special_ids,
     train,
-    train_tokenizer,
 )
+from rungwise.tokenizer.building import train_tokenizer
 from tests.corpora import corpus_of_sentences
 
 VOCAB_TXT = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nplay\n##ing\n,\n"
