@@ -12,14 +12,13 @@ from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.losses.objectives import CAUSAL
 
 awdlstm = pytest.importorskip("fastai.text.models.awdlstm", reason="fastai is not installed")
+core = pytest.importorskip("fastai.text.models.core")
 LENGTHS = [11, 4, 7]
 
 
 @torch.no_grad()
 def test_states_and_pooled_vectors_are_those_of_fastai() -> None:
     """fastai pads at the end and pools over the chunks of a text; here one chunk is the text."""
-    from fastai.text.models.core import masked_concat_pool
-
     torch.manual_seed(0)
     sizes = {"hidden_size": 9, "embedding_size": 6, "initializer_range": 0.5}
     ours: Any = AwdLstmConfig(**sizes).build(31, CAUSAL).eval()
@@ -36,6 +35,6 @@ def test_states_and_pooled_vectors_are_those_of_fastai() -> None:
     theirs.reset()
     states = theirs(ids)
     torch.testing.assert_close(ours.body.encode_layers(ids)[-1], states, atol=1e-5, rtol=1e-5)
-    expected = masked_concat_pool(states, mask, bptt=11)
+    expected = core.masked_concat_pool(states, mask, bptt=11)
     found = SequenceHead(6, 2, "last_max_mean", 0.0).vectors(states, torch.tensor(LENGTHS))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

@@ -27,7 +27,7 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def built(**changes: Any) -> AwdLstmForPretraining:
+def built(**changes: Any) -> Any:
     torch.manual_seed(0)
     sizes = {"hidden_size": 7, "embedding_size": 5, "initializer_range": 0.6}
     model = AwdLstmConfig(**(sizes | PLAIN | changes)).build(V, CAUSAL)
@@ -35,7 +35,7 @@ def built(**changes: Any) -> AwdLstmForPretraining:
     return model.train()
 
 
-def batch(model: Any, T: int = T) -> CausalBatch[Tensor]:
+def batch(model: Any, T: int = T) -> Any:
     torch.manual_seed(1)
     stream_BT = torch.randint(V, (B, T + 1))
     state = torch.randn(B, *model.state_shape) * 0.3
@@ -49,7 +49,7 @@ def stacked(
     body = model.awd_lstm
     x_BTD = body.token_embedding(ids_BT)
     for number, (before, after) in enumerate(itertools.pairwise(body.widths)):
-        cells = nn.LSTM(before, after, batch_first=True)
+        cells: Any = nn.LSTM(before, after, batch_first=True)
         cells.load_state_dict(body.layers[number].state_dict())
         if masks:
             cells.weight_hh_l0.data *= masks[number]
@@ -160,7 +160,9 @@ def test_gradients_end_at_spans_that_the_state_crosses() -> None:
     states = body.encode(rows.ids, rows.state)[0][-1]
     reached[0].retain_grad()
     states[:, -1].sum().backward()
-    touched = reached[0].grad.abs().sum((0, 2)).nonzero().flatten()
+    gradient = reached[0].grad
+    assert gradient is not None
+    touched = gradient.abs().sum((0, 2)).nonzero().flatten()
     assert 100 < touched[0] < 200, "no token of an earlier span"
     with torch.no_grad():
         assert model.eval().awd_lstm.span_lengths(500) == [500]
@@ -226,6 +228,7 @@ def test_copying_digits_can_be_learnt_and_the_classifier_starts_from_its_weights
     model = config.build(10, AUTOENCODER)
     rows = DocumentRows(torch.randint(10, (64, 3)), torch.full((64,), 3))
     optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    loss = torch.tensor(9.0)
     for _ in range(150):
         optimizer.zero_grad()
         loss = AUTOENCODER(model, rows).loss()

@@ -54,7 +54,7 @@ class LabelledPairsConfig(TextPairsKind):
                 "text to write; name another one in pretraining_task, or take aligned_lines"
             )
         built = super().build(text, special, rng, planned)
-        columns = built.shard.columns | {"label": text.labels[: len(built.shard)]}
+        columns = {**built.shard.columns, "label": text.labels[: len(built.shard)]}
         return replace(built, shard=replace(built.shard, columns=columns))
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:

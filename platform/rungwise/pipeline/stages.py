@@ -167,7 +167,8 @@ def _checked_config(
                 },
             )
     elif recipe.word_vectors is not None:
-        if not isinstance(pretrain, GradientConfig) or recipe.pretrain.initial is not None:
+        given = getattr(recipe.pretrain, "initial", None)
+        if not isinstance(pretrain, GradientConfig) or given is not None:
             raise ConfigError(
                 "word_vectors are what a model begins with that learns by gradient from random "
                 f"weights; leave it out for a {recipe.model.kind} of these settings"

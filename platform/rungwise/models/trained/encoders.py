@@ -25,6 +25,7 @@ Shapes: B batch, T sequence, E width of a state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ class LayeredEncoder(OnBody):
     ) -> None:
         super().__init__(body)
         self.width = body.width
-        self.widths = body.widths or [body.width] * len(body.levels())
+        self.widths = list(body.widths) or [body.width] * len(body.levels())
         self.causal = body.causal
         self.max_length = max_length
         self.new_tokens = new_tokens
@@ -85,13 +86,14 @@ class LayeredEncoder(OnBody):
     def truncate(self, length: int) -> None:
         """Let gradients go back only so many tokens. Raises ConfigError for a body that is not
         recurrent."""
-        if not hasattr(self.body, "gradient_length"):
+        body: Any = self.body
+        if not hasattr(body, "gradient_length"):
             raise ConfigError(
                 f"finetune.gradient_length is {length}, but a {self.body.name} does not read token "
                 "by token with one state; leave it out, or take a model.kind that does (lstm, rnn, "
                 "awd_lstm)"
             )
-        self.body.gradient_length = length
+        body.gradient_length = length
 
     def write(self) -> None:
         """Make attention in the second text causal, for generation; the first text is unaffected.

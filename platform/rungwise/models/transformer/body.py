@@ -49,7 +49,7 @@ class Body(nn.Module, ABC):
 
     name: ClassVar[str]
     causal: bool = True
-    widths: list[int] | None = None  # of the embeddings and each layer, if they differ
+    widths: Sequence[int] = ()  # of the embeddings and each layer, if they differ
 
     def __init__(
         self,
