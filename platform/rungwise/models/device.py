@@ -60,6 +60,8 @@ def use_threads(cpus: float) -> None:
 def return_freed_memory() -> None:
     """Return memory that `keep_freed_memory` kept, at the end of a task."""
     gc.collect()
+    if sys.platform != "linux":
+        return
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
