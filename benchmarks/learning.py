@@ -291,10 +291,11 @@ def report(results: dict[str, Any], console: Console) -> None:
         for name, runs in complete.items():
             values = values_of(runs)
             seeds = [seed for seed in by_arm[name] if seed in by_arm[first]]
-            pairs = [
-                [values_of(complete[each])[list(by_arm[each]).index(seed)] for seed in seeds]
+            ours, theirs = (
+                dict(zip(by_arm[each], values_of(complete[each]), strict=True))
                 for each in (name, first)
-            ]
+            )
+            pairs = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
             table.add_row(
                 name,
                 " + ".join(map(str, runs[0]["steps"])),

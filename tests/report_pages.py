@@ -7,6 +7,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
+from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
+from rungwise.instances.denoised_spans import DenoisedSpansConfig
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shards import Shard
@@ -46,6 +49,9 @@ INSTANCES: dict[str, Any] = {
     "mlm": MaskedBlocksConfig,
     "sentence_order": SentenceOrderConfig,
     "modern_bert": MaskedBlocksConfig,
+    "replaced_tokens": MaskedBlocksConfig,
+    "causal_and_masked": CausalAndMaskedConfig,
+    "span_denoising": partial(DenoisedSpansConfig, masking={"unit": "token", "max_predictions": 5}),
 }
 STEPS = 20
 

@@ -43,6 +43,10 @@ KINDS: tuple[str, ...] = ("mlm_nsp", "mlm", "sentence_order", "modern_bert", *CA
 LATER: dict[str, tuple[type[Family], dict[str, Any], str | None]] = {
     "modern_bert": (ModernBertConfig, {"local_window": 6}, None),
     "modern_left_to_right": (ModernBertConfig, {"local_window": 6}, "left_to_right"),
+    **{
+        name: (ModernBertConfig, {"local_window": 6}, name)
+        for name in ("replaced_tokens", "causal_and_masked", "span_denoising")
+    },
     "llama": (LlamaConfig, {"num_key_value_heads": 1, "query_key_norm": True}, None),
 }
 

@@ -181,7 +181,8 @@ def test_workers_read_the_rows_of_a_step_as_one_worker_does(instances: Artifact)
         for rank in range(2)
         for part in step_batch(source, order, 3, Share(12, rank, 2), 4, 5, 2).micro_batches
     ]
-    for one, other in zip(alone, shared, strict=True):
+    pairs: Any = zip(alone, shared, strict=True)
+    for one, other in pairs:
         assert torch.equal(one.is_causal, other.is_causal)
         model, objective = model_of("modern_bert")
         assert torch.equal(objective(model, one).packed(), objective(model, other).packed())

@@ -44,7 +44,7 @@ def loss_and_gradient(kind, model, batch):
 
 VARIANTS = [
     *[(kind, {"norm": norm}) for kind in KINDS if kind not in LATER for norm in ("post", "pre")],
-    *[(kind, {"num_layers": 2}) for kind in LATER],
+    *[(kind, {"num_layers": 2}) for kind in KINDS if kind in LATER],
     ("llama", {"tied": False, "head_size": 6}),
     ("mlm_nsp", {"positions": "sinusoid"}),
     ("left_to_right", {"positions": "sinusoid"}),

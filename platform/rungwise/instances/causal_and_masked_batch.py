@@ -41,6 +41,8 @@ class CausalAndMaskedBatch(Batch[ArrayT]):
 
     def rows(self, rows: NDArray[np.int64]) -> CausalAndMaskedBatch[ArrayT]:
         """These rows, each in the form in which it is read."""
+        assert self.causal is not None
+        assert self.masked is not None
         causal = self.is_causal[rows]
         return CausalAndMaskedBatch(
             self.ids[rows],

@@ -69,8 +69,8 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
         rng: np.random.Generator,
         planned: int | None = None,
     ) -> Built:
-        shorter: Any = self.model_copy(update={"sequence_length": self._block})
-        return super(DenoisedSpansConfig, shorter).build(text, special, rng, planned)
+        shorter = self.model_copy(update={"sequence_length": self._block})
+        return MaskedBlocksConfig.build(shorter, text, special, rng, planned)
 
     def batch(
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary

@@ -60,19 +60,20 @@ class HybridModel(TokenOutput):
 
     def forward(self, rows: CausalAndMaskedBatch[Tensor]) -> Losses:
         """Return the sums over the predicted tokens of both sorts of rows, (1,) each."""
-        parts: list[Losses] = []
+        totals: list[Tensor] = []
+        corrects: list[Tensor] = []
         if rows.causal is not None:
             body: Any = self.body
             where = boundaries(rows.causal)._replace(causal=True)
             states_BTD = self.mlm.transform(body.encode(rows.causal.ids, None, None, where))
             total, correct = self.sums(states_BTD, rows.causal.targets, rows.causal.weights)
-            parts.append(Losses(total[None], correct[None]))
+            totals.append(total)
+            corrects.append(correct)
         if rows.masked is not None:
-            parts.append(MLM.losses(self.blanks()(rows.masked), rows.masked))
-        total, correct = (
-            sum(values[1:], values[0]) for values in list(zip(*parts, strict=True))[:2]
-        )
-        return Losses(total, correct)
+            masked = MLM.losses(self.blanks()(rows.masked), rows.masked)
+            totals.append(masked.total[0])
+            corrects.append(masked.correct[0])
+        return Losses(torch.stack(totals).sum()[None], torch.stack(corrects).sum()[None])
 
     def output_bias(self) -> Tensor:
         return self.mlm.bias
