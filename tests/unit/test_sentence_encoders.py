@@ -19,12 +19,14 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.labelled_pairs import LabelledPairs
 from rungwise.instances.sentence_runs import SentenceRuns
+from rungwise.instances.text_pairs import TextPairs
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import (
     INFERENCE,
     QUICK_THOUGHTS,
     SENTENCE_AUTOENCODER,
+    SENTENCE_TRANSLATION,
     SKIP_THOUGHTS,
     own_scores,
 )
@@ -190,6 +192,25 @@ def test_writing_sums_the_words_of_neighbours_or_its_own_one_by_one(
         for parameter in (model.output.weight, model.output_bias):
             parameter.data.zero_()
         assert objective(model, batch).total.item() == pytest.approx(words * math.log(VOCAB))
+
+
+@each_network
+def test_translation_sums_the_words_of_the_second_text_given_the_first(
+    network: dict[str, Any],
+) -> None:
+    """As a neighbour behind the first would be written."""
+    batch = runs([[3, 5], [6, 1]], [[1, 1], [1, 1]])
+    model = built(SENTENCE_TRANSLATION, **network).double()
+    next_one = built(SKIP_THOUGHTS, **network).double()
+    shared = {
+        name.replace("writers.paired", "writers.1"): value
+        for name, value in model.state_dict().items()
+    }
+    next_one.load_state_dict(shared, strict=False)
+    total, words = worked_writing(next_one, batch, [1])
+    sums = SENTENCE_TRANSLATION(model, TextPairs(batch.ids, batch.lengths))
+    assert sums.count.tolist() == [words] == [6]
+    assert sums.total.item() == pytest.approx(total.item(), rel=1e-12)
 
 
 @each_network

@@ -13,9 +13,10 @@ What an objective needs besides the encoder:
 
     quick_thoughts         a second encoder g, without shared weights; the vector is [f; g], each of
                            length 1, and a score is the product of f of one with g of the other
-    skip_thoughts          a GRU for each neighbour that reads the words before and, at each, the
-    sentence_autoencoder   vector; that enters all gates, as the terms C h of Kiros et al., and the
-                           state begins at zero. All share the encoder's word vectors and one output
+    skip_thoughts          a GRU for each text to write that reads the words before and, at each,
+    sentence_autoencoder   the vector; that enters all gates, as the terms C h of Kiros et al., and
+    sentence_translation   the state begins at zero. All share the encoder's word vectors and one
+                           output
     inference              [u; v; |u - v|; u * v] through linear layers, without a non-linearity
                            between them, as in the release (facebookresearch/InferSent)
 
@@ -46,6 +47,7 @@ from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_s
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import (
     INFERENCE,
+    PAIRED,
     QUICK_THOUGHTS,
     SENTENCES,
     WRITES,
@@ -63,6 +65,7 @@ from rungwise.models.transformer.pooling import Pooling, pool, real_places
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.instances.labelled_pairs import LabelledPairs
     from rungwise.instances.sentence_runs import SentenceRuns
+    from rungwise.instances.text_pairs import TextPairs
     from rungwise.tokenizer.special import SpecialIds
 
 _SENTENCES_AT_ONCE = 256
@@ -338,26 +341,32 @@ class SentenceModel(OnBody):
     def write(self, rows: SentenceRuns[Tensor], offsets: Sequence[int]) -> TokenSums:
         """Sum the losses of the words of the sentences at each offset of every sentence."""
         vectors_BRD = _vectors(self.body, rows)
-        states, words = [], []
+        written = []
         for offset in offsets:
             chosen_BR = paired(rows.document, offset)
-            from_ND, ids_NL, lengths_N = (
-                targets(values, place)[chosen_BR]
-                for values, place in (
-                    (vectors_BRD, -offset),
-                    (rows.ids, offset),
-                    (rows.lengths, offset),
-                )
-            )
-            if len(ids_NL):
-                real_NL = real_places(ids_NL.shape[1], lengths_N)
-                states.append(
-                    self.writers[str(offset)](self.body.token_embedding(ids_NL), from_ND)[real_NL]
-                )
-                words.append(ids_NL[real_NL])
-        if not states:  # no sentence has a neighbour
+            places = ((vectors_BRD, -offset), (rows.ids, offset), (rows.lengths, offset))
+            parts = [targets(values, place)[chosen_BR] for values, place in places]
+            if len(parts[0]):
+                written.append(self._written(str(offset), *parts))
+        if not written:  # no sentence has a neighbour
             return TokenSums(0 * vectors_BRD.sum(), vectors_BRD.new_zeros(()))
-        states_XD, words_X = torch.cat(states), torch.cat(words)
+        return self._sums(written)
+
+    def translate(self, pairs: TextPairs[Tensor]) -> TokenSums:
+        """Sum the losses of the words of the second text of pairs, given the first."""
+        vectors_BD = self.body(pairs.ids[:, 0], pairs.lengths[:, 0])
+        return self._sums([self._written(PAIRED, vectors_BD, pairs.ids[:, 1], pairs.lengths[:, 1])])
+
+    def _written(
+        self, writer: str, from_ND: Tensor, ids_NL: Tensor, lengths_N: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the states (X, D) before each word of texts, and the words (X,)."""
+        real_NL = real_places(ids_NL.shape[1], lengths_N)
+        states_NLD = self.writers[writer](self.body.token_embedding(ids_NL), from_ND)
+        return states_NLD[real_NL], ids_NL[real_NL]
+
+    def _sums(self, written: Sequence[tuple[Tensor, Tensor]]) -> TokenSums:
+        states_XD, words_X = (torch.cat(parts) for parts in zip(*written, strict=True))
         return token_sums(
             states_XD,
             self.output.weight,

@@ -6,6 +6,8 @@
     skip_thoughts          the words of its neighbours (Kiros et al. 2015, "Skip-Thought Vectors",
                            arXiv:1506.06726)
     sentence_autoencoder   its own words, after Dai & Le 2015, arXiv:1511.01432
+    sentence_translation   those of its translation, or of any text that is aligned with it, such as
+                           its linearised parse (Subramanian et al. 2018, arXiv:1804.00079: GenSen)
     inference              how it is related to another one, a label of pairs (Conneau et al. 2017,
                            "Supervised Learning of Universal Sentence Representations from Natural
                            Language Inference Data", arXiv:1705.02364: InferSent)
@@ -43,7 +45,14 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.instances.labelled_pairs import LabelledPairs
     from rungwise.instances.sentence_runs import SentenceRuns
 
-WRITES = {"skip_thoughts": (-1, 1), "sentence_autoencoder": (0,)}  # the places of what is written
+PAIRED = "paired"  # the place of the second text of a pair
+# The places of what is written, in sentences behind the one that is read.
+_NEAR, _OWN = (-1, 1), (0,)
+WRITES = {
+    "skip_thoughts": _NEAR,
+    "sentence_autoencoder": _OWN,
+    "sentence_translation": (PAIRED,),
+}
 
 
 def paired(document_BR: Tensor, offset: int) -> Tensor:
@@ -115,9 +124,9 @@ def targets(values_BR: Tensor, offset: int) -> Tensor:
     return values_BR[:, max(0, offset) : values_BR.shape[1] + min(0, offset)]
 
 
-def _written(offsets: tuple[int, ...]) -> Callable[[Any, Any], Losses]:
+def _written(task: str, *arguments: Any) -> Callable[[Any, Any], Losses]:
     def outputs(model: Any, batch: Any) -> Losses:
-        total, correct = model(batch, "write", offsets)
+        total, correct = model(batch, task, *arguments)
         return Losses(total[None], correct[None])
 
     return outputs
@@ -129,8 +138,8 @@ SKIP_THOUGHTS = replace(
     tokens=Part(
         "neighbour_words", "neighbours' words", "Words of neighbours written correctly", "token"
     ),
-    counts=_words_written(WRITES["skip_thoughts"]),
-    outputs=_written(WRITES["skip_thoughts"]),
+    counts=_words_written(_NEAR),
+    outputs=_written("write", _NEAR),
     losses=lambda sums, batch: sums,
     predicts_text=True,
     origin=Origin(2015, "Kiros et al.", "reads a sentence and writes the ones around it"),
@@ -139,9 +148,22 @@ SENTENCE_AUTOENCODER = replace(
     SKIP_THOUGHTS,
     name="sentence_autoencoder",
     tokens=Part("own_words", "own words", "Words written again correctly", "token"),
-    counts=_words_written(WRITES["sentence_autoencoder"]),
-    outputs=_written(WRITES["sentence_autoencoder"]),
+    counts=_words_written(_OWN),
+    outputs=_written("write", _OWN),
     origin=Origin(2015, "after Dai & Le", "reads a sentence and writes it again"),
+)
+
+
+SENTENCE_TRANSLATION = replace(
+    SKIP_THOUGHTS,
+    name="sentence_translation",
+    tokens=Part(
+        "aligned_words", "aligned words", "Words of aligned texts written correctly", "token"
+    ),
+    reads=("aligned_lines",),
+    counts=lambda batch: batch.lengths[:, 1].sum()[None].float(),  # () -> (1,)
+    outputs=_written("translate"),
+    origin=Origin(2017, "after McCann et al.", "reads a sentence and writes its translation"),
 )
 
 
@@ -162,4 +184,10 @@ INFERENCE = replace(
     losses=_pair_losses,
     origin=Origin(2017, "Conneau et al.", "learns which sentences follow from which others"),
 )
-SENTENCES = (QUICK_THOUGHTS, SKIP_THOUGHTS, SENTENCE_AUTOENCODER, INFERENCE)
+SENTENCES = (
+    QUICK_THOUGHTS,
+    SKIP_THOUGHTS,
+    SENTENCE_AUTOENCODER,
+    SENTENCE_TRANSLATION,
+    INFERENCE,
+)
