@@ -20,6 +20,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.inputs import input_name
 from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
+    Overlap,
     PairedDifference,
     PretrainingCost,
     SeedRow,
@@ -239,6 +240,9 @@ class Experiment:
                         ("validation", 0, 3),
                     )
                 },
+                overlap=Overlap(training=3, pretraining=1234, score=0.5)
+                if variant == "plain" and made.kind == "classification"
+                else Overlap(training=0, pretraining=None),
             )
             for variant in scores
         }

@@ -147,6 +147,7 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, ReportSummary, P
         "would have taken 54 epochs. 81% of that compute was saved.",
         "With new seeds the winners score 23.3 points lower",
         "3 test and 0 validation examples also occur in the training split",
+        "without them and those of the training split: plain 1,234 (50.0%); other not looked up.",
     ):
         assert words in page.words, words
 
