@@ -272,6 +272,31 @@ def test_a_left_to_right_bert_goes_out_and_is_not_mistaken_for_bert_coming_in(
         load_model(tmp_path)
 
 
+@torch.no_grad()
+def test_a_left_to_right_modern_bert_goes_out_as_a_decoder(wordpiece, tmp_path):
+    """With a window shorter than the rows."""
+    model = small_model("modern_left_to_right", V := size_of(wordpiece), num_layers=3)
+    model = shaken(model, 0.1).eval()
+    export_model(model, model.modern_bert.config, wordpiece, tmp_path)
+    theirs = loaded(transformers.AutoModelForCausalLM, tmp_path)
+    assert type(theirs).__name__ == "ModernBertDecoderForCausalLM"
+    ids_BT = torch.randint(1, V, (3, 12))
+    torch.testing.assert_close(theirs(input_ids=ids_BT).logits, model.logits(ids_BT), **TOLERANCE)
+
+
+@torch.no_grad()
+def test_a_detector_of_replaced_tokens_goes_out_as_electra(wordpiece, tmp_path):
+    config, V = BertConfig(**SIZES), size_of(wordpiece)
+    model: Any = config.build(V, config.objective("replaced_tokens"))
+    model = shaken(model, 0.1).eval()
+    export_model(model, config, wordpiece, tmp_path)
+    theirs = loaded(transformers.AutoModelForPreTraining, tmp_path)
+    assert type(theirs).__name__ == "ElectraForPreTraining"
+    (ids_BT, segments_BT, lengths_B), inputs, real_BT = bert_inputs(V)
+    expected = model.detector(model.bert.encode(ids_BT, segments_BT, lengths_B))
+    torch.testing.assert_close(theirs(**inputs).logits[real_BT], expected[real_BT], **TOLERANCE)
+
+
 # Back, and in.
 
 

@@ -13,6 +13,8 @@
     GptForPretraining, pre-norm       gpt2: GPT2LMHeadModel
     GptForPretraining, post-norm      openai-gpt: OpenAIGPTLMHeadModel
     ModernBertForPretraining          modernbert: ModernBertForMaskedLM
+    LeftToRight of a ModernBERT       modernbert-decoder: ModernBertDecoderForCausalLM, export only
+    ReplacedTokensModel of a BERT     electra: ElectraForPreTraining, without generator, export only
     LlamaForPretraining               llama: LlamaForCausalLM; with query_key_norm
                                       qwen3: Qwen3ForCausalLM
     SentenceEncoder                   bert: BertModel, roberta-prelayernorm: the same,
@@ -163,6 +165,13 @@ FORMATS: Mapping[str, Format] = {
         },
     ),
     "qwen3": replace(_LLAMA, settings={**_LLAMA_SETTINGS, "use_sliding_window": (False,)}),
+}
+# What is written and not read.
+ELECTRA, MODERN_DECODER = "electra", "modernbert-decoder"
+EXPORTED: Mapping[str, Format] = {
+    **FORMATS,
+    ELECTRA: replace(_BERT, prefix="electra.", tied={}),
+    MODERN_DECODER: FORMATS["modernbert"],
 }
 # Heads, which have no prefix.
 HEADS = ("cls.", "classifier.", "qa_outputs.", "lm_head.", "head.", "decoder.")

@@ -14,7 +14,7 @@ from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
-from rungwise.serving.hugging_face.names import Known
+from rungwise.serving.hugging_face.names import ELECTRA, MODERN_DECODER, Known
 
 Change = Literal["none", "transposed", "reversed", "split", "last"]
 ENCODER = "encoder"  # the group that every checkpoint must have
@@ -52,16 +52,19 @@ class Entry:
         return tensor.flip(0) if self.change == "reversed" else tensor
 
 
-def list_entries(config: Known) -> list[Entry]:
-    """Every tensor that a model of this config can have, heads included."""
+def list_entries(config: Known, kind: str = "") -> list[Entry]:
+    """Every tensor that a model of this config can have, heads included; `kind` is a `model_type`
+    that is only exported."""
     match config:
+        case BertConfig() if kind == ELECTRA:
+            return list(_electra_entries(config))
         case BertConfig():
             make = _bert_entries if config.norm == "post" else _pre_norm_bert_entries
             return list(make(config))
         case GptConfig():
             return list(_gpt_entries(config))
         case ModernBertConfig():
-            return list(_modern_bert_entries(config))
+            return list(_modern_bert_entries(config, decodes=kind == MODERN_DECODER))
         case LlamaConfig():
             return list(_llama_entries(config))
 
@@ -87,6 +90,12 @@ def _bert_entries(config: BertConfig) -> Iterator[Entry]:
     yield from _both("mlm.norm", "cls.predictions.transform.LayerNorm", group="mlm")
     yield Entry("mlm.bias", ("cls.predictions.bias",), "none", "mlm")
     yield from _both("nsp", "cls.seq_relationship", "reversed", group="nsp")
+
+
+def _electra_entries(config: BertConfig) -> Iterator[Entry]:
+    yield from _bert_body(config, "electra", ("attention.output", "output"))
+    for part, name in (("dense", "dense"), ("output", "dense_prediction")):
+        yield from _both(f"detector.{part}", f"discriminator_predictions.{name}", group="detector")
 
 
 def _pre_norm_bert_entries(config: BertConfig) -> Iterator[Entry]:
@@ -142,21 +151,26 @@ def _gpt_entries(config: GptConfig) -> Iterator[Entry]:
         yield from _both("gpt.transformer.final_norm", "transformer.ln_f")
 
 
-def _modern_bert_entries(config: ModernBertConfig) -> Iterator[Entry]:
+def _modern_bert_entries(config: ModernBertConfig, decodes: bool = False) -> Iterator[Entry]:
     yield from _weights("modern_bert.token_embedding", "model.embeddings.tok_embeddings")
     yield from _weights("modern_bert.embedding_norm", "model.embeddings.norm")
     for index in range(config.num_layers):
         block, layer = f"modern_bert.transformer.blocks.{index}", f"model.layers.{index}"
         if config.layer(index).first_norm:
             yield from _weights(f"{block}.attention_norm", f"{layer}.attn_norm")
-        yield from _weights(f"{block}.attention.query_key_value", f"{layer}.attn.Wqkv")
+        parts = (
+            [f"{layer}.attn.{part}_proj" for part in "qkv"] if decodes else [f"{layer}.attn.Wqkv"]
+        )
+        sizes = config.layer(index).attention_sizes if decodes else ()
+        yield from _weights(f"{block}.attention.query_key_value", *parts, sizes=sizes)
         yield from _weights(f"{block}.attention.output", f"{layer}.attn.Wo")
         yield from _weights(f"{block}.mlp_norm", f"{layer}.mlp_norm")
         yield from _weights(f"{block}.mlp.expand", f"{layer}.mlp.Wi")
         yield from _weights(f"{block}.mlp.contract", f"{layer}.mlp.Wo")
     yield from _weights("modern_bert.transformer.final_norm", "model.final_norm")
-    yield from _weights("mlm.dense", "head.dense", group="mlm")
-    yield from _weights("mlm.norm", "head.norm", group="mlm")
+    head = "lm_head" if decodes else "head"
+    yield from _weights("mlm.dense", f"{head}.dense", group="mlm")
+    yield from _weights("mlm.norm", f"{head}.norm", group="mlm")
     yield Entry("mlm.bias", ("decoder.bias",), group="mlm")
 
 

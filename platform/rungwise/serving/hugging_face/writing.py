@@ -37,10 +37,13 @@ from rungwise.models.families.modern_bert import (
 )
 from rungwise.models.family import Family
 from rungwise.models.losses.contrastive import SentenceEncoder
+from rungwise.models.losses.replaced_tokens import ReplacedTokensModel
 from rungwise.serving.hugging_face.modern import llama_keys, modern_bert_keys
 from rungwise.serving.hugging_face.names import (
     CONFIG,
-    FORMATS,
+    ELECTRA,
+    EXPORTED,
+    MODERN_DECODER,
     MODULES,
     POOLING,
     SENTENCES,
@@ -54,6 +57,8 @@ from rungwise.serving.hugging_face.names import (
 from rungwise.serving.hugging_face.tensors import list_entries, rename_headed
 from rungwise.serving.hugging_face.tokenizer import add_frame, read_tokenizer
 
+# The `model_type` of classes whose config alone does not say it.
+_KINDS = {"ModernBertDecoderForCausalLM": MODERN_DECODER, "ElectraForPreTraining": ELECTRA}
 _MARKS = ("cls_token", "sep_token")
 
 
@@ -72,8 +77,8 @@ def export_model(
     Raises ConfigError for a model without a counterpart, DataError for a tokenizer of another size.
     """
     config, vocab_size, architecture = _find_counterpart(model, config)
-    kind = model_type(config)
-    stored = FORMATS[kind]
+    kind = _KINDS.get(architecture) or model_type(config)
+    stored = EXPORTED[kind]
     is_masked = isinstance(config, BertConfig | ModernBertConfig)
     tokenizer, roles = read_tokenizer(tokenizer_file, vocab_size, is_masked)
     if is_masked and tokenizer.post_processor is None:
@@ -96,6 +101,10 @@ def export_model(
         marks = {role: tokenizer.token_to_id(roles[role]) for role in _MARKS if role in roles}
         cls, sep = (marks.get(role) for role in _MARKS)
         data |= {"cls_token_id": cls, "sep_token_id": sep, "bos_token_id": cls, "eos_token_id": sep}
+    if kind == MODERN_DECODER:  # it counts a token itself among those that it sees
+        data["local_attention"] = 2 * (config.local_window // 2 + 1)
+    if kind == ELECTRA:
+        data["embedding_size"] = config.hidden_size
     if kind == "gpt2":
         data["n_inner"] = config.intermediate_size
     if isinstance(config, ModernBertConfig):
@@ -104,9 +113,9 @@ def export_model(
         data |= llama_keys(config)
     if isinstance(model, HeadedEncoder):
         data |= _label_keys(model, labels)
-    if isinstance(model, LeftToRight):
+    if isinstance(model, LeftToRight) and isinstance(config, BertConfig):
         data["is_decoder"] = True  # their word for a left-to-right model
-    tensors = _convert_tensors(model, config, vocab_size)
+    tensors = _convert_tensors(model, config, vocab_size, kind)
     if before := positions_before(data):
         data["max_position_embeddings"] += before
         name = "roberta_prelayernorm.embeddings.position_embeddings.weight"
@@ -146,8 +155,12 @@ def _find_counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str
             if isinstance(own, ModernBertConfig):
                 return own, model.body.vocab_size, "ModernBertModel"
             bert, name = cast(Bert, model.body), "BertModel"
+        case LeftToRight(body=ModernBert() as body):
+            return body.config, body.vocab_size, "ModernBertDecoderForCausalLM"
         case LeftToRight(body=Bert() as bert):
             name = "BertLMHeadModel"
+        case ReplacedTokensModel(body=Bert(config=BertConfig(norm="post")) as bert):
+            name = "ElectraForPreTraining"
         case GptForPretraining():
             assert config == model.gpt.config, "the config of another model"
             own = model.gpt.config
@@ -227,10 +240,14 @@ def _find_headed(model: HeadedEncoder) -> tuple[Bert, str]:
     return bert, name
 
 
-def _convert_tensors(model: nn.Module, config: Known, vocab_size: int) -> dict[str, Tensor]:
+def _convert_tensors(
+    model: nn.Module, config: Known, vocab_size: int, kind: str
+) -> dict[str, Tensor]:
     state = dict(model.state_dict())
     if isinstance(model, SentenceEncoder):
         state = {name: state[name] for name in state if name.startswith(f"{model.body.name}.")}
+    if isinstance(model, ReplacedTokensModel):  # their model has no generator
+        state = {name: state[name] for name in state if not name.startswith(("mlm.", "generator."))}
     if isinstance(model, HeadedEncoder):
         state = rename_headed(state, model.head, config)
     for name in (f"{config.kind}.token_embedding.weight", "output.weight"):
@@ -249,7 +266,7 @@ def _convert_tensors(model: nn.Module, config: Known, vocab_size: int) -> dict[s
             if not name.startswith(("bert.pooler.", "nsp."))
         }
     tensors: dict[str, Tensor] = {}
-    for entry in list_entries(config):
+    for entry in list_entries(config, kind):
         if entry.name in state:
             parts = entry.split(state.pop(entry.name).detach().cpu())
             tensors |= zip(entry.parts, (t.contiguous().clone() for t in parts), strict=True)
