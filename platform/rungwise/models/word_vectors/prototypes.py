@@ -88,7 +88,10 @@ class PrototypesConfig(Family):
     def split(self, table: Contexts, parts: int) -> list[Contexts]:
         """Split by word."""
         part = table.words % parts
-        return [Contexts(*(each[part == p] for each in table)) for p in range(parts)]
+        return [
+            Contexts(table.words[own], table.draws[own], table.neighbours[own])
+            for own in (part == p for p in range(parts))
+        ]
 
     def cells(self, table: Contexts, vocab_size: int) -> Contexts:
         return table
@@ -110,9 +113,12 @@ class PrototypesConfig(Family):
             if len(contexts_ND) < self.prototypes or not known[word]:
                 continue
             kmeans = KMeans(
-                self.prototypes, n_init=_STARTS, max_iter=_ITERATIONS, random_state=seed
+                self.prototypes,
+                n_init=_STARTS,  # pyright: ignore[reportArgumentType]
+                max_iter=_ITERATIONS,
+                random_state=seed,
             )
-            number = kmeans.fit(contexts_ND).labels_
+            number = kmeans.fit_predict(contexts_ND)
             sums = np.zeros((self.prototypes, vectors.shape[1]))
             np.add.at(sums, number, contexts_ND)
             sizes = np.maximum(1, np.bincount(number, minlength=self.prototypes))
@@ -126,10 +132,15 @@ class PrototypesConfig(Family):
                 f"expected words that the training split has {self._least} times, found none with "
                 "as many contexts; lower model.occurrences or model.prototypes, or add text"
             )
-        arrays = (vectors, np.array(centres), np.array(means), rows_V, weights_V)
-        kinds = (np.float32, np.float32, np.float32, np.int64, np.float32)
-        typed = (each.astype(kind) for each, kind in zip(arrays, kinds, strict=True))
-        return Solution(PrototypesModel(*typed, window=self.window), loss / total)
+        model = PrototypesModel(
+            vectors,
+            np.array(centres, np.float32),
+            np.array(means, np.float32),
+            rows_V,
+            weights_V.astype(np.float32),
+            self.window,
+        )
+        return Solution(model, loss / total)
 
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
