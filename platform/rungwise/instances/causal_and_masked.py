@@ -68,7 +68,11 @@ class CausalAndMaskedConfig(MaskedBlocksConfig):
         masked = super().batch(rows, epochs, seed, vocabulary)
         draws_B = uniform(seed, epochs, rows.instances, _DRAW)
         return CausalAndMaskedBatch(
-            masked.originals(), draws_B < self.causal_share, _next_tokens(masked), masked
+            masked.originals(),
+            rows.lengths,
+            draws_B < self.causal_share,
+            _next_tokens(masked),
+            masked,
         )
 
     def random_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -76,12 +80,16 @@ class CausalAndMaskedConfig(MaskedBlocksConfig):
     ) -> CausalAndMaskedBatch[Tensor]:
         import torch
 
-        masked = super().random_batch(B, vocab_size)
-        where = torch.zeros_like(masked.ids), torch.arange(self.length).expand_as(masked.ids)
-        weights_BT = torch.ones(masked.ids.shape)
-        causal = CausalBatch(masked.ids, masked.ids.roll(-1, 1), weights_BT, *where)
-        is_causal = torch.arange(B) < round(self.causal_share * B)
-        return CausalAndMaskedBatch(masked.ids, is_causal, causal, masked)
+        is_causal = torch.arange(B) < (count := round(self.causal_share * B))
+        ids_BT = torch.randint(vocab_size, (B, self.length))
+        causal = masked = None
+        if count:
+            weights_BT = torch.ones(count, self.length)
+            causal = CausalBatch(ids_BT[:count], ids_BT[:count].roll(-1, 1), weights_BT)
+        if count < B:
+            masked = super().random_batch(B - count, vocab_size)
+        lengths_B = torch.full((B,), self.length)
+        return CausalAndMaskedBatch(ids_BT, lengths_B, is_causal, causal, masked)
 
     def show(
         self, batch: Any, row: int, vocabulary: Vocabulary, spell: Callable[[int], str]

@@ -24,15 +24,14 @@ class CausalAndMaskedBatch(Batch[ArrayT]):
     a form that none of its rows has."""
 
     # ids: (B, T) int64, not masked
+    lengths: ArrayT  # (B,) int64, tokens of each row
     is_causal: ArrayT  # (B,) bool
     causal: CausalBatch[ArrayT] | None
     masked: MaskedBatch[ArrayT] | None
 
     @property
     def tokens(self) -> int:
-        """Tokens without padding, of a batch of rows in both forms."""
-        assert self.masked is not None
-        return self.masked.tokens
+        return int(self.lengths.sum())
 
     def predicted_ids(self) -> NDArray[np.int64]:
         masks = self.rows(np.arange(len(self.ids)))
@@ -46,6 +45,7 @@ class CausalAndMaskedBatch(Batch[ArrayT]):
         causal = self.is_causal[rows]
         return CausalAndMaskedBatch(
             self.ids[rows],
+            self.lengths[rows],
             causal,
             self.causal._map(lambda array: array[rows[causal]]) if causal.any() else None,
             self.masked._map(lambda array: array[rows[~causal]]) if not causal.all() else None,
@@ -69,5 +69,5 @@ class CausalAndMaskedBatch(Batch[ArrayT]):
             name: None if form is None else form._map(function)
             for name, form in (("causal", self.causal), ("masked", self.masked))
         }
-        ids, is_causal = function(self.ids), function(self.is_causal)
-        return dataclasses.replace(self, ids=ids, is_causal=is_causal, **forms)
+        own = {name: function(getattr(self, name)) for name in ("ids", "lengths", "is_causal")}
+        return dataclasses.replace(self, **own, **forms)
