@@ -28,6 +28,7 @@ from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
 from rungwise.instances.denoised_spans import DenoisedSpansConfig
+from rungwise.instances.masking import MaskingConfig
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shards import Shard
@@ -51,7 +52,7 @@ INSTANCES: dict[str, Any] = {
     "modern_bert": MaskedBlocksConfig,
     "replaced_tokens": MaskedBlocksConfig,
     "causal_and_masked": CausalAndMaskedConfig,
-    "span_denoising": partial(DenoisedSpansConfig, masking={"unit": "token", "max_predictions": 5}),
+    "span_denoising": partial(DenoisedSpansConfig, masking=MaskingConfig(max_predictions=5)),
 }
 STEPS = 20
 

@@ -101,14 +101,14 @@ def export_model(
         marks = {role: tokenizer.token_to_id(roles[role]) for role in _MARKS if role in roles}
         cls, sep = (marks.get(role) for role in _MARKS)
         data |= {"cls_token_id": cls, "sep_token_id": sep, "bos_token_id": cls, "eos_token_id": sep}
-    if kind == MODERN_DECODER:  # it counts a token itself among those that it sees
-        data["local_attention"] = 2 * (config.local_window // 2 + 1)
     if kind == ELECTRA:
         data["embedding_size"] = config.hidden_size
     if kind == "gpt2":
         data["n_inner"] = config.intermediate_size
     if isinstance(config, ModernBertConfig):
         data |= modern_bert_keys(config)
+        if kind == MODERN_DECODER:  # it counts a token itself among those that it sees
+            data["local_attention"] = 2 * (config.local_window // 2 + 1)
     if isinstance(config, LlamaConfig):
         data |= llama_keys(config)
     if isinstance(model, HeadedEncoder):
