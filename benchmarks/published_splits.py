@@ -1,4 +1,4 @@
-"""What our GPT reaches where the text and its split are published, so that losses can be compared.
+"""What our models reach where the text and its split are published, so that losses can be compared.
 
     python -m benchmarks.published_splits --seeds 0,1,2
 
@@ -8,6 +8,8 @@ shakespeare   characters of the tinyshakespeare file, the first 90 % to learn fr
               from 1e-3 to 1e-4. nanoGPT's own code, run that way, gave 1.8857 nats a character.
 ptb           words of the Penn Treebank as Mikolov prepared it, train, valid and test as published;
               every line ends with <eos>, which is predicted too. A perplexity a word.
+ptb_log_bilinear   the same words by five words before (Mnih & Hinton 2007), with Brown classes as
+              its output layer, in blocks of 128; minutes.
 
 The corpus stage is left out: it cuts text into sentences and splits by document, and these texts
 are compared with their own line ends and their own split. Instances, model, loop and checkpoints
@@ -43,6 +45,8 @@ from rungwise.instances import shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.gpt import GptConfig
+from rungwise.models.families.log_bilinear import LogBilinearConfig
+from rungwise.models.losses.output_layer import ClassesOutput
 from rungwise.pretraining.config import FitConfig
 from rungwise.pretraining.gradient import plan_run, pretrain
 from rungwise.pretraining.initial import build_model
@@ -67,8 +71,10 @@ PUBLISHED = {
     "shakespeare_muon": "as above",
     "ptb": "test 141.2 Kneser-Ney 5-gram (kenlm, run elsewhere), 124.7 RNNLM, 87.2 tied LSTM "
     "(published)",
+    "ptb_log_bilinear": "test 144.5 log-bilinear (Mikolov's thesis, table 4.1), 163.5 of two words "
+    "before (Mnih & Teh 2012)",
 }
-LENGTH = 64  # tokens of a block
+LENGTH, LONGER = 64, 128  # tokens of a block
 _EVERYTHING = 1 << 30
 
 NANO_GPT: dict[str, Any] = {
@@ -130,9 +136,28 @@ PTB = FitConfig(
 )
 
 
+LOG_BILINEAR = FitConfig(
+    model=LogBilinearConfig(dropout=0.1, output=ClassesOutput(by="brown")),
+    pretrain=GradientConfig(
+        objective="causal",
+        steps=2270,  # five passes
+        global_batch_size=16,
+        optimizer=OptimizerConfig(
+            learning_rate=3e-3,
+            weight_decay=0.05,
+            schedule=ScheduleConfig(kind="cosine", warmup_fraction=0.02, final_fraction=0.02),
+        ),
+        precision="float32",
+        validation_every_steps=378,
+        validation_instances=_EVERYTHING,
+        log_every_steps=200,
+    ),
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default="shakespeare,shakespeare_muon,ptb")
+    parser.add_argument("--only", default=",".join(PUBLISHED))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args(arguments)
@@ -145,17 +170,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     seeds = [int(seed) for seed in options.seeds.split(",")]
     texts = {
-        "shakespeare": (shakespeare_settings(OptimizerConfig(**NANO_GPT)), shakespeare),
-        "shakespeare_muon": (shakespeare_settings(MuonConfig(**NANO_GPT)), shakespeare),
-        "ptb": (PTB, penn_treebank),
+        "shakespeare": (shakespeare_settings(OptimizerConfig(**NANO_GPT)), shakespeare, LENGTH),
+        "shakespeare_muon": (shakespeare_settings(MuonConfig(**NANO_GPT)), shakespeare, LENGTH),
+        "ptb": (PTB, penn_treebank, LENGTH),
+        "ptb_log_bilinear": (LOG_BILINEAR, penn_treebank, LONGER),
     }
     results: dict[str, Any] = {}
     for name in options.only.split(","):
-        settings, read_splits = texts[name]
+        settings, read_splits, length = texts[name]
         results[name] = {"published": PUBLISHED[name], "runs": []}
         splits = read_splits(data / "corpora" / "en")
         for seed in seeds:
-            row = learn(settings, splits, LENGTH, seed)
+            row = learn(settings, splits, length, seed)
             print(f"{name} seed {seed}: {row}", file=sys.stderr)
             results[name]["runs"].append(row)
         results[name]["settings"] = settings.blocks()
