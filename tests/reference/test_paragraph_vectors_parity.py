@@ -105,9 +105,9 @@ def test_dbow_finds_genres_as_well_as_gensim_over_seeds(real_data: Path) -> None
 
 @pytest.mark.slow
 def test_reviews_are_told_apart_as_well_as_by_gensim_over_seeds(real_data: Path) -> None:
-    """2,500 reviews with labels and 2,500 without to train on, 1,250 new ones to test on."""
+    """1,250 reviews with labels and 1,250 without to train on, 625 new ones to test on."""
     reviews = {}
-    for split, step in (("train", 10), ("unsup", 20), ("test", 20)):
+    for split, step in (("train", 20), ("unsup", 40), ("test", 40)):
         path = real_data / "tasks" / "en" / "IMDB" / f"{split}.jsonl.gz"
         with gzip.open(path, "rt", encoding="utf-8") as file:
             reviews[split] = [json.loads(line) for line in [*file][::step]]

@@ -150,7 +150,9 @@ class SentenceProbeSuite(_ProbeOfVectors):
                 )
                 for train, test in splits
             ]
-            numbers = np.stack([scores_N[places], np.concatenate(predicted)], axis=1)
+            numbers = np.stack(
+                [scores_N[places], np.concatenate(predicted).astype(np.float64)], axis=1
+            )
             items.append(Items(name, "pearson", tested, [""] * len(tested), numbers, part))
         return SuiteResult(items)
 
