@@ -88,7 +88,7 @@ class EncodedWords:
         lengths_B = torch.tensor([len(row) for row in rows])
         padded = bool((lengths_B < longest).any())
         layers = self.encoder.layers(ids_BT, None, lengths_B if padded else None)
-        widest = max(self.encoder.widths)
+        widest = max(layer_BTE.shape[2] for layer_BTE in layers)
         return [
             functional.pad(layer_BTE.float(), (0, widest - layer_BTE.shape[2]))
             for layer_BTE in layers
