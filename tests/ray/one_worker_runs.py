@@ -17,6 +17,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.models.family import Family
 from rungwise.pretraining import gradient
 from rungwise.pretraining.config import PretrainStageConfig, fitting_kind, require_gradient
+from rungwise.pretraining.proof_process import StepFile
 from rungwise.training.config import GradientFit
 from tests.training_runs import Killed, config
 from tests.unit.test_families import FAMILIES
@@ -89,6 +90,7 @@ def train_in_a_group(runs: Runs, *folders: tuple[Path, Reporter | None]) -> None
     TorchTrainer(work, scaling_config=ScalingConfig(num_workers=1)).fit()
 
 
-def train_long(settings: GradientFit, rows: Artifact, output: str) -> None:
-    context = Context(COMPUTE, trains_here=True)
+def train_watched(settings: GradientFit, rows: Artifact, output: str, steps: str) -> None:
+    """Train to the end; the file `steps` has the last step."""
+    context = Context(COMPUTE, StepFile(Path(steps), None), trains_here=True)
     gradient.pretrain_by_gradient(settings, {"instances": rows}, Folder.at(output), context)
