@@ -7,7 +7,7 @@ equal seconds of this machine.
 
 Text, tokenizer, model, batch, budget and task are those of a recipe, by default the quickstart's;
 the budget is the operations of its `pretrain.steps`. Every arm is pretrained with each seed, then
-fine-tuned on the task with `TUNINGS` seeds at each rate of `RATES`; the rate is chosen by the mean
+fine-tuned on the task with several seeds at each of two rates; the rate is chosen by the mean
 validation score of all its runs. A pretraining is one value: intervals are over pretraining seeds,
 and differences from the first arm are of pairs with the same seed. `--seconds` adds runs whose
 steps take as many seconds as those of the first arm. Steps to a fixed loss compare optimizers: the
@@ -60,9 +60,21 @@ from rungwise.training.config import GradientFit
 from rungwise.training.loop import uses_bfloat16
 from rungwise.training.parallel import Group, Worker
 
-RATES = (1e-3, 3e-3)  # of fine-tuning
-TUNINGS = 3  # fine-tunings of a pretraining at each rate
-VALIDATIONS, HELD_OUT = 20, 256  # of a run and their rows, for the steps to a loss
+VALIDATIONS = 20  # of a run, for the steps to a loss
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is run: which share of the operations, rates of fine-tuning, fine-tunings of a
+    pretraining at each, and rows of a validation."""
+
+    scale: float = 1.0
+    rates: tuple[float, ...] = (1e-3, 3e-3)
+    tunings: int = 5
+    held_out: int = 256
+
+
+QUICK = Effort(0.02, (3e-3,), 1, 32)
 
 
 @dataclass(frozen=True)
@@ -131,6 +143,7 @@ class Bench:
     tokenizer: Artifact
     operations: float  # of a run
     folder: Path  # what is trained
+    effort: Effort
 
     def instances(self, step: Step) -> Artifact:
         return self.rows[_key(self.recipe, step)]
@@ -148,7 +161,7 @@ def _of_step(recipe: Recipe, step: Step, pretrain: dict[str, Any]) -> Recipe:
     return recipe.with_changes(changes | {f"pretrain.{k}": v for k, v in pretrain.items()}, "arm")
 
 
-def prepare(recipe: Recipe, arms: Sequence[Arm], folder: Path) -> Bench:
+def prepare(recipe: Recipe, arms: Sequence[Arm], folder: Path, effort: Effort) -> Bench:
     """Build what is read, and find the operations of the recipe's own run."""
     graph, names = Graph(), dict[str, str]()
 
@@ -170,7 +183,7 @@ def prepare(recipe: Recipe, arms: Sequence[Arm], folder: Path) -> Bench:
     built = {name: artifacts[title] for name, title in names.items()}
     fit = _fit(recipe)
     operations = step_operations(fit, built["instances"]) * fit.pretrain.steps
-    return Bench(recipe, built, built["task"], built["tokenizer"], operations, folder)
+    return Bench(recipe, built, built["task"], built["tokenizer"], operations, folder, effort)
 
 
 def _fit(recipe: Recipe) -> GradientFit:
@@ -206,7 +219,7 @@ def train(bench: Bench, name: str, arm: Arm, seed: int, scale: float) -> dict[st
             more = {
                 "steps": steps,
                 "validation_every_steps": max(1, steps // VALIDATIONS),
-                "validation_instances": HELD_OUT,
+                "validation_instances": bench.effort.held_out,
             }
             fit = _fit(_of_step(bench.recipe, step, {**optimizer, "seed": seed, **more}))
             before = _pretrain(fit, rows, Path(folder) / str(number), before, facts)
@@ -244,11 +257,11 @@ def _finetune(bench: Bench, pretrained: Artifact) -> dict[str, list[list[float]]
     """The main metric on validation and test, by rate and then by seed."""
     assert bench.recipe.finetune
     scores: dict[str, list[list[float]]] = {"validation": [], "test": []}
-    for rate in RATES:
+    for rate in bench.effort.rates:
         config = bench.recipe.finetune.model_copy(update={"learning_rate": rate})
         data = load_data(bench.task, bench.tokenizer, pretrained, config)
         rows: list[tuple[float, float]] = []
-        for seed in range(TUNINGS):
+        for seed in range(bench.effort.tunings):
             model = finetune(config, data, seed)
             held_out = evaluate(model, data, "validation", calibrate=True).metrics[data.info.metric]
             rows.append((held_out, evaluate(model, data, "test").metrics[data.info.metric]))
@@ -330,17 +343,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", default="0,1,2", help="of pretraining")
     parser.add_argument("--seconds", action="store_true", help="also at equal seconds")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the steps, two seeds")
+    parser.add_argument("--quick", action="store_true", help="a fiftieth of the steps, one seed")
     parser.add_argument("overrides", nargs="*", help="key=value of the recipe")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     recipe = load_recipe(options.recipe, options.overrides)
     arms = {name: ARMS[name] for name in (options.only or ",".join(ARMS)).split(",")}
-    seeds = ["0", "1"] if options.quick else options.seeds.split(",")
-    scale = 0.05 if options.quick else 1.0
+    effort = QUICK if options.quick else Effort()
+    seeds = ["0"] if options.quick else options.seeds.split(",")
     RESULTS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rungwise-learning-") as folder:
-        bench = prepare(recipe, list(arms.values()), Path(folder))
+        bench = prepare(recipe, list(arms.values()), Path(folder), effort)
         file = results_path("learning-quick" if options.quick else "learning")
         results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
         for budget in ("operations", "seconds") if options.seconds else ("operations",):
@@ -350,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     runs = by_arm.setdefault(name, {})
                     if seed in runs:
                         continue
-                    part = scale
+                    part = effort.scale
                     if budget == "seconds":
                         counted = results["operations"]
                         part *= _seconds(counted, next(iter(arms))) / _seconds(counted, name)
