@@ -21,6 +21,7 @@ from rungwise.instances import shards
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.causal_batch import CausalBatch
 from rungwise.instances.summary import InstancesSummary
+from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.families.recurrent import (
     LstmConfig,
     RecurrentForPretraining,
@@ -61,7 +62,22 @@ from tests.unit.test_streams import line_of
 
 STREAMS = 10
 TINY = LstmConfig(num_layers=2, hidden_size=16, initializer_range=0.2)
-Recurring = LstmConfig | RnnConfig
+# Without dropouts and penalties: layers of two widths, so that a state has zeros behind the narrower.
+AWD = AwdLstmConfig(
+    num_layers=2,
+    hidden_size=16,
+    embedding_size=12,
+    dropout=0.0,
+    hidden_dropout=0.0,
+    input_dropout=0.0,
+    word_dropout=0.0,
+    recurrent_dropout=0.0,
+    alpha=0.0,
+    beta=0.0,
+    gradient_length=None,
+    initializer_range=0.2,
+)
+Recurring = LstmConfig | RnnConfig | AwdLstmConfig
 ELMAN = RnnConfig(num_layers=2, hidden_size=16, initializer_range=0.2, tied=False)
 
 
@@ -76,7 +92,7 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make_instances(tmp_path_factory.mktemp("blocks"), "causal", documents=(20, 13, 26))
 
 
-@pytest.fixture(scope="module", params=[TINY, ELMAN], ids=["lstm", "rnn"])
+@pytest.fixture(scope="module", params=[TINY, ELMAN, AWD], ids=["lstm", "rnn", "awd"])
 def model(request: pytest.FixtureRequest) -> Recurring:
     return request.param
 
