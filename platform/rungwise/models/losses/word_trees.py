@@ -102,7 +102,8 @@ def cluster_tree(clusters: Clusters, counts_V: Counts) -> Tree:
     while len(below) > 1:
         parent = max(below, key=len)[:-1]
         below[parent] = below.pop(f"{parent}0"), below.pop(f"{parent}1")
-    return _tree(*below.values(), lambda pair: pair)
+    (root,) = below.values()
+    return _tree(root, lambda pair: pair)
 
 
 def learned_tree(points_VD: NDArray[np.float64], balanced: bool, overlap: float) -> Tree:
