@@ -355,7 +355,7 @@ def print_table(results: dict[str, list[Measured]], records: list[dict[str, Any]
             *("" if each is None else f"{each:.2f}" for each in ratios),
             str(CASES[name].most or ""),
         )
-    Console().print(table)
+    Console(width=130).print(table)
 
 
 def describe_machine(rounds: int) -> dict[str, Any]:
