@@ -348,7 +348,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     recipe = load_recipe(options.recipe, options.overrides)
-    arms = {name: ARMS[name] for name in (options.only or ",".join(ARMS)).split(",")}
+    names = options.only.split(",") if options.only else [*ARMS]
+    if unknown := [name for name in names if name not in ARMS]:
+        parser.error(f"--only: there is no arm {unknown[0]}; there are {', '.join(ARMS)}")
+    arms = {name: ARMS[name] for name in names}
     effort = QUICK if options.quick else Effort()
     seeds = ["0"] if options.quick else options.seeds.split(",")
     RESULTS.mkdir(exist_ok=True)
