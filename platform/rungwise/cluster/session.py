@@ -44,7 +44,7 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
     else:
         # Its processes inherit the environment of this one. With a `runtime_env`, the workers that
         # Ray starts in advance could not be used.
-        for name, value in _idle_worker_limits().items():
+        for name, value in _local_settings().items():
             os.environ.setdefault(name, str(value))
         target = {
             "address": "local",
@@ -81,8 +81,8 @@ def _init(**arguments: Any) -> None:
                 ) from error
 
 
-def _idle_worker_limits() -> dict[str, int]:
-    """Settings with which a local Ray keeps idle workers, which have imported what they need.
+def _local_settings() -> dict[str, int]:
+    """Settings of a local Ray, which keeps idle workers, since they have imported what they need.
 
     By default it keeps as many as it has free CPUs. While trials take all CPUs, every short task
     then starts a process, which imports for seconds, and ends it. Idle workers take a sixteenth of
@@ -92,6 +92,8 @@ def _idle_worker_limits() -> dict[str, int]:
     return {
         "RAY_num_workers_soft_limit": (os.cpu_count() or 1) + room,
         "RAY_idle_worker_killing_memory_threshold_bytes": _IDLE_BYTES // 4,
+        # By default a training that does not fit in memory is started again without end.
+        "RAY_task_oom_retries": 10,
     }
 
 
