@@ -121,7 +121,7 @@ def planning(terabytes: float, shard_megabytes: float) -> tuple[dict[str, Any], 
     return result, packs
 
 
-def reporting(packs: list[list[Range]], real: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+def reporting(packs: tasks.Packs[Range], real: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """Reports of all ranges in the driver, the summary made of them, and the artifact's record."""
     result: dict[str, Any] = {}
     count = sum(map(len, packs))
@@ -163,7 +163,7 @@ def ordering(summary: CorpusSummary) -> dict[str, Any]:
     return result
 
 
-def shuffling(packs: list[list[Range]], documents_per_byte: float) -> dict[str, Any]:
+def shuffling(packs: tasks.Packs[Range], documents_per_byte: float) -> dict[str, Any]:
     """Keys of all documents: how many parts, what a part costs, and who is lost, written and found
     again by a task."""
     num_bytes = sum(one.num_bytes for pack in packs for one in pack)

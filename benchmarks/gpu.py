@@ -39,7 +39,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
+from torch.multiprocessing import get_context
+from torch.multiprocessing.spawn import spawn
 
 from benchmarks import training_step
 from benchmarks.common import REPOSITORY, RESULTS
@@ -177,8 +179,8 @@ def _rate(plan: Plan, world_size: int, parallel: Parallel) -> float:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    queue = multiprocessing.get_context("spawn").SimpleQueue()
-    multiprocessing.spawn(_train, (world_size, port, parallel, plan, queue), nprocs=world_size)
+    queue = get_context("spawn").SimpleQueue()
+    spawn(_train, (world_size, port, parallel, plan, queue), nprocs=world_size)
     return queue.get()
 
 

@@ -181,6 +181,8 @@ class Events:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def began(self) -> None: ...
+
     def progress(self, done: float, total: float, **shown: float | str) -> None:
         mark(self.folder, {"kind": "progress", "done": done, "total": total, **shown})
 

@@ -62,7 +62,7 @@ from tests.unit.test_streams import line_of
 
 STREAMS = 10
 TINY = LstmConfig(num_layers=2, hidden_size=16, initializer_range=0.2)
-# Without dropouts and penalties: layers of two widths, so that a state has zeros behind the narrower.
+# Without dropouts and penalties; layers of two widths: a state has zeros behind the narrow one.
 AWD = AwdLstmConfig(
     num_layers=2,
     hidden_size=16,

@@ -216,7 +216,9 @@ class SolvedFamily(CooccurrenceFamily, Protocol):
 @runtime_checkable
 class RefiningFamily(CooccurrenceFamily, Protocol):
     """One whose model is calculated from all cells and from vectors that are given, those of
-    `word_vectors` in the recipe."""
+    `word_vectors` in the recipe. `vectors_by_default` is such a block, as dotted keys."""
+
+    vectors_by_default: ClassVar[Mapping[str, str]]
 
     def refine(
         self, vectors: NDArray[np.float32], cells: Any, counts_V: NDArray[np.int64], seed: int

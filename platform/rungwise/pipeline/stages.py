@@ -160,11 +160,8 @@ def _checked_config(
             found = "no such block" if vectors is None else f"a {vectors.kind}"
             raise ConfigError(
                 f"model.kind is {recipe.model.kind}, which is made on the vectors of the block "
-                f"word_vectors (word2vec, glove, lsa), found {found}",
-                {
-                    "word_vectors.model.kind": "word2vec",
-                    "word_vectors.pretrain.kind": "asynchronous",
-                },
+                f"word_vectors, found {found}",
+                dict(recipe.model.vectors_by_default),
             )
     elif recipe.word_vectors is not None:
         given = getattr(recipe.pretrain, "initial", None)

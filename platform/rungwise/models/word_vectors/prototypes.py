@@ -52,6 +52,10 @@ class PrototypesConfig(Family):
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Reisinger & Mooney"
     idea: ClassVar[str] = "several lists of numbers for a word, one for each kind of place it has"
+    vectors_by_default: ClassVar[Mapping[str, str]] = {
+        "word_vectors.model.kind": "word2vec",
+        "word_vectors.pretrain.kind": "asynchronous",
+    }
 
     kind: Literal["prototypes"] = "prototypes"
     prototypes: int = Field(default=10, ge=1)  # of a word
