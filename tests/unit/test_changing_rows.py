@@ -91,8 +91,9 @@ def test_runs_of_other_lengths_share_no_steps_and_nothing_ends_one_early(
 ) -> None:
     plain = make_instances(tmp_path / "plain", "masked_blocks")
     settings, compute = config("masked_blocks", **MLM, **PLATEAU), ComputeConfig()
+    output = Folder.at(tmp_path / "pretrain" / "run")
     shared = [
-        plan_run(settings, {"instances": each}, Folder.at(tmp_path), compute).checkpoints
+        plan_run(settings, {"instances": each}, output, compute).checkpoints
         for each in (plain, falling)
     ]
     assert [each.keep_step for each in shared] == [16, 0]

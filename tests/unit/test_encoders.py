@@ -87,7 +87,7 @@ def test_a_state_has_read_what_its_family_reads(kind, changes):
             assert torch.equal(moved_TE.any(-1), behind)
         else:
             assert moved_TE.any(-1).all()
-    assert encoder.causal == (kind in ("causal", "left_to_right", "llama"))
+    assert encoder.causal == (kind in ("causal", "left_to_right", "modern_left_to_right", "llama"))
 
 
 @pytest.mark.parametrize(("kind", "changes"), CASES, ids=IDS)

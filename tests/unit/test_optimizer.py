@@ -257,7 +257,13 @@ FAMILIES: tuple[type[Family], ...] = typing.get_args(typing.get_args(ModelConfig
 )
 def test_at_the_base_width_every_family_keeps_its_rates(family: type[Family]) -> None:
     """Also where a state is wider than the hidden size, as two directions are together."""
-    sizes = {"num_layers": 2, "num_heads": 2, "intermediate_size": 32, "hidden_size": 16}
+    sizes = {
+        "num_layers": 2,
+        "num_heads": 2,
+        "intermediate_size": 32,
+        "hidden_size": 16,
+        "embedding_size": 16,
+    }
     config = family(**{key: sizes[key] for key in sizes.keys() & family.model_fields.keys()})
     model: Any = config.build(40, config.objectives[0])
     for kind in (OptimizerConfig, MuonConfig):

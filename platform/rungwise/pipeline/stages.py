@@ -8,9 +8,11 @@ corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ─�
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
+from rungwise.core.stages.title import Title
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.stage import CORPUS
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
@@ -91,9 +93,12 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
         stages[INITIAL] = inputs[INITIAL] = INITIAL_WEIGHTS.stage(weights, tokenizer)
     if recipe.word_vectors is not None:
         if recipe.pretraining_task is not None:  # whose tokens are those of the task
-            stages["text_tokens"] = tokens_stages(recipe, TokensConfig())["tokens"]
+            tokens = tokens_stages(recipe, TokensConfig())["tokens"]
+            stages["text_tokens"] = replace(tokens, title=Title("tokens", step="text"))
         read = {"tokens": stages.get("text_tokens", stages["tokens"])}
-        stages[INITIAL] = inputs[INITIAL] = PRETRAIN.stage(recipe.word_vectors, read)
+        title = Title("pretrain", step="word_vectors")
+        vectors = PRETRAIN.stage(recipe.word_vectors, read, title)
+        stages[INITIAL] = inputs[INITIAL] = vectors
     return stages | {"pretrain": PRETRAIN.stage(config, inputs)}
 
 

@@ -305,7 +305,7 @@ class FitConfig(Generic[FittingT_co]):
         """Whether torch.compile takes the step: losses that compare a whole batch, or count its
         rows of a sort, have no fixed shapes."""
         objective = self.objective
-        return self.model.compiles and not objective.sentences and objective.fixed_shapes
+        return self.model.compiles and objective.compiles and not objective.sentences
 
     @property
     def carries_state(self) -> bool:

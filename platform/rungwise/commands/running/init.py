@@ -208,7 +208,7 @@ def write_recipe(
     ]
     if workflow == "ladder":
         return "\n".join(lines) + "\n" + write_rungs(steps)
-    instances, block, pretrain = _read_blocks(model)
+    vectors, instances, block, pretrain = _read_blocks(model)
     note = ""
     if "steps" in pretrain:
         pretrain |= {"steps": steps, "validation_every_steps": steps // 5}
@@ -216,6 +216,7 @@ def write_recipe(
             pretrain["global_batch_size"] = batch
             note = f" # reads the text, but for what is held out, about {passes:,.1f} times"
     lines += [
+        *([f"word_vectors: {flow(vectors)}"] if vectors else []),
         *([f"instances: {flow(instances)}"] if instances else []),
         "",
         "# Two CPU cores train this model in minutes. For a GPU see docs/how-to/pretraining.md.",
@@ -228,9 +229,9 @@ def write_recipe(
 
 
 def _read_blocks(kind: str) -> list[dict[str, Any]]:
-    """The blocks instances (perhaps empty), model and pretrain of a kind of model, at the size of
-    two CPU cores: from the ladder, or from the recipe that is about it. Raises UserError naming the
-    kinds if there is none."""
+    """The blocks word_vectors and instances (perhaps empty), model and pretrain of a kind of model,
+    at the size of two CPU cores: from the ladder, or from the recipe that is about it. Raises
+    UserError for a kind without one, or one that needs more than a corpus."""
     from rungwise.core.configuration.overrides import with_overrides
     from rungwise.pipeline.places import recipe_file
 
@@ -246,7 +247,13 @@ def _read_blocks(kind: str) -> list[dict[str, Any]]:
             recipes[rung["model"]["kind"]] = rung
     if kind not in recipes:
         raise UserError(f"--model: expected {', '.join(filter(None, recipes))}, found {kind}")
-    return [recipes[kind].get(block, {}) for block in ("instances", "model", "pretrain")]
+    if "pretraining_task" in recipes[kind]:
+        raise UserError(
+            f"--model: a {kind} learns from files that are labelled or aligned, not from a corpus "
+            f"alone; copy {ladder.with_name(recipes[kind]['name'])}.yaml and change its paths"
+        )
+    blocks = ("word_vectors", "instances", "model", "pretrain")
+    return [recipes[kind].get(block, {}) for block in blocks]
 
 
 def write_rungs(steps: int) -> str:

@@ -114,6 +114,6 @@ HYBRID: Objective = dataclasses.replace(
     origin=Origin(
         2024, "Charpentier & Samuel", "fills in hidden words and guesses next ones, by turns"
     ),
-    fixed_shapes=False,
+    compiles=False,
     build=HybridModel,
 )

@@ -193,7 +193,7 @@ class Objective:
     origin: Origin | None = None  # if it, and not the family, is what a paper proposed
     members: tuple[Objective, ...] = ()  # of a mixture: each step trains on one of them
     among: tuple[str, ...] = ()  # the parts of the mixture that it is a member of
-    fixed_shapes: bool = True  # whether micro-batches can have one shape, for the compiler
+    compiles: bool = True  # whether torch.compile is known to take its step whole
     # Builds the model of an encoder family from the family, its body and its head for tokens.
     build: Callable[[Any, Any, Any], nn.Module] | None = None
     # Operations per token that `Family.flops_per_token` does not know, of the family, V, T and M.

@@ -215,6 +215,7 @@ REPLACED_TOKENS: Objective = dataclasses.replace(
     counts=_counts,
     outputs=_outputs,
     losses=_losses,
+    compiles=False,
     origin=Origin(2020, "Clark et al.", "finds the words that a smaller model has replaced"),
     build=ReplacedTokensModel,
     more_flops=_more_flops,

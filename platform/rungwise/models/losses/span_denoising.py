@@ -50,5 +50,6 @@ SPAN_DENOISING: Objective = dataclasses.replace(
     tokens=Part("written", "denoising", "Tokens of spans written correctly", "written token"),
     reads=("denoised_spans",),
     build=DenoisingModel,
+    compiles=False,
     origin=Origin(2020, "after Raffel et al.", "writes the spans that were taken out of a text"),
 )
