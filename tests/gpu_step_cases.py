@@ -11,6 +11,7 @@ from torch import Tensor
 from rungwise.instances.batch import Batch
 from rungwise.instances.causal_batch import CausalBatch
 from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.models.families.log_bilinear import LogBilinearConfig
 from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.family import Family
 from tests.small_models import small_config
@@ -21,8 +22,13 @@ FAMILIES: dict[str, tuple[Family, str]] = {
     for kind in ("mlm_nsp", "mlm", "sentence_order", "causal", "left_to_right", "bidirectional")
 } | {
     "modern_bert": (small_config("modern_bert", max_position_embeddings=T), "mlm"),
+    "modern_left_to_right": (
+        small_config("modern_bert", max_position_embeddings=T),
+        "left_to_right",
+    ),
     "llama": (small_config("llama", max_position_embeddings=T), "causal"),
     "nnlm": (NnlmConfig(embedding_size=8, hidden_size=16), "causal"),
+    "log_bilinear": (LogBilinearConfig(embedding_size=8), "causal"),
 }
 
 

@@ -130,7 +130,7 @@ def test_every_family_and_objective_of_a_compiled_run_is_among_these() -> None:
             taken = {
                 (kind, each.name)
                 for each in family.objectives
-                if not each.sentences and each.compiles
+                if family().compiles and each.compiles and not each.sentences
             }
             assert taken <= found
 
@@ -157,7 +157,7 @@ def test_no_dense_mask_no_head_outside_a_graph_and_no_recompilation(
         assert frames[0] == 1
     assert not set(watch.outside) & set(HEAVY), watch.outside
     found = list(watch.made())
-    if name != "nnlm":
+    if name not in ("nnlm", "log_bilinear"):
         assert any("_varlen_attn_backward" in operation for operation, _ in found)
         assert not any("scaled_dot" in op or "aten.bmm" in op for op, _ in found)
         assert not any(shape[-2:] == (T, T) for _, shape in found), "a dense mask"

@@ -53,6 +53,7 @@ TRANSLATION = dataclasses.replace(
         "token of a translation",
     ),
     reads=("aligned_lines",),
+    compiles=False,
     counts=lambda batch: batch.lengths[:, 1].sum()[None].float(),  # () -> (1,)
     is_code_length=False,
 )

@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 RANKING = dataclasses.replace(
     CAUSAL,
     name="ranking",
+    compiles=False,
     tokens=Part("ranking", "ranking", "Windows scored above their corruption", "window"),
     reads=("corrupted_words",),
     is_code_length=False,
