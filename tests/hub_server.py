@@ -113,7 +113,8 @@ def go_to(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the hub at `url`. huggingface_hub reads the environment when it is imported."""
     monkeypatch.setenv("HF_ENDPOINT", url)
     monkeypatch.setenv("HF_HOME", str(folder))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):  # benchmarks set the latter
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(constants, "ENDPOINT", url)
     template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
