@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install quickstart ladder test test-all docs check check-infra format bench bench-instances bench-training gpu screens reference dashboards clean
+.PHONY: help install quickstart ladder test test-all docs check check-infra format bench bench-instances bench-training bench-startup gpu screens reference dashboards clean
 help: ## print this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -54,6 +54,9 @@ gpu: ## on a GPU machine with PyTorch: tests, rates beside others, exact resume;
 
 bench-training: $(VENV)/.bench ## compare training steps and runs with other libraries
 	$(BIN)/python -m benchmarks.training
+
+bench-startup: $(VENV)/.bench ## compare what commands take beside their floors
+	$(BIN)/python -m benchmarks.startup
 
 screens: $(VENV)/.dev ## take pictures of the quickstart's page, MLflow and terminals into dist/screens (needs Chromium)
 	PYTHONPATH=. $(BIN)/python -m tests.screens dist/screens
