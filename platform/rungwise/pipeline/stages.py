@@ -169,8 +169,8 @@ def _checked_config(
                 dict(recipe.model.vectors_by_default),
             )
     elif recipe.word_vectors is not None:
-        given = getattr(recipe.pretrain, "initial", None)
-        if not isinstance(pretrain, GradientConfig) or given is not None:
+        initial = getattr(recipe.pretrain, "initial", None)
+        if not isinstance(pretrain, GradientConfig) or initial is not None:
             raise ConfigError(
                 "word_vectors are what a model begins with that learns by gradient from random "
                 f"weights; leave it out for a {recipe.model.kind} of these settings"

@@ -208,8 +208,8 @@ class GradientConfig(Fitting):
         """
         steps = np.arange(self.steps)
         every = {name: each.every for name, each in self.mixture.items() if each.every}
-        drawn = np.array([place for place, name in enumerate(names) if name not in every])
-        turns = drawn[bits(self.seed, _MIXTURE, steps) % np.uint64(len(drawn))]
+        others = np.array([place for place, name in enumerate(names) if name not in every])
+        turns = others[bits(self.seed, _MIXTURE, steps) % np.uint64(len(others))]
         for place, name in enumerate(names):
             if name in every:
                 turns[steps % every[name] == every[name] - 1] = place

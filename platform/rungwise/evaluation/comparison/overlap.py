@@ -37,21 +37,22 @@ def find_met(
     by_corpora: dict[tuple[str, ...], NDArray[np.bool_]] = {}
     result = {}
     for name, variant in variants.items():
-        read = np.zeros(len(examples), dtype=bool)
-        known = True
+        in_pretraining = np.zeros(len(examples), dtype=bool)
+        has_corpora = True
         if variant.finetune.initialisation == "pretrained":
             try:
                 corpora = [each for each in chain(variant.pretrains[0]) if each.stage in CORPORA]
                 key = tuple(each.fingerprint for each in corpora)
                 if key not in by_corpora:
                     by_corpora[key] = find_texts(texts, _documents(corpora), RUN)
-                read = by_corpora[key]
+                in_pretraining = by_corpora[key]
             except (DataError, KeyError):
-                known = False
+                has_corpora = False
         counts = Overlap(
-            training=int(trained.sum()), pretraining=int(read.sum()) if known else None
+            training=int(trained.sum()),
+            pretraining=int(in_pretraining.sum()) if has_corpora else None,
         )
-        result[name] = (counts, ~(trained | read))
+        result[name] = (counts, ~(trained | in_pretraining))
     return result
 
 

@@ -35,14 +35,14 @@ class RanksSuite(Suite):
         (end,) = rung.special.require("end")
         texts = sorted(held_out_texts(rung, end), key=lambda text: text.name)
         starts = np.cumsum([0, *(len(text.ids) for text in texts)])
-        chosen = evenly(int(starts[-1]), self.words)
+        samples = evenly(int(starts[-1]), self.words)
         places = [
-            (chosen[(chosen >= begin) & (chosen < stop)] - begin).tolist()
+            (samples[(samples >= begin) & (samples < stop)] - begin).tolist()
             for begin, stop in itertools.pairwise(starts)
         ]
         ranks = rung.model.ranks([text.ids for text in texts], places)
         sums = [[np.log(each).sum(), len(each)] for each in ranks]
-        kept = [number for number, each in enumerate(places) if each]
-        names = [texts[number].name for number in kept]
-        numbers = np.array(sums)[kept]
+        nonempty = [number for number, each in enumerate(places) if each]
+        names = [texts[number].name for number in nonempty]
+        numbers = np.array(sums)[nonempty]
         return SuiteResult([Items(name, "log_rank", names, [""] * len(names), numbers)])

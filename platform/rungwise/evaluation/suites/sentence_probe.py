@@ -162,8 +162,10 @@ class SentenceProbeSuite(_ProbeOfVectors):
         rows: list[Text] = []
         for file in files:
             with reached(file.uri, key):
-                found = self.format.read(file, split, counts)
-                rows += [row for row in found if isinstance(row, Text) and row.target is not None]
+                examples = self.format.read(file, split, counts)
+                rows += [
+                    row for row in examples if isinstance(row, Text) and row.target is not None
+                ]
         if not rows:
             raise DataError(f"{key}: expected texts with a class or a score, found none")
         if self.examples is not None:
@@ -210,10 +212,10 @@ class SentencePropertiesSuite(_ProbeOfVectors):
                     f"measure.{name}: expected held-out sentences to tell their {kind}, found "
                     f"{len(texts)}; raise corpus.held_out_fraction, or leave the suite out"
                 )
-            chosen = evenly(len(texts), self.sentences).tolist()
-            texts, labels = [texts[n] for n in chosen], [labels[n] for n in chosen]
+            places = evenly(len(texts), self.sentences).tolist()
+            texts, labels = [texts[n] for n in places], [labels[n] for n in places]
             features = {VECTORS: sentence_vectors(rung, texts), **floor_vectors(rung, texts)}
-            numbers = [f"{kind} {place}" for place in chosen]
+            numbers = [f"{kind} {place}" for place in places]
             items += self.classify(name, features, numbers, labels, None, kind)
         return SuiteResult(items)
 
@@ -250,9 +252,9 @@ def content(sentences: Sequence[Sentence], words: int) -> Examples:
     stand in more sentences; sentences with none or several are left out."""
     counts = Counter(word for each in sentences for word in {*each} if word.isalpha())
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    chosen = {*ranked[words : 2 * words]}
-    inside = [(each, chosen.intersection(each)) for each in sentences]
-    return [(each, min(found)) for each, found in inside if len(found) == 1]
+    targets = {*ranked[words : 2 * words]}
+    inside = [(each, targets.intersection(each)) for each in sentences]
+    return [(each, min(matches)) for each, matches in inside if len(matches) == 1]
 
 
 def order(sentences: Sequence[Sentence], words: int) -> Examples:

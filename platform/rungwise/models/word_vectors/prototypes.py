@@ -106,15 +106,15 @@ class PrototypesConfig(Family):
         """Cluster the contexts of each word; see `RefiningFamily`."""
         from sklearn.cluster import KMeans
 
-        known = (np.abs(vectors).sum(axis=1) > 0) & (counts_V > 0)
-        weights_V = np.where(known, _COMMON / (_COMMON + counts_V / counts_V.sum()), 0.0)
+        has_vector = (np.abs(vectors).sum(axis=1) > 0) & (counts_V > 0)
+        weights_V = np.where(has_vector, _COMMON / (_COMMON + counts_V / counts_V.sum()), 0.0)
         words, starts = np.unique(cells.words, return_index=True)
         centres, means, rows_V = [], [], np.full(len(vectors), -1)
         loss, total = 0.0, 0
         for word, near in zip(words, np.split(cells.neighbours, starts[1:]), strict=False):
             contexts_ND = _contexts(vectors, weights_V, near)
             contexts_ND = contexts_ND[contexts_ND.any(axis=1)]
-            if len(contexts_ND) < self.prototypes or not known[word]:
+            if len(contexts_ND) < self.prototypes or not has_vector[word]:
                 continue
             kmeans = KMeans(
                 self.prototypes,
@@ -206,12 +206,12 @@ class PrototypesModel(TableModel):
         near = _neighbours(ids, places, *bounds, self.window)
         contexts = _contexts(self.table, self.weights, near)
         static = self.table[ids[places]]
-        chosen = static.copy()
-        for vector, word, context in zip(chosen, ids[places], contexts, strict=True):
+        vectors = static.copy()
+        for vector, word, context in zip(vectors, ids[places], contexts, strict=True):
             if (row := self.rows[word]) >= 0 and context.any():
                 nearest = int((_unit(self.centres[row]) @ context).argmax())
                 vector[:] = self.prototypes(word)[nearest]
-        return np.stack([static, chosen])
+        return np.stack([static, vectors])
 
 
 def _neighbours(
