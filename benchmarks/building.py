@@ -89,7 +89,7 @@ def _config(path: str, shard_megabytes: float) -> CorpusConfig:
     return validate(CorpusConfig, keys)
 
 
-def planning(terabytes: float, shard_megabytes: float) -> tuple[dict[str, Any], list[list[Range]]]:
+def planning(terabytes: float, shard_megabytes: float) -> tuple[dict[str, Any], tasks.Packs[Range]]:
     """The listing, its digest, the ranges and the tasks."""
     config = _config("s3://bucket/web", shard_megabytes)
     result: dict[str, Any] = {"terabytes": terabytes, "shard_megabytes": shard_megabytes}
