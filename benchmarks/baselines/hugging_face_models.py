@@ -24,52 +24,26 @@ import transformers
 IGNORED = -100
 
 
-def bert(
-    num_layers: int,
-    num_heads: int,
-    hidden_size: int,
-    intermediate_size: int,
-    max_position_embeddings: int,
-    vocab_size: int,
-) -> nn.Module:
+def bert(**sizes: int) -> nn.Module:
     """`BertForPreTraining` with random weights."""
+    no_dropout: Any = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
     return transformers.BertForPreTraining(
-        transformers.BertConfig(
-            vocab_size=vocab_size,
-            hidden_size=hidden_size,
-            num_hidden_layers=num_layers,
-            num_attention_heads=num_heads,
-            intermediate_size=intermediate_size,
-            max_position_embeddings=max_position_embeddings,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            attn_implementation="sdpa",  # pyright: ignore[reportCallIssue] taken by the base class
-        )
+        transformers.BertConfig(**_encoder_keys(**sizes), **no_dropout)
     )
 
 
-def modern_bert(
-    num_layers: int,
-    num_heads: int,
-    hidden_size: int,
-    intermediate_size: int,
-    max_position_embeddings: int,
-    vocab_size: int,
-) -> nn.Module:
+def modern_bert(**sizes: int) -> nn.Module:
     """`ModernBertForMaskedLM` with random weights; its dropout is 0 by default."""
+    marks: Any = {f"{name}_token_id": 0 for name in ("pad", "bos", "cls", "eos", "sep")}
     return transformers.ModernBertForMaskedLM(
-        transformers.ModernBertConfig(
-            vocab_size=vocab_size,
-            hidden_size=hidden_size,
-            num_hidden_layers=num_layers,
-            num_attention_heads=num_heads,
-            intermediate_size=intermediate_size,
-            max_position_embeddings=max_position_embeddings,
-            **dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id"), 0),
-            **dict.fromkeys(("eos_token_id", "sep_token_id"), 0),
-            attn_implementation="sdpa",  # pyright: ignore[reportCallIssue] taken by the base class
-        )
+        transformers.ModernBertConfig(**_encoder_keys(**sizes), **marks)
     )
+
+
+def _encoder_keys(num_layers: int, num_heads: int, **sizes: int) -> Any:
+    """Name the sizes as their configs of encoders do."""
+    depth = {"num_hidden_layers": num_layers, "num_attention_heads": num_heads}
+    return sizes | depth | {"attn_implementation": "sdpa"}
 
 
 def gpt2(

@@ -124,13 +124,13 @@ def mixed(inputs: dict[str, Artifact]) -> dict[str, Artifact]:
 def test_some_members_have_every_fifth_step_and_the_others_are_drawn_alike() -> None:
     names = ["skip_thoughts", *MEMBERS]
     config = ALL.pretrain.model_copy(update={"steps": 10_000})
-    turns = config.turns_of(names)
+    turns = config.draw_turns(names)
     assert np.flatnonzero(turns == 2).tolist() == [*range(4, 10_000, 5)]
     counts = Counter(turns.tolist())
     assert sum(counts.values()) == 10_000
     # Of 8,000 draws of two, five standard deviations are 224.
     assert abs(counts[0] - counts[1]) < 2 * 224
-    shorter = config.model_copy(update={"steps": 100}).turns_of(names)
+    shorter = config.model_copy(update={"steps": 100}).draw_turns(names)
     np.testing.assert_array_equal(shorter, turns[:100])
 
 

@@ -221,8 +221,8 @@ class HeadedEncoder(nn.Module):
             layers = self.encoder.layers(ids_RT, segments_RT, lengths_R)
         if not self.mixed:
             return layers[-1]
-        read = [layers[index] for index in self.mixed]
-        return torch.cat(read, dim=-1) if self.mix is None else self.mix(read)
+        mixed = [layers[index] for index in self.mixed]
+        return torch.cat(mixed, dim=-1) if self.mix is None else self.mix(mixed)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode as in PyTorch, but keep a fixed encoder in evaluation mode."""

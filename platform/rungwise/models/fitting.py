@@ -228,7 +228,7 @@ class RefiningFamily(CooccurrenceFamily, Protocol):
 
 
 class Solution(NamedTuple):
-    """What all cells give at once."""
+    """A model calculated from all cells at once."""
 
     model: ArrayModel
     loss: float

@@ -95,9 +95,9 @@ def pretrain_stages(recipe: Recipe) -> dict[str, Stage]:
         if recipe.pretraining_task is not None:  # whose tokens are those of the task
             tokens = tokens_stages(recipe, TokensConfig())["tokens"]
             stages["text_tokens"] = replace(tokens, title=Title("tokens", step="text"))
-        read = {"tokens": stages.get("text_tokens", stages["tokens"])}
+        text = {"tokens": stages.get("text_tokens", stages["tokens"])}
         title = Title("pretrain", step="word_vectors")
-        vectors = PRETRAIN.stage(recipe.word_vectors, read, title)
+        vectors = PRETRAIN.stage(recipe.word_vectors, text, title)
         stages[INITIAL] = inputs[INITIAL] = vectors
     return stages | {"pretrain": PRETRAIN.stage(config, inputs)}
 
@@ -162,10 +162,10 @@ def _checked_config(
     if isinstance(recipe.model, RefiningFamily):
         vectors = None if recipe.word_vectors is None else recipe.word_vectors.model
         if not isinstance(vectors, VectorFamily):
-            found = "no such block" if vectors is None else f"a {vectors.kind}"
+            actual = "no such block" if vectors is None else f"a {vectors.kind}"
             raise ConfigError(
                 f"model.kind is {recipe.model.kind}, which is made on the vectors of the block "
-                f"word_vectors, found {found}",
+                f"word_vectors, found {actual}",
                 dict(recipe.model.vectors_by_default),
             )
     elif recipe.word_vectors is not None:
@@ -200,7 +200,9 @@ def measure_stage(recipe: Recipe, stages: Mapping[str, Stage]) -> Stage:
 def register_stage(registry: RegistryConfig, model: str, inputs: Mapping[str, Stage]) -> Stage:
     """The stage that registers a `model`, called after its task or its kind of pretraining."""
     config = RegisterConfig(
-        name=registry.name_of(model), alias=registry.alias, licences=_licences(inputs["pretrain"])
+        name=registry.name_model(model),
+        alias=registry.alias,
+        licences=_licences(inputs["pretrain"]),
     )
     return REGISTER.stage(config, inputs)
 

@@ -75,7 +75,7 @@ class KillWindow(Part):
 
 
 class Certificate(StepComparison):
-    """What was compared, and the runs that it is of."""
+    """A comparison of steps, with the two runs."""
 
     workers: dict[str, int]
     logical_workers: int | None

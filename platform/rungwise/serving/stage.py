@@ -17,7 +17,7 @@ class RegistryConfig(Config):
     name: str = Field(default="rungwise", pattern=r"^[^/:.%\"']+$")
     alias: str = "champion"  # alias of the version to use
 
-    def name_of(self, what: str) -> str:
+    def name_model(self, what: str) -> str:
         """The name of a model of this task or kind."""
         # MLflow refuses some characters that a task's name may have.
         return f"{self.name}-{what.replace('.', '-')}"

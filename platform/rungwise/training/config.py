@@ -199,7 +199,7 @@ class GradientConfig(Fitting):
         changes = {"objective": name, "global_batch_size": size or self.global_batch_size}
         return self.model_copy(update={**changes, "mixture": {}})
 
-    def turns_of(self, names: Sequence[str]) -> NDArray[np.int64]:
+    def draw_turns(self, names: Sequence[str]) -> NDArray[np.int64]:
         """For each step, the place in `names` of the member of a mixture that it trains on.
 
         As in GenSen (Subramanian et al. 2018, arXiv:1804.00079): some train every so many steps,

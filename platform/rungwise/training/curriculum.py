@@ -5,7 +5,7 @@ tokens and the last 10 % on 512, to learn the later positions (Devlin et al. 201
 appendix A.2). Model, moments and learning rate schedule continue across the change. The phase of a
 step follows from its number alone, so a resumed run knows it.
 
-The steps of a mixture of objectives take turns instead (`turns_of` in config.py): each reads the
+The steps of a mixture of objectives take turns instead (`draw_turns` in config.py): each reads the
 rows of one member, in the order of a run of that member alone.
 """
 
@@ -121,7 +121,7 @@ def list_turns(inputs: Mapping[str, Artifact], settings: GradientConfig) -> list
     """The instances that a run reads, in turn."""
     if settings.mixture:
         names = member_names(str(settings.objective))
-        turns, place = settings.turns_of(names), {name: n for n, name in enumerate(names)}
+        turns, place = settings.draw_turns(names), {name: n for n, name in enumerate(names)}
         return [
             Turn(input_, 0, inputs[input_], name, np.flatnonzero(turns == place[name]))
             for name in names

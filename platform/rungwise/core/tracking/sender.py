@@ -207,8 +207,8 @@ class Sender:
         entities = []
         for name, value in tags.items():
             text = str(value)
-            for placeholder, number in ids.items():
-                text = text.replace(placeholder, number)
+            for pattern, number in ids.items():
+                text = text.replace(pattern, number)
             entities.append(RunTag(acceptable_name(name), acceptable_text(text, TAG_CHARACTERS)))
         self._log(run_id, "tags", entities)
 

@@ -72,16 +72,16 @@ def _build(config: CorpusConfig, output: Folder, context: Context) -> CorpusSumm
     task, ranges = RangeTask(config, output), list_ranges(config)
     task.stage_tests()
     packs = pack_items(ranges, [_text_bytes(range) for range in ranges])
-    read: dict[int, RangeReport] = {}
+    by_number: dict[int, RangeReport] = {}
     documents = num_bytes = 0
     for number, report in _run(packs, lambda pack: map(task.read, pack)):
-        read[number] = report
-        context.report.progress(len(read), 2 * len(ranges))
+        by_number[number] = report
+        context.report.progress(len(by_number), 2 * len(ranges))
         documents += report.documents
         num_bytes += _text_bytes(ranges[number])
         metrics = {"read/documents": documents, "read/bytes": num_bytes}
-        context.report.metrics(metrics, step=len(read))
-    reports = [read[range.number] for range in ranges]
+        context.report.metrics(metrics, step=len(by_number))
+    reports = [by_number[range.number] for range in ranges]
     _refuse_damage(config, ranges, reports)
     if not documents:
         _refuse_too_few(config, summarise_reports(reports))

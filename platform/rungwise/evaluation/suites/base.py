@@ -56,11 +56,11 @@ class Rung:
 
     @cached_property
     def made_once(self) -> dict[str, Any]:
-        """What suites of this rung share, by name."""
+        """Hold the values that suites of this rung share, by name."""
         return {}
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """What `make` returned at the first call of this name."""
+        """Return the value that `make` gave at the first call of this name."""
         if name not in self.made_once:
             self.made_once[name] = make()
         return self.made_once[name]

@@ -91,14 +91,14 @@ def _word_tables(rung: Rung) -> dict[str, Vectors]:
 
 def _sentences(rung: Rung) -> Iterator[str]:
     """The sentences of the training split, up to `_MOST_CHARACTERS`."""
-    left = _MOST_CHARACTERS
+    room = _MOST_CHARACTERS
     for row in CorpusSummary.of(rung.corpus).files:
         if row.split != "train":
             continue
         for document in read_documents(rung.corpus.folder, row.file):
             yield from document.sentences
-            left -= sum(map(len, document.sentences))
-            if left <= 0:
+            room -= sum(map(len, document.sentences))
+            if room <= 0:
                 return
 
 
@@ -124,5 +124,5 @@ def ppmi_vectors(
     place = cells.row[above], cells.col[above]
     matrix = sparse.csr_matrix((information[above], place), counts.shape)
     rank = min(size, vocab_size)
-    left, values, _ = randomized_svd(matrix, rank, n_iter=4, random_state=0)  # pyright: ignore[reportArgumentType] its stub knows "auto"
-    return left * np.sqrt(values)
+    vectors, values, _ = randomized_svd(matrix, rank, n_iter=4, random_state=0)  # pyright: ignore[reportArgumentType] its stub knows "auto"
+    return vectors * np.sqrt(values)

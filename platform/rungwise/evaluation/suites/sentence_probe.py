@@ -175,7 +175,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
 
 
 def _features(rung: Rung, texts: Sequence[Text], name: str) -> Mapping[str, classifiers.Vectors]:
-    """What a classifier reads (N, F), by part; all texts are pairs or none is."""
+    """Return the features of a classifier (N, F), by part; all texts are pairs or none is."""
     pairs = texts[0].second is not None
     flat = [each for text in texts for each in (text.text, text.second) if each is not None]
     began = time.monotonic()

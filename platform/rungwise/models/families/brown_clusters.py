@@ -83,8 +83,8 @@ def mutual_information(
     np.add.at(joint, (left[inside], right[inside]), count_N[inside])
     joint /= joint.sum()
     independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
-    seen = joint > 0
-    return float((joint[seen] * np.log(joint[seen] / independent[seen])).sum())
+    positive = joint > 0
+    return float((joint[positive] * np.log(joint[positive] / independent[positive])).sum())
 
 
 @dataclass(frozen=True, eq=False)

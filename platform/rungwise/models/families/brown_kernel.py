@@ -56,12 +56,12 @@ def _fill(
     """Calculate what depends on a cluster whose counts are new."""
     sums = np.zeros(len(losses))
     for side in range(2):
-        mine = pairs[side, slot]
-        for c in np.flatnonzero(mine):
-            theirs = pairs[1 - side, c]
+        counts = pairs[side, slot]
+        for c in np.flatnonzero(counts):
+            facing = pairs[1 - side, c]
             for b in range(len(sums)):
-                if theirs[b] and c != slot and c != b:
-                    sums[b] += _loss(mine[c], theirs[b], table)
+                if facing[b] and c != slot and c != b:
+                    sums[b] += _loss(counts[c], facing[b], table)
     for b in range(len(sums)):
         total = 0
         for row, column in ((slot, slot), (slot, b), (b, slot), (b, b)):

@@ -354,11 +354,11 @@ def mean_states(model: Any, text: Text, V: int) -> np.ndarray[Any, np.dtype[np.f
 
 def _blocks(text: Text) -> Iterator[Tensor]:
     """Yield batches of blocks of T + 1 ids that overlap by one, (B, T + 1)."""
-    size, left = _BLOCKS * _LENGTH, _LEARNT_FROM
+    size, remaining = _BLOCKS * _LENGTH, _LEARNT_FROM
     for ids in text():
-        for start in range(0, min(len(ids), left) - _LENGTH, size):
+        for start in range(0, min(len(ids), remaining) - _LENGTH, size):
             part = torch.from_numpy(ids[start : start + size + 1].astype(np.int64))
             yield part.unfold(0, _LENGTH + 1, _LENGTH)
-        left -= len(ids)
-        if left <= 0:
+        remaining -= len(ids)
+        if remaining <= 0:
             return

@@ -51,8 +51,8 @@ class Detected(NamedTuple):
     replaced: Tensor  # (B, T) bool
 
 
-def generator_of(family: Any) -> Any:
-    """The family a quarter as wide, with whole heads of the same size."""
+def shrink_family(family: Any) -> Any:
+    """Return the family a quarter as wide, with whole heads of the same size."""
     heads = max(1, family.num_heads // _NARROWER)
     hidden = heads * family.hidden_size // family.num_heads
     inner = max(1, family.intermediate_size * hidden // family.hidden_size)
@@ -65,7 +65,7 @@ class Generator(nn.Module):
 
     def __init__(self, family: Any) -> None:
         super().__init__()
-        small = generator_of(family)
+        small = shrink_family(family)
         self.narrow = nn.Linear(family.hidden_size, small.hidden_size)
         self.layers = Transformer(small.blocks(), causal=False)
         self.widen = nn.Linear(small.hidden_size, family.hidden_size)
@@ -196,7 +196,7 @@ def _counts(batch: MaskedBatch[Tensor]) -> Tensor:
 def _more_flops(family: Any, V: int, T: int, M: float) -> float:
     """The generator, with its layers over a row and its way out at masked positions; the detector.
     The head for tokens counts as in `mlm`."""
-    small, D = generator_of(family), family.hidden_size
+    small, D = shrink_family(family), family.hidden_size
     way = 6 * D * small.hidden_size * (1 + M / T)
     return small.stack_flops(T, False) + way + 6 * (D * D + D)
 

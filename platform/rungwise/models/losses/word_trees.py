@@ -60,14 +60,14 @@ def frequency_classes(counts_V: Counts, classes: int) -> NDArray[np.int64]:
     """Return the class of each word, (V,): by falling count, a class is closed when it has its
     share of the occurrences that are left, and in time for each class to have a word."""
     class_V = np.empty(len(counts_V), np.int64)
-    number, mass, left = 0, 0, int(counts_V.sum())
+    number, mass, remaining = 0, 0, int(counts_V.sum())
     for place, word in enumerate(np.argsort(-counts_V, kind="stable").tolist()):
         class_V[word] = number
         mass += int(counts_V[word])
         after = classes - number - 1
-        full = mass * (after + 1) >= left or len(counts_V) - place - 1 == after
+        full = mass * (after + 1) >= remaining or len(counts_V) - place - 1 == after
         if after and full:
-            number, left, mass = number + 1, left - mass, 0
+            number, remaining, mass = number + 1, remaining - mass, 0
     return class_V
 
 

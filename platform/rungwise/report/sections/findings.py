@@ -120,7 +120,7 @@ def _describe_score(task: TaskResult) -> str:
 
 
 def describe_luck(seeds: int) -> str:
-    """What a verdict over `seeds` of fine-tuning is worth if each model was pretrained once."""
+    """Say how often a verdict over `seeds` of fine-tuning is false, with one pretraining each."""
     half, whole = (false_verdicts(seeds, ratio) for ratio in (0.5, 1.0))
     return (
         f"With one pretraining and {seeds} seeds of fine-tuning, two equally good models look "
