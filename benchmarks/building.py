@@ -9,8 +9,6 @@ Times are CPU seconds of this machine; memory is what the process grew by. How a
 measured by benchmarks/large_file.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import gc

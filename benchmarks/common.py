@@ -3,8 +3,6 @@
 It needs the standard library alone, since training_step.py runs on a bare GPU machine.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

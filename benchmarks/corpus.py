@@ -12,8 +12,6 @@ reading, cleaning, segmenting and signing here. It neither cleans nor segments; 
 loading of its word tokenizer, so ask for enough megabytes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

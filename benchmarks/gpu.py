@@ -19,8 +19,6 @@ Parts that have no time left are named. Written to benchmarks/results: DATE-gpu.
 beside it.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import importlib.util

@@ -8,8 +8,6 @@ and that is not installed. Caches cannot leak from one to the next, and
 imports and the loading of vocabularies are outside the measured time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -11,8 +11,6 @@ figures for several processes are wall time. A full run writes the table to benc
 with every measurement of every round.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import platform

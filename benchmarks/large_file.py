@@ -10,8 +10,6 @@ counts the ranges that were read twice. The digests of all files of one size hav
 however they were made.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -17,8 +17,6 @@ Instances are built on Ray, once, below the recipe's root; training is the platf
 process, with `--threads`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

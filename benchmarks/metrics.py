@@ -8,8 +8,6 @@ a share of the training's, that on its heartbeat, every five seconds, as one of 
 work in a worker, two readings of the clock and the straggler's share, is timed apart.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import tempfile

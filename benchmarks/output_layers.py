@@ -15,8 +15,6 @@ Published beside it, test perplexities of the same words: 144.5 of a log-bilinea
 thesis, table 4.1), 163.5 of one that reads two words (Mnih & Teh 2012).
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import platform

@@ -3,8 +3,6 @@
 python benchmarks/overlaps.py data
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import sys

@@ -17,8 +17,6 @@ are the platform's, without Ray. Losses are over every held-out token, in blocks
 length, so the first token of a block is predicted from one token before it.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import math

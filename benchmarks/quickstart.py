@@ -6,8 +6,6 @@ Installation is not counted. Memory is the largest sum of the proportional set s
 processes that the run starts, read once a second; shared pages count once.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

@@ -1,7 +1,5 @@
 """Workers of the instance benchmarks that draw masks and read rows; see instance_workers.py."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import time

@@ -9,8 +9,6 @@ not measured: the sizes, the rates in capitals below, and nothing else. Building
 simulated by benchmarks/building.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import hashlib

@@ -20,8 +20,6 @@ Times, fused kernels and the memory in use at the peak need a GPU. The fake tens
 norms and losses are computed in float32 as a GPU's autocast does, and `is_gpu` says yes.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

@@ -16,8 +16,6 @@ less.
     stages    an empty stage on a Ray that runs; a sweep of twelve short trials
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

@@ -12,8 +12,6 @@ Everything is written with the platform's own corpus functions: Parquet shards w
 that a stage can read them; and as plain text, a sentence a line, for the peers.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ median of the ratios of the rounds. A full run puts its sections into benchmarks
 file of its day, with every measurement; sections that were not run stay there as they were.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

@@ -10,8 +10,6 @@ share of waiting for data, and the peak memory of each worker.
 The instances are masked pairs of made-up text: a step costs the same whatever the ids are.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import socket

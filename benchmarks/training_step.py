@@ -27,8 +27,6 @@ one CPU thread time is that of the processor, so that a busy machine falls on no
 wall time. A ratio is the median of the ratios of the rounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """How the instance benchmarks compare: competitors take turns, each in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass, field

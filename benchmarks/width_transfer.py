@@ -7,8 +7,6 @@ widths and rates a factor of two apart. Printed is the mean loss of the last ten
 with the rule the best rate, marked *, should be the same at each width.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from pathlib import Path

@@ -11,8 +11,6 @@ of one thread: the correlation (Spearman) with people's judgements, and the shar
 solved, of the questions whose words are all in the vocabulary; one evaluator for both.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

@@ -7,8 +7,6 @@ that a run whose driver was started again is one line. Charts marked `gpu` are o
 exporter (https://github.com/NVIDIA/dcgm-exporter), the others of our metrics and of Ray's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 RUN = 'run=~"$run"'

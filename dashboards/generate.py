@@ -5,8 +5,6 @@ prometheus/consoles/rungwise.html  the same queries as a page that Prometheus it
 metrics.md                       the catalogue
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

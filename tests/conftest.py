@@ -1,7 +1,5 @@
 """What tests share: one Ray for the session, small corpora and recipes, real data if present."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Corpora for tests: built by the stage, or of given sentences in both splits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A biLM in the two files in which ELMo was published, with random weights: what tests write."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

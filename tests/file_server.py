@@ -1,7 +1,5 @@
 """A server of files on loopback, with ranges, that can be made to fail."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import threading

@@ -1,8 +1,6 @@
 """Micro-batches as the feed makes them of ragged rows for a compiled model, and families to take
 them, for tests of the step that a GPU runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

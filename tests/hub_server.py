@@ -1,7 +1,5 @@
 """A server on loopback that answers as the Hugging Face hub does: repositories, by commit."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A stand-in for the job server of a Ray cluster, with the routes that a submission needs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import platform

@@ -1,7 +1,5 @@
 """A stage that kills a process of its run; workers import it from here."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -3,8 +3,6 @@
 ngram2, ngram3 ── counted      lstm, gpt ── exact      bert ── pseudo-likelihoods
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Four processes take one lease in turn, and most holders die with it: `python -m
 tests.lease_takeovers FOLDER COUNT` prints how many held it and how many while another did."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

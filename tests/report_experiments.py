@@ -1,7 +1,5 @@
 """What fine-tuning adds to a run, as its stages would leave it: any variants, tasks and budgets."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """What tests of the report and of exports share: small artifacts without a run, a page as a browser
 takes it, its tables."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Sequence

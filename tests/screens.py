@@ -8,8 +8,6 @@ A page that is wider than its window is named, and the command then ends with st
 asked over its debugging protocol, for MLflow's pages are ready when they say so and not before.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import base64

@@ -4,8 +4,6 @@ one under its own name.
 Shapes: B batch, T sequence, V vocabulary, M masked positions.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Artifacts that stand for a stage that did not run: a folder, and what is read of its summary."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

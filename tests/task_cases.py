@@ -1,7 +1,5 @@
 """What tests of downstream tasks share: files to read, real questions, logits, tokenizers."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

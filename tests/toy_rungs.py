@@ -1,8 +1,6 @@
 """A trained model as suites ask it, without a run: any model with a tokenizer of whole words, or an
 encoder and a table of vectors with a tokenizer in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 `RUNGWISE_TOY` names a folder in which each start of a trial leaves a file.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

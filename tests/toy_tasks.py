@@ -4,8 +4,6 @@ In each, one of two tokens says the answer. The stand-ins take the place of the 
 is about training alone: their metric is the share of right answers, and they have no text.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

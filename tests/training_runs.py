@@ -1,7 +1,5 @@
 """Small runs of the training loop, in this process or in several: what tests of it share."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

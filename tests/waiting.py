@@ -1,7 +1,5 @@
 """Wait for what other threads and processes do, never for longer than a test may take."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -7,8 +7,6 @@ checksum, the bytes, a checksum; the checksum here is CRC-32) with fixed-width l
 in place of protocol buffers, which is cheaper than what it does, so the figure flatters the peer.
 """
 
-from __future__ import annotations
-
 import random
 import struct
 import unicodedata

@@ -9,8 +9,6 @@ fastest setting that needs no code.
 Shapes: B batch, T sequence, M masked positions, V vocabulary.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

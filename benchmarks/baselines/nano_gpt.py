@@ -7,8 +7,6 @@ paper (Radford et al. 2019): 124,439,808 parameters at its smallest shape and 50
 Shapes: B batch, T sequence, D hidden, N heads, V vocabulary.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

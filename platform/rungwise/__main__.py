@@ -1,7 +1,5 @@
 """The command line: `rungwise VERB ...`; the files of commands/ define the verbs."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import importlib

@@ -4,8 +4,6 @@ Any minor version may change them, so pyproject.toml pins the minor version that
 Each is imported on first use, without loading the others.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

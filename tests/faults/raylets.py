@@ -4,8 +4,6 @@ Ray replaces 127.0.0.1 by the machine's outer address; 127.0.0.2 and the others 
 are. A node ends as a machine that loses its power: SIGKILL to all its processes, each by its id.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

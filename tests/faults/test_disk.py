@@ -1,7 +1,5 @@
 """A disk without room: one clear line, status 2, and nothing that looks finished."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An S3 that stumbles loses and doubles nothing; one that is gone is named in one line."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """MLflow's server on a real PostgreSQL, with artifacts in S3, away for a part of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

@@ -1,7 +1,5 @@
 """The command a user types is stopped, is killed on S3, or has no tracking server."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Workers, nodes and drivers are killed, or it is announced: the run ends as it would have."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A save that is killed, a store that is away, a full disk: the run ends as it would have."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -7,8 +7,6 @@ its summary it leaves the step it has reached, the nodes it found, and a file a 
 where the worker ran and whom it was connected to.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -3,8 +3,6 @@
 Run them where there is one: `pytest tests/gpu`. Their own logic was run on a CPU alone so far.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

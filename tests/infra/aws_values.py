@@ -4,8 +4,6 @@ Terraform and the stand-in let any string through. The models list what the API 
 enum, or, where the API's own type is a plain string or number, in the argument's documentation.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """A cluster of tests/infra/machines.py, from what infra/ makes: the package, the user data."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import csv

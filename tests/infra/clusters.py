@@ -1,7 +1,5 @@
 """The examples of infra/terraform, made with the provider that talks to no cloud."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

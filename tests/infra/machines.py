@@ -9,8 +9,6 @@ SIGKILL to its first process, and the kernel ends the rest.
 What is not as on EC2: no udev, no disks, no kernel settings (/proc/sys is read-only).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

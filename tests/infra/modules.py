@@ -3,8 +3,6 @@
 Each way of asking for them is applied once in a session, because it takes seconds.
 """
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from pathlib import Path

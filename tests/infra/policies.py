@@ -5,8 +5,6 @@ AWS gives no resource (Service Authorization Reference), for a key's own policy,
 key, and for nothing else. A statement that denies takes away, so a wildcard in it is strict.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -6,8 +6,6 @@ There is no AWS here, so these stand in for it:
 - moto's server for S3, Secrets Manager and autoscaling groups. It takes any signature.
 """
 
-from __future__ import annotations
-
 import secrets
 import sys
 import threading

@@ -4,8 +4,6 @@ The stand-in for hashicorp/aws knows the provider's schema and nothing of AWS. T
 skip where terraform or the stand-in is absent.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -7,8 +7,6 @@ environment. Everything else is what runs on EC2: the user data as Terraform ren
 and units under systemd, curl, Ray with its autoscaler, MLflow, Prometheus.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

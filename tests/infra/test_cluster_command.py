@@ -1,7 +1,5 @@
 """`rungwise cluster`, with a Terraform that writes down how it is called, and with the real one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex

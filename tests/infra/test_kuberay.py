@@ -3,8 +3,6 @@
 RUNGWISE_KUBERAY names a checkout of ray-project/kuberay, whose schemas are too large to keep here.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

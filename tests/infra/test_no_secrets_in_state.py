@@ -1,7 +1,5 @@
 """No secret gets into Terraform's plan, its state, or what machines are told at their start."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

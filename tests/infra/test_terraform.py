@@ -4,8 +4,6 @@ No cloud is reached. The provider is a stand-in that knows names, types and refe
 takes the values is compared with AWS's published service models where they list them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """Values in plans against botocore's service models: Terraform itself lets any string through."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

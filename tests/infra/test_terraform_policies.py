@@ -1,7 +1,5 @@
 """What the modules allow: policies without wildcards, groups without addresses, nothing public."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ Terraform's `expect_failures` asks only that a variable is refused, by whichever
 So each validation is made to accept everything, and a case of that variable must then fail.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

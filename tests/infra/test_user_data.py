@@ -1,7 +1,5 @@
 """The golden user data: shell, units and description, each judged by what will read it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -3,8 +3,6 @@
 A process of its own, because it is killed, and because each has its own number of CPUs.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

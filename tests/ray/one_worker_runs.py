@@ -1,8 +1,6 @@
 """Small runs of every family on one worker: in this process, or in a worker group, whose workers
 import them from here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

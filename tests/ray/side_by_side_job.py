@@ -9,8 +9,6 @@ The first NUMBER of its five stages are built. Artifacts go to FOLDER/root; FOLD
 for each start and end of a stage.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

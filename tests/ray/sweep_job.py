@@ -4,8 +4,6 @@ SWEEP is the sweep block as JSON. Artifacts go to ROOT; FOLDER gets MLflow's dat
 with a file for each start of a trial.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -5,8 +5,6 @@ group is a `ray start` on an address of its own with what the group offers, and 
 machine. Every state of the groups that the player saw is kept.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Mistakes that only show while stages run: still one clear line, status 2, nothing half done."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

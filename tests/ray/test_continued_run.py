@@ -1,7 +1,5 @@
 """General text, then the text of a task without labels: real stages on Ray, and real sentences."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The corpus stage killed while it reads or writes: it goes on, and the bytes are equal."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The corpus stage on what large corpora hold: broken files, copies, and lines without an end."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

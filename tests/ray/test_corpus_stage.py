@@ -1,7 +1,5 @@
 """The corpus stage on Ray Data: the same bytes however it is spread, errors that stay one line."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Fitting by counting on a local Ray: the same model whoever counts what, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

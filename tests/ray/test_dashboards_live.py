@@ -1,7 +1,5 @@
 """Boards and rules against a real Prometheus: small runs, a sweep, a lost node."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Pretraining on several nodes, and the proof that a run resumes exactly."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

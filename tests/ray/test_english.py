@@ -1,7 +1,5 @@
 """The quickstart's recipe, unchanged but for its sources, on real English in mixed encodings."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

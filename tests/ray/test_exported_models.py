@@ -1,7 +1,5 @@
 """A model trained by the real workflow, exported by the real command, read by transformers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """A stranger's first day: text of five kinds and some labels, with the commands that pages and
 the commands themselves name, and nothing else."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

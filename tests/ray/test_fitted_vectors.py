@@ -1,7 +1,5 @@
 """Word vectors as users run them: text to vectors that gensim loads, killed in between."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

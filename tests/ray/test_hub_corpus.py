@@ -1,7 +1,5 @@
 """A corpus of the hub in a run of its own process, whose workers read it too."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The instances stage: the same bytes with any number of workers, killed and resumed, on S3."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

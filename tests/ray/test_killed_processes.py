@@ -1,7 +1,5 @@
 """Processes of a run that are killed: one message, once, and true."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A ladder as one command: rungs that count and rungs that learn, asked, judged and drawn."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One worker in its stage's own process: the bits of a worker group, and each resumes the other."""
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 import time

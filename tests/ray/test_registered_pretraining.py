@@ -1,7 +1,5 @@
 """Pretrained models in the registry: registered by a run, asked in another process, promoted."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`rungwise serve` as a user runs it: a real Ray Serve, asked, and ended by Ctrl-C."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Independent stages of a run at once, and drivers that want the same artifacts."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Jobs on a real head with token auth, reached over a line that is cut; `ray job submit` too."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A sweep whose driver is killed, machine and all, and is then simply started again."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

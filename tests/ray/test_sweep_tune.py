@@ -1,7 +1,5 @@
 """Sweeps on Ray Tune with a trainable whose best is known."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import Counter

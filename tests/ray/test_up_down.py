@@ -1,7 +1,5 @@
 """`rungwise up` and `down` for real: two nodes, jobs, the token, what is lost, what is left."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Whole workflows as users run them: commands in processes of their own, on small corpora."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -18,8 +18,6 @@ where there is one.
 `Wrong` holds a switch for each mistake that the statistical tests must be able to see.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

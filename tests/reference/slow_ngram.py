@@ -4,8 +4,6 @@ Straight from Chen & Goodman 1998, section 3 and equations 20 to 26, and Heafiel
 section 3: every order is counted by itself, with one start symbol before each sentence.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 

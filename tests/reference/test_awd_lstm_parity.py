@@ -1,7 +1,5 @@
 """AWD-LSTM and the pooling of its states against fastai, which Howard & Ruder wrote and use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The plain-Python peer of the benchmarks does what it stands for: its tokens are BERT's."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import struct

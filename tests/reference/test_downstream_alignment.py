@@ -3,8 +3,6 @@
 And what a perfect model would score on real questions: how exactly answers come back.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path

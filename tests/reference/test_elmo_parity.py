@@ -3,8 +3,6 @@
 The weights are random, in the layout of the release: those of the authors are 360 MB.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """A fine-tuned model as a folder of transformers: by the command, the same answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -10,8 +10,6 @@ assumed: each test is run again on a mistake made on purpose, and has to reject 
 so the outcome changes only with the code.
 """
 
-from __future__ import annotations
-
 import gzip
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The n-gram model against the slow one and against what kenlm gives for the Penn Treebank."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 from pathlib import Path

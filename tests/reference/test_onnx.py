@@ -1,7 +1,5 @@
 """ONNX: onnxruntime gives what PyTorch gives, whatever the rows, and the same answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -7,8 +7,6 @@ frequent genre has .16 of the documents), or if logistic regression tells a revi
 N documents, D size of a vector
 """
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,8 +1,6 @@
 """The floors of sentence vectors on public data, beside figures computed by another implementation:
 random and PPMI vectors of 200 numbers, of Brown and Reuters, averaged, under a ridge classifier."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """ARPA files: one by hand, what is written is what is read, and what is no ARPA."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 moto fills every capacity at once and knows no minimum; where AWS does otherwise, `aws` says so.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """AWD-LSTM: sizes, what is dropped where, the terms in its gradient, spans; and the autoencoder."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The step benchmark on a bare machine: PyTorch, NumPy, pydantic and PyYAML, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

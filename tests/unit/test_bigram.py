@@ -1,7 +1,5 @@
 """The neural bigram model: its optimum is the table of relative frequencies."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Brown clusters against merging by brute force and another program; their model by its formula."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from pathlib import Path

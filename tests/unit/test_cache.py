@@ -1,7 +1,5 @@
 """Shards by number: checked before they are read, fetched once a machine, bounded in bytes."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

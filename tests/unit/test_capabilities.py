@@ -3,8 +3,6 @@
 Shapes: B batch, T sequence, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import SimpleNamespace

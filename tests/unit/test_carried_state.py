@@ -1,7 +1,5 @@
 """Truncated backpropagation through time: a state carried over steps, workers and kills."""
 
-from __future__ import annotations
-
 import gzip
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Packed causal blocks: every token predicted once, nothing predicted from another document."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Causal and masked rows in one batch: each sort as its own objective, and the mean over both."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

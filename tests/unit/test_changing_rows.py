@@ -1,7 +1,5 @@
 """Rows that are read in another way as a run goes on: a mask rate that falls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

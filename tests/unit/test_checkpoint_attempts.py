@@ -1,8 +1,6 @@
 """Two attempts at one run write checkpoints to one folder: in every order of their operations on
 files, and after a kill at any moment, a sound checkpoint stays."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import hashlib

@@ -1,7 +1,5 @@
 """Claims: verdicts of planted rungs, how often they are false, and the registered file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Work is packed into tasks that keep every CPU busy until nearly the end."""
 
-from __future__ import annotations
-
 import heapq
 import random
 

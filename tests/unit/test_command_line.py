@@ -1,7 +1,5 @@
 """The command line: a mistake is one clear line and status 2, before anything runs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The evaluation of variants without a cluster: summary and Parquet file say the same."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable, Mapping

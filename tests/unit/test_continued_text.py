@@ -1,7 +1,5 @@
 """The text of a task as a corpus: one split, no labels, every text once; and the further stages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

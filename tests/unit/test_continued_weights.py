@@ -1,7 +1,5 @@
 """Continued pretraining: the same weights on every worker, refusals, and no second beginning."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sentence vectors: the loss by hand, the gradient however a batch is split, and the export."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Books of Project Gutenberg without what stands around them."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Unicode clean-up: hand-worked cases, and what must hold of any text."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

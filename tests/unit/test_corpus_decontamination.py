@@ -1,8 +1,6 @@
 """Paragraphs that also stand in a test split, and documents without them."""
 
 # ruff: noqa: RUF001  (punctuation of Chinese is a subject here)
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """Docstrings as prose: one hand-worked case for each thing people write in them."""
 
-from __future__ import annotations
-
 from inspect import cleandoc
 
 import pytest

@@ -1,7 +1,5 @@
 """Held-out text: a share of the words, whatever the lengths of the documents."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Near-duplicates: against exact Jaccard indices, the formula of the bands, and any order."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

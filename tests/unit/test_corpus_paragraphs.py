@@ -1,7 +1,5 @@
 """Paragraphs that stand in a corpus again: which are found, and documents without them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

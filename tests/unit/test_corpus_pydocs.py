@@ -1,7 +1,5 @@
 """The embedded corpus: which modules are read, and that nothing of them is run."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Quality rules: prose of two scripts passes, each kind of what is no prose is named."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Readers: each format, each layout, and each way in which a file can be wrong."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import gzip

@@ -1,8 +1,6 @@
 """Sentence segmentation: hand-worked cases, the gold sentences of Brown, and what always holds."""
 
 # ruff: noqa: RUF001  (stops and quotes of other scripts are the subject here)
-from __future__ import annotations
-
 import gzip
 import re
 from collections.abc import Callable

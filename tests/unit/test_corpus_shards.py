@@ -1,7 +1,5 @@
 """Ranges and their files: what is kept, dropped and held out, and in which order."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The corpus block: what is refused before anything runs, and what makes a corpus the same one."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

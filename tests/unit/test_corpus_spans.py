@@ -1,7 +1,5 @@
 """Spans: the same words before and after clean-up and segmentation, or none."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

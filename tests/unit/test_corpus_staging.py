@@ -1,7 +1,5 @@
 """Staged files of the corpus stage: what was marked as done is checked before it is trusted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

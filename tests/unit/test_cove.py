@@ -1,7 +1,5 @@
 """CoVe: the encoder, attention and loss of the translator by hand, and fixed word vectors."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The conditional random field against enumeration, and the tagger that a language model joins."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

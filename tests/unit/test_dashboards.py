@@ -1,7 +1,5 @@
 """Boards, rules and their page: what is committed is what is made, and names only what there is."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Memory that a worker keeps for its next step."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

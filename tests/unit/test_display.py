@@ -1,7 +1,5 @@
 """The live lines of a run, on terminals of two widths, and what is said where none is."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

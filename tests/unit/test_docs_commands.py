@@ -3,8 +3,6 @@
 tests/ray/test_first_day.py runs the commands of a first day.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import functools

@@ -4,8 +4,6 @@ A paragraph, a row of a table or an item of a list with such a word has a commen
 `<!-- test: tests/unit/test_lease.py::test_a, tests/...::test_b -->`, or `<!-- untested: why -->`.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -1,7 +1,5 @@
 """The documentation as a site: `make docs` builds it, and a dead link ends the build."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Documents as rows: each is one row, in order; what is cut is counted."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,8 +1,6 @@
 """ELMo's language models: how tokens are written, the projected LSTM, both directions, the state
 carried, and what fine-tuning reads. The published files are in tests/reference."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,8 +1,6 @@
 """Encoders: the same ids as the library on every text, whatever the backend; bounded memory."""
 
 # ruff: noqa: RUF001
-from __future__ import annotations
-
 import gzip
 import json
 import random

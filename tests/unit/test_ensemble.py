@@ -1,7 +1,5 @@
 """Seeds together and thresholds, against scikit-learn on predictions made up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Where a model errs: every number against scikit-learn and seqeval, from the file alone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run counts on where Ray's autoscaler may add machines."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

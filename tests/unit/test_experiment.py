@@ -1,7 +1,5 @@
 """Variants, tasks and budgets become stages: each built once, each with a title of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`rungwise export`: what it writes is the artifact's own model and ids, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Families and objectives: they answer for themselves, and no other place knows which there are."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -3,8 +3,6 @@
 Items are made by hand, and what reads answers is a stand-in (toy_tasks.py): this is about training.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -4,8 +4,6 @@ Fake tensors have a shape and a device and no numbers: an operation on tensors o
 as it would on the machine, so that whatever is left behind is found by whatever reads it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Keys of the recipe of fine-tuning: the best epoch, class weights, parts of a batch; and whether
 they do anything."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

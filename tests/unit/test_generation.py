@@ -1,7 +1,5 @@
 """Texts that are written: what is learnt, by which loss, from which weights, and when they end."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

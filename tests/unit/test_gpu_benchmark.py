@@ -1,7 +1,5 @@
 """`python -m benchmarks.gpu`: everything but the device, tried on a CPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -5,8 +5,6 @@ Tensors are fake: they have shapes and no numbers, so every place that reads one
 watched. This shows what is asked of a GPU; whether its kernels do it, only a GPU can.
 """
 
-from __future__ import annotations
-
 import functools
 import typing
 from collections.abc import Iterator

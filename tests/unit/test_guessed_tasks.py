@@ -1,7 +1,5 @@
 """What `rungwise tasks` prints of whole data sets: a block that loads their own splits."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

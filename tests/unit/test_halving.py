@@ -1,7 +1,5 @@
 """Successive halving by its searcher alone: legs that end in a shuffled order, and kills."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """hf://: the same artifacts as from disk, pinned revisions, no token in a record, no network."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import json

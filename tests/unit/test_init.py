@@ -1,7 +1,5 @@
 """`rungwise init`: what it sees in files of many kinds, and recipes that can be planned at once."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Weights of transformers to begin a pretraining with, and words added to their vocabulary."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`rungwise inspect`: what is printed is what is read."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

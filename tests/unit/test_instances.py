@@ -1,7 +1,5 @@
 """Masked instances: pairs and blocks as the papers have them, held to their contract."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """Items of suites: values and intervals against scipy and cases by hand; contrasts; Parquet."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

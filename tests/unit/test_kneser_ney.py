@@ -1,7 +1,5 @@
 """The n-gram model: worked by hand, sums to one, counted in any parts, kept as tensors."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pairs of a task, labelled or aligned: by the recipe's tokenizer, whole or counted as cut."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

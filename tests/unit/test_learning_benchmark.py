@@ -1,7 +1,5 @@
 """The benchmark of objectives: its arms are recipes, and what it derives from runs, by hand."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who may build an artifact: one driver at a time, on a folder and on a server that speaks S3."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`rungwise up` and `down` without Ray: what is refused, what is found again, what is ended."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Long texts in windows: every token is in one, and the windows of a text are one answer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

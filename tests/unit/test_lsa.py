@@ -1,7 +1,5 @@
 """LSA and PPMI-SVD against the first paper's example, gensim, formulas and human similarities."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What a machine does, piece by piece; tests/infra runs the whole of it under systemd."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

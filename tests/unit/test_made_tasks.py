@@ -1,8 +1,6 @@
 """What rules make of the corpus: tasks without labels, and altered sentences. Each example differs
 from the text only as its rule says; the text is Python's own manual."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from pydoc_data.topics import topics

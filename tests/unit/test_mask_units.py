@@ -1,7 +1,5 @@
 """Where units begin: cases by hand for each kind of tokenizer, and what must hold of any text."""
 
-from __future__ import annotations
-
 import builtins
 import itertools
 import logging

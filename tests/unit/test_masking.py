@@ -1,7 +1,5 @@
 """Masking: shares and units as the papers have them, the same for a row in any batch."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import fields

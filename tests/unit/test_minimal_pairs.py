@@ -1,8 +1,6 @@
 """Minimal pairs: credit by hand, what a model of counts cannot tell apart, and the published
 files."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Mixtures of objectives on one encoder: whose turn it is, what each member reads, and training."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mixtures: shares kept at every position, every source read pass after pass, quotas exact."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path

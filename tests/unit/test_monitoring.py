@@ -1,7 +1,5 @@
 """Metrics of a run: what sets them, that labels are bounded, that nothing is raised."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

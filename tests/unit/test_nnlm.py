@@ -1,8 +1,6 @@
 """The neural n-gram and the log-bilinear model, which read the words before: the papers' formulas
 by hand, gradients, contexts, what they offer."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Typing errors: one in a word that is altered, at the rate asked for; every target stays right."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The order of reading: a permutation of every epoch, shared out evenly, a few shards at a time."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Output layers: exact distributions, brute force, and where their words come to stand."""
 
-from __future__ import annotations
-
 import gzip
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Test examples that a model has met before: found in texts whatever their marks, and left out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ hand; tests/reference/test_paragraph_vectors_parity.py has gensim as a whole.
 V vocabulary, N documents, P size of a vector in memory, K noise words
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Perplexity of lines of a file: each apart, or one after the other."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

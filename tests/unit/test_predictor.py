@@ -1,7 +1,5 @@
 """A fine-tuned model of every kind answers from its three files, here and as MLflow serves it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

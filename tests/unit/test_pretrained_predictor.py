@@ -1,7 +1,5 @@
 """Answers of a pretrained model: as transformers has them of the export, and from three files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

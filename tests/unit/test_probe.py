@@ -1,7 +1,5 @@
 """Probes: layers planted to hold a tag or not, baselines by hand, and the textbook's sentences."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """What decides a pretrained artifact, and runs that go on from the plateau of a shorter one."""
 
-from __future__ import annotations
-
 import argparse
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Promotion: what passes the gate, what does not and is told why, and back again; the card."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import replace

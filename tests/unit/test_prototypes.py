@@ -1,7 +1,5 @@
 """Several prototypes per word: the base with one, two words joined into one told apart again."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 from collections import Counter

@@ -1,7 +1,5 @@
 """Where an artifact comes from, as its record says it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

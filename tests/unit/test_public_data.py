@@ -1,7 +1,5 @@
 """Public data sets: the list, downloads that break, and files made of what is published."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import hashlib

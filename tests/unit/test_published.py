@@ -1,7 +1,5 @@
 """Published tables are carried as printed, and the table of ours stands beside them honestly."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from statistics import fmean

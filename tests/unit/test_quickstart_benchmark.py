@@ -1,7 +1,5 @@
 """The benchmark of the quickstart finds the records that it reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.quickstart import CONFIG, READ, records

@@ -1,7 +1,5 @@
 """The counter-based generator: uniform, its streams unrelated, and the numbers of its reference."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

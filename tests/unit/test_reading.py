@@ -1,7 +1,5 @@
 """Text from outside the corpus is read with the clean-up of the corpus, whoever reads it."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

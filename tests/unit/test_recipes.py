@@ -1,7 +1,5 @@
 """The recipes that come with the project say what differs, and are what they say they are."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from collections.abc import Iterator

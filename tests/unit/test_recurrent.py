@@ -1,7 +1,5 @@
 """The recurrent language models: their state, gradients, dropouts, and what they offer."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Each remedy that a message gives is one that works: applied as it stands, the run is accepted."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Replaced-token detection: the guesses, both losses worked text by text, and their gradients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

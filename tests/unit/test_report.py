@@ -1,7 +1,5 @@
 """The report page: self-contained, escaped, complete, honest and repeatable."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

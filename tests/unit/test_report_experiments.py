@@ -1,7 +1,5 @@
 """Pages of experiments: any variants, tasks and label budgets, and what their tables work out."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the report says in words, against cases worked by hand."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of a ladder: what it shows of a ladder of known numbers, and what it leaves out."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 B batch, T sequence, V vocabulary
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

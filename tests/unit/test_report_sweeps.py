@@ -1,7 +1,5 @@
 """The sweep's part of the report: its pictures, where trials are compared, what the table holds."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Secrets planted in URIs, whatever they look like, reach neither records nor spools nor MLflow."""
 
-from __future__ import annotations
-
 import string
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """SENNA's ranking model: losses by hand, windows in their documents, ranks, and its instances."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast

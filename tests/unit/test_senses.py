@@ -1,7 +1,5 @@
 """Senses of words: classifiers against scikit-learn, and layers planted to hold them or not."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Encoders of sentences: each objective's loss against worked figures and loops at the bounds of
 documents and padding, each network's vectors, and training."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Probes of sentence vectors: heads as scikit-learn and SciPy have them, floors by hand, and suites
 as a reading of the exported vectors."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs of consecutive sentences: whole, in order, within documents; what is left out is counted."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

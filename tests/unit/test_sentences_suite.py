@@ -1,7 +1,5 @@
 """Similarity of sentences: layer by layer by hand, and of bags of words as scikit-learn has it."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections import Counter
 from pathlib import Path

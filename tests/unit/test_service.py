@@ -1,7 +1,5 @@
 """Requests to a served model, without a server: answered as by predict and MLflow, and counted."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

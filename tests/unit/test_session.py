@@ -1,7 +1,5 @@
 """A Ray that does not start in time is tried again, and one that runs says what matters."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

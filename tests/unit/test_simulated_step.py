@@ -1,7 +1,5 @@
 """A step's work and memory, counted on fake tensors, against counts by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Spans taken out of a text and written after it: the rows by hand, and the loss text by text."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

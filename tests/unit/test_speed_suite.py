@@ -1,7 +1,5 @@
 """Speed of reading, of models whose clock is known."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace

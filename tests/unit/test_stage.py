@@ -1,7 +1,5 @@
 """Fingerprints, records and plans: what enters, what does not, and what is said about a rebuild."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

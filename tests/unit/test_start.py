@@ -1,7 +1,5 @@
 """What each command imports: no library of a second or more that it does not need."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Intervals cover what they say, resampling agrees with SciPy, error reduction with its table."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`rungwise status`: figures of Prometheus as a table, with what fires; unreachable is one line."""
 
-from __future__ import annotations
-
 import json
 import urllib.parse
 from typing import Any

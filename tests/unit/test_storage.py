@@ -1,7 +1,5 @@
 """Folders, local and on a server that speaks S3: whole files or none."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 import sys

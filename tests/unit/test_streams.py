@@ -1,7 +1,5 @@
 """The order of streams: contiguous text, every block once an epoch, the same streams on a rank."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Submitting: what would go is what Ray packs; what cannot work is refused before anything goes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

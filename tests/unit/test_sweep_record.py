@@ -1,8 +1,6 @@
 """Records of trials, what is measured against what was drawn, and how many trials there is room
 for."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace

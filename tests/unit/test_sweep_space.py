@@ -1,7 +1,5 @@
 """The sweep block: spaces are checked before anything runs, draws are a function of the seed."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Every system of the history has a recipe that plans, a row with a year and a paper, and a test
 against outside truth (systems.yaml)."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """CSV files of names that come from anywhere."""
 
-from __future__ import annotations
-
 import csv
 import io
 

@@ -1,8 +1,6 @@
 """The legal sequence of tags with the highest score, against all sequences that seqeval finds
 legal."""
 
-from __future__ import annotations
-
 import itertools
 from functools import cache
 

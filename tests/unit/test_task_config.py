@@ -1,7 +1,5 @@
 """The task block: what is refused before anything runs, and what makes a task the same one."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

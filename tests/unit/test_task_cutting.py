@@ -1,7 +1,5 @@
 """What `sequence_length` cuts off is counted, by hand and by encoding again at the length named."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

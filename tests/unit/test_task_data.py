@@ -1,7 +1,5 @@
 """Every block of docs/reference/tasks.md, on the real files where they are there."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

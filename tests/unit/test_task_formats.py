@@ -1,7 +1,5 @@
 """Readers of published task data, by cases made by hand: what they read and what they refuse."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What needs no model, by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from rungwise.core.errors import DataError

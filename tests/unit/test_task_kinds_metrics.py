@@ -1,7 +1,5 @@
 """Metrics from sums over examples are those of the libraries, on the whole set and on resamples."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Sentences, pairs and choices become rows that fit, and logits become labels, scores, options."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """Answers are exact slices of the original text, whatever the tokenizer, text or stride."""
 
-from __future__ import annotations
-
 import unicodedata
 from dataclasses import replace
 from itertools import pairwise

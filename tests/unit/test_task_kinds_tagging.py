@@ -1,7 +1,5 @@
 """Each word of a sentence has one place in one row, and gets its own tag back."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

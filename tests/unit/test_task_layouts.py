@@ -1,7 +1,5 @@
 """Layouts of public data sets and of labelling tools: each loads with the block of the docs."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

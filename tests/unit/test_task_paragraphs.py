@@ -1,7 +1,5 @@
 """The task that is made of a corpus: balanced, without the name, no document in two splits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

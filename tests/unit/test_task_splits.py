@@ -1,7 +1,5 @@
 """Shares of a file, label budgets and overlaps: properties that hold for any data."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import get_args

@@ -1,7 +1,5 @@
 """The task stage on files: splits, checks across them, the summary, and a bucket."""
 
-from __future__ import annotations
-
 import gzip
 from collections import Counter
 from pathlib import Path

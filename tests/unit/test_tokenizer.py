@@ -1,7 +1,5 @@
 """Tokenizers trained here: one vocabulary in any process, special tokens, the stage."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

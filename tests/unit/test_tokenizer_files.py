@@ -1,7 +1,5 @@
 """Vocabularies from elsewhere: read as they are meant, refused with file and line if garbled."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokens: what is encoded is the text as a whole, and what is read is what was written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

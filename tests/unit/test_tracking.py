@@ -1,7 +1,5 @@
 """Tracking against a real MLflow store: one run a key, nothing lost, nothing doubled."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

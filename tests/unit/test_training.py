@@ -1,7 +1,5 @@
 """The loop without Ray: exact resume, sums whatever the split, checkpoints that lie."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checkpoints: written beside the training, valid or not there, kept by a rule, whole in parts."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

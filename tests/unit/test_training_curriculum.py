@@ -1,7 +1,5 @@
 """Short instances first, longer ones for the last part of a run, in one run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a dry run says: counts that follow from the config, and what can only be measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

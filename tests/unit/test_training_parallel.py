@@ -1,7 +1,5 @@
 """Several workers: the same rows, the same losses, and the same bits after a real kill."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What ties a run to the nodes it is on: gloo's interface, and a save before workers are ended."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from pathlib import Path

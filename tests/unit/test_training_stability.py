@@ -1,7 +1,5 @@
 """Steps that go wrong are skipped, counted and bounded; budgets and plateaus end a run."""
 
-from __future__ import annotations
-
 import functools
 import math
 from pathlib import Path

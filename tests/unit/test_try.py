@@ -1,7 +1,5 @@
 """`rungwise try`: what a model makes of a typed text, as transformers has it of the export."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lines of text, TSV and JSON Lines become examples, one by one, or say what they lack."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator

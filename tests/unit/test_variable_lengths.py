@@ -5,8 +5,6 @@ is told to it (where documents begin, in which direction they are read) is compa
 mask. Shapes: B batch, T sequence, N heads, H head size, X tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

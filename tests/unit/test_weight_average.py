@@ -1,7 +1,5 @@
 """Averages of the weights, and steps that are left out because they stand out."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A wheel, installed without the checkout, has the workflows and recipes and runs them by name."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import site

@@ -1,7 +1,5 @@
 """Vectors of words: which pieces a word has, how rows are framed, and that no word is lost."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Similarity and analogies of words by hand, and as gensim finds them with the same vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

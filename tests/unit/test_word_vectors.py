@@ -1,7 +1,5 @@
 """word2vec and GloVe against formulas, finite differences, slower code and cases by hand."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

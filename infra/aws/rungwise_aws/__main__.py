@@ -15,8 +15,6 @@ The units are in infra/terraform/modules/bootstrap/templates. All other settings
 machine.json.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -4,8 +4,6 @@ Ray rereads the file in every round (autoscaler/v2/instance_manager/config.py), 
 atomically. Ray constructs AutoScalingGroups from the provider block.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -28,8 +28,6 @@ the round (Autoscaler.update_autoscaling_state logs it and returns None). In a l
 adapter turns it into a LaunchNodeError or TerminateNodeError, and Ray tries again.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -5,8 +5,6 @@ service and honours the same variable for another address.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html
 """
 
-from __future__ import annotations
-
 import os
 import urllib.error
 import urllib.request

@@ -4,8 +4,6 @@ Writes one object a minute below `journals` of the artifacts, and one when the m
 cursor of journalctl marks the part that was copied; what could not be written is read again.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -5,8 +5,6 @@ group's capacity, otherwise the group would replace it.
 https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TerminateInstanceInAutoScalingGroup.html
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 import time

@@ -1,8 +1,6 @@
 """Run a cluster's Prometheus and Grafana on the head, on loopback; users forward the ports. Ray
 tells Prometheus which nodes exist."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Run a machine's Ray node: `ray start`, configured from its description and EC2's metadata."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

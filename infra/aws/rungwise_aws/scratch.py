@@ -6,8 +6,6 @@ nothing on them has to last. If the Deep Learning AMI has mounted them already, 
 there.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Read and write AWS Secrets Manager with the rights of the machine's role."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

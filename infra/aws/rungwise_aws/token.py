@@ -1,8 +1,6 @@
 """The token of the Ray cluster: created on the head, kept in Secrets Manager, a file on each
 machine. Terraform creates the secret empty, so that its state never holds the token."""
 
-from __future__ import annotations
-
 import logging
 import pwd
 import secrets

@@ -4,8 +4,6 @@ libpq reads the password from a file at every new connection. It therefore appea
 arguments nor in variables, and a rotated password takes effect once the file is rewritten.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ A file is determined by its order, so it does not matter which job built it. Its
 written after it, as a marker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 

@@ -4,8 +4,6 @@ Both listen on loopback. Ray's dashboard lists the nodes to scrape to clients th
 Rules, boards and the boards' page come from dashboards/ of the repository.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

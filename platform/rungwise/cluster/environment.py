@@ -1,7 +1,5 @@
 """The environment variables that every process needs before it imports Ray or MLflow."""
 
-from __future__ import annotations
-
 import os
 
 ENVIRONMENT = {

@@ -4,8 +4,6 @@ Only the head knows the latter (machine.json). A job's driver runs there and pas
 environment variable to its tasks, which may run anywhere.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -6,8 +6,6 @@ interface name, but that differs between nodes, so each worker looks it up. NCCL
 itself.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import socket

@@ -4,8 +4,6 @@ Ray reads the token from a file. It never appears in arguments or variables, whi
 the machine could read.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ Each cluster has a folder below ~/.rungwise/clusters (RUNGWISE_HOME replaces ~/.
 record holds no secret; the token is a file beside it that only its owner can read.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Join the cluster of a submitted job or start Ray on this machine, and silence Ray's output."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """A console for lines that a user may paste or a program may read."""
 
-from __future__ import annotations
-
 from rich.console import Console
 
 

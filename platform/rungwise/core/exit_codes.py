@@ -3,8 +3,6 @@
 Separate from the commands, so that small commands need not import the large ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

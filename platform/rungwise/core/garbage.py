@@ -1,7 +1,5 @@
 """Fewer searches for garbage in short commands."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 

@@ -1,7 +1,5 @@
 """Folders of the repository that a wheel carries inside the package: workflows/ and dashboards/."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]

@@ -1,7 +1,5 @@
 """Numbers and lists of things in messages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

@@ -6,8 +6,6 @@ pseudorandom number generators", OOPSLA 2014; variant 13 of Stafford's constants
 from Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

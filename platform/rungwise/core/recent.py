@@ -1,7 +1,5 @@
 """A few values that a process keeps, for tasks of one kind that follow each other in it."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar

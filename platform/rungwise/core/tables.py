@@ -1,7 +1,5 @@
 """Write rows as CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

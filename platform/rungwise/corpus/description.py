@@ -6,8 +6,6 @@ All figures are estimates from the beginnings of at most `_SAMPLED_FILES` files,
 that a person checks before it is run (commands/running/init.py).
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import glob

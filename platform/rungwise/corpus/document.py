@@ -6,8 +6,6 @@ holds named stretches, such as the entities that ERNIE masks as one (Sun et al. 
 arXiv:1904.09223).
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

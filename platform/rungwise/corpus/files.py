@@ -5,8 +5,6 @@ corpus keeps its identity, changed bytes make a new one. Files are hashed in blo
 threads of this machine, or by tasks of the cluster if there is one and the files are large enough.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Guess the language of a text, and how its lines, paragraphs and documents lie in a file."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections import Counter, defaultdict

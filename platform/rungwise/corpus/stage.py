@@ -1,7 +1,5 @@
 """The corpus stage, for planning; corpus/building/stage.py builds it."""
 
-from __future__ import annotations
-
 from rungwise.core.stages.later import Later
 from rungwise.core.stages.stage import StageType
 from rungwise.corpus.config import identity

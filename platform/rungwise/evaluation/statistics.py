@@ -7,8 +7,6 @@ runs of one pretraining share its luck, so with several pretrainings they are on
 V variants, P pretrainings, S seeds, N examples, k sums per example, R resamples
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

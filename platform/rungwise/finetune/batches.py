@@ -3,8 +3,6 @@
 Shapes: R rows, B items, T sequence, W words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self

@@ -10,8 +10,6 @@ features        fixed; layers are mixed (Peters et al. 2018, arXiv:1802.05365)  
                 or read side by side
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

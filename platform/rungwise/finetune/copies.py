@@ -7,8 +7,6 @@ Autograd records the copying, so the gradients of all copies add up in the weigh
 device, and the optimizer sees only these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

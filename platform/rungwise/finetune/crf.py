@@ -13,8 +13,6 @@ own, and `legal_tags` finds the likeliest legal sequence of these.
 Shapes: R rows, N words of the longest row, W words of the batch, C tags, E width of a state.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

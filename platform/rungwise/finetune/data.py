@@ -1,7 +1,5 @@
 """Load the data of fine-tuning, and reject impossible settings before training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

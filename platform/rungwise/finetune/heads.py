@@ -23,8 +23,6 @@ arXiv:1705.02364, figure 1). Each option of a choice is a row with its own score
 Shapes: R rows, B items, T sequence, E width of a state, C classes, W words, O options.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Sequence

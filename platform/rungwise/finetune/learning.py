@@ -1,7 +1,5 @@
 """Learning rates per layer, and settings as measured."""
 
-from __future__ import annotations
-
 import torch
 
 from rungwise.finetune.config import DiscriminativeAdaptation, FinetuneConfig

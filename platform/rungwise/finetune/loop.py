@@ -17,8 +17,6 @@ the mean weight over the training split is 1, and dividing by the weights would 
 batch of one class.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -3,8 +3,6 @@ encoder's linear layers becomes W + (alpha / r) · B A, with B (n, r) initially 
 random. Only A and B learn; after training they are merged into W, so that a plain model remains.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

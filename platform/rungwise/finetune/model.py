@@ -4,8 +4,6 @@ description, tensors = describe(model), model.state_dict()      JSON and safeten
 model = restore(description, tensors)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

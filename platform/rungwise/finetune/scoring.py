@@ -3,8 +3,6 @@
 Shapes: B items, T sequence, C classes, W words, O options.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -6,8 +6,6 @@ It has no generator state: the order depends on seed and epoch, dropout on seed 
 learning rate: whoever resumes may bring another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self

@@ -19,8 +19,6 @@ Layers may be normalised first (their section 3.2), each vector to mean 0 and va
 Shapes: B batch, T sequence, E width of a state, H hidden size of one direction, K layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ et al. 2017, arXiv:1708.00107). They are the examples of a task of generation.
 B batch
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

@@ -9,8 +9,6 @@ within each text and positions restart, so the loss equals that of the same text
 Less than one sentence per row is padding.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 

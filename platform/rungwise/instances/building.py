@@ -5,8 +5,6 @@ its shards and their markers for the next attempt; the manifest is written last 
 markers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

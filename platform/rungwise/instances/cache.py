@@ -5,8 +5,6 @@ One sequential GET fetches a remote shard and hashes it on arrival; it enters th
 hashed again, and the artifact's folder checks a local file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import threading

@@ -8,8 +8,6 @@ reader; its space is freed with the last mapping. A lock per digest lets one pro
 while others wait. Locks and claims end with their process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

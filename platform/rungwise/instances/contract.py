@@ -7,8 +7,6 @@ tell. So shares are checked over all shards too. Rules for one kind are checked 
 with `must`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

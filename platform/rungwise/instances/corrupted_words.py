@@ -7,8 +7,6 @@ tokens when a row is read, as a function of seed, epoch, instance and position.
 B batch, T sequence
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal

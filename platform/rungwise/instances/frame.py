@@ -1,7 +1,5 @@
 """Frame segments of text as rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Colours show the model's task: which tokens are masked, replaced or kept, and wh
 documents meet. A note under each instance says the same without colours.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 

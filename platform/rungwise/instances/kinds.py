@@ -1,7 +1,5 @@
 """The kinds of instances as one union tagged by `kind`. A new kind adds its name here."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter

@@ -4,8 +4,6 @@ Masks are drawn when rows are read, so the check draws those of epoch 0: for eve
 to half a million tokens, and for evenly spaced rows of a larger one.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

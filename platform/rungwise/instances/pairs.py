@@ -18,8 +18,6 @@ Differences from google-research/bert:
 - Masks are counted in ordinary tokens (masking.py); there special tokens count too.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 import numpy as np

@@ -6,8 +6,6 @@ one integer, the step, resumes the data. Each kind turns rows into batches in it
 B batch
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 B batch, T sequence
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ reveal the label, only coherence does. A pair that would leave a lone sentence b
 own last sentence, or absorbs it; a document of one sentence is cut in two.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 import numpy as np

@@ -3,8 +3,6 @@
 A shard is the unit of work. Its bytes depend only on its documents, the config and the seed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

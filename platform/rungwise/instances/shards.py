@@ -8,8 +8,6 @@ Masks are drawn when a row is read, so a shard serves every epoch. Vocabularies 
 two bytes per token (uint16); one more bit marks where words begin.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

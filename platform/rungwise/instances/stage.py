@@ -1,7 +1,5 @@
 """The instances stages, for planning; building.py builds the shards."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from rungwise.core.stages.later import Later

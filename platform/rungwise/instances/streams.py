@@ -14,8 +14,6 @@ step, so no state moves between workers.
 N instances, B global batch size and number of streams, S steps of an epoch
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

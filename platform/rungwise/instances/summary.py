@@ -1,7 +1,5 @@
 """The summary of instances: the manifest of their shards, and what holds over all of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from rungwise.core.stages.summary import Part, PerSplit, Summary

@@ -1,7 +1,5 @@
 """The model families as one union tagged by `kind`. A new family adds its name here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Queries about devices, in one place so that tests without a GPU can replace them."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -9,8 +9,6 @@ A recipe without tasks ends with the pretraining of every variant. Stages are id
 fingerprint, so variants share the artifacts of equal stages. Titles distinguish stages of one name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

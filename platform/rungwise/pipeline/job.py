@@ -1,7 +1,5 @@
 """One stage being built: its Ray task, display line, MLflow run and record."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

@@ -3,8 +3,6 @@
 experiment.py ──> measure of each rung, evaluate of each task ──> claims ──> ladder
 """
 
-from __future__ import annotations
-
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
 from rungwise.pipeline.experiment import plan_experiment

@@ -1,7 +1,5 @@
 """Find and load built models by recipe, folder or registered name."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The overview on a run's MLflow page: headline metrics and a description in Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from rungwise.core.stages.artifact import Artifact

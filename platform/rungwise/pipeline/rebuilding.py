@@ -3,8 +3,6 @@
 The records alone say what to build; neither the recipe nor the workflow need still exist.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import typing
 from collections import Counter

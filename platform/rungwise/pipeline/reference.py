@@ -4,8 +4,6 @@ Types and defaults come from the pydantic models, descriptions from the comments
 fields in the source.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import io

@@ -4,8 +4,6 @@ Only the driver writes records, the terminal and MLflow. If nothing is missing, 
 MLflow is started. How stages are started and watched is in schedule.py.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence

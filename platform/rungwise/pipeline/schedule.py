@@ -8,8 +8,6 @@ to `compute.max_concurrent_stages`, as a Ray task that begins when the cluster h
 built under a lease (core/stages/lease.py), so that concurrent drivers build each artifact once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

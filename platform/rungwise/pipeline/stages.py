@@ -5,8 +5,6 @@ corpus ──> tokenizer ──> tokens ──> instances ──> pretrain ─�
                   task, for labelled pairs
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

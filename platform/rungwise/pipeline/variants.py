@@ -1,7 +1,5 @@
 """The variants of an experiment, each resolved and checked before anything is built."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

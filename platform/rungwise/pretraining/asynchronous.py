@@ -10,8 +10,6 @@ round and replica; a task memory-maps the files of its stretch. Parameter mixing
 V vocabulary
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import time

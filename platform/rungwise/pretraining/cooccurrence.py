@@ -6,8 +6,6 @@
 V vocabulary
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any, cast
 

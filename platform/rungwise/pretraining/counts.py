@@ -8,8 +8,6 @@ the model is the same to the byte. The family defines what is counted and how th
 (`CountedFamily`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import pickle

@@ -11,8 +11,6 @@ A run that differs from a finished one only in its length starts from what they 
 which replace the random draw (initial.py).
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Mapping

@@ -23,8 +23,6 @@ Carrying keeps the trained pooler, on which fine-tuning puts its head, when a ru
 sentences without a successor. A carried part was trained on an older encoder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

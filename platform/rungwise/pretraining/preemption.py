@@ -7,8 +7,6 @@ writes a mark, the leading worker sees it within a second, all workers save, and
 the mark.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """A finished pretrain stage as a usable model: with its capabilities, or as a bare module."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace

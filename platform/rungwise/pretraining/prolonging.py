@@ -7,8 +7,6 @@ run too: weights, moments, average, step and data position. The artifact is the 
 config names, however it was reached; its summary names the run it continued from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One run of a proof (resume_proof.py): the pretrain stage in its own process with its own Ray."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

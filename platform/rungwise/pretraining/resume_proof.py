@@ -18,8 +18,6 @@ difference allowed; where the kill could fall and did; versions and seeds. The r
 removed if the runs agree.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 import random

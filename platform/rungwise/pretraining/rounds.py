@@ -6,8 +6,6 @@ A round follows from its number and the weights before it, so a killed and resum
 same bytes as an undisturbed one.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable

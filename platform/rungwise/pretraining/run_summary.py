@@ -1,7 +1,5 @@
 """The summary of a finished run by gradient, from what its leading worker brings back."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

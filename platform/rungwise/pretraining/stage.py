@@ -9,8 +9,6 @@ cooccurrence       sums as above, then epochs over their cells    cooccurrence.p
 Each module is imported by the process that fits with it: a plan needs none.
 """
 
-from __future__ import annotations
-
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context

@@ -1,8 +1,6 @@
 """The summary of a pretraining: what every kind of fitting reports, and what only fitting by
 gradient has, such as curves."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from rungwise.core.stages.summary import Part, Summary

@@ -3,8 +3,6 @@
 Every function here is a template filter.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Mapping

@@ -9,8 +9,6 @@ computed here. Plots are inlined, so the page can be mailed. Sections of stages 
 lacks are left out. All text is escaped, since documents may contain HTML.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

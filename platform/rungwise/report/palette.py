@@ -4,8 +4,6 @@ Colours are from Okabe and Ito 2008 ("Color universal design"), distinguishable 
 colour vision; series differ in marker or line as well.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"

@@ -1,7 +1,5 @@
 """The stages that write a page, for planning: their settings, and where they are written."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config

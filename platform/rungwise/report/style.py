@@ -3,8 +3,6 @@
 Figures use matplotlib's objects and the Agg canvas, never pyplot, which keeps global state.
 """
 
-from __future__ import annotations
-
 import io
 import textwrap
 import warnings

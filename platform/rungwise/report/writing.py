@@ -1,7 +1,5 @@
 """Write a page: the Jinja environment, the fields that both pages have, and the files."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any

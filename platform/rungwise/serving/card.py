@@ -1,7 +1,5 @@
 """The card of a registered model in Markdown: intended use, scores, training text."""
 
-from __future__ import annotations
-
 import html
 import re
 import shlex

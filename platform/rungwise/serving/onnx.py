@@ -17,8 +17,6 @@ their logits and legal tag sequences (finetune.windows, finetune.legal_tags) are
 Shapes: R rows, B items, T sequence, E width of a state, C classes.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import warnings

@@ -13,8 +13,6 @@ model.safetensors  its weights
 tokenizer.json     its tokenizer
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -7,8 +7,6 @@ same test examples or held-out documents: the 95 % interval of the difference mu
 above. A tag of the version names the previous holder.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The service on Ray Serve: one replica that batches examples across requests."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

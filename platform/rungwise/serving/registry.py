@@ -7,8 +7,6 @@ validation split, or with the same objective on the same text, or its summary gi
 better than guessing, or than random weights.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ MLflow copies this file into the model and runs it there ("models from code"). I
 tokenizers, but neither Ray nor a checkout of this project.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,6 @@ which a browser asks first). A tokenizer takes 300 bytes of memory a character: 
 LONGEST_BODY or LONGEST_TEXT.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress

@@ -1,7 +1,5 @@
 """The stage that registers a model, for planning: its settings, and where the model went."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config

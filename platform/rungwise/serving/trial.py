@@ -9,8 +9,6 @@
 What each reads is in `Trial.hint`; what it cannot answer is refused with it.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

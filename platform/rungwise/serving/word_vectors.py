@@ -9,8 +9,6 @@ left out.
 Shapes: V tokens written, D vector size.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,8 +1,6 @@
 """The connection to a cluster's job server: its address, its token, and a client.
 Ray's own client has no timeout and prefers RAY_ADDRESS to the address it is given."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import logging

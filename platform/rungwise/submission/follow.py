@@ -4,8 +4,6 @@ Every connection receives the text from its beginning, so the number of characte
 where a new connection has to continue.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

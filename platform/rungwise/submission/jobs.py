@@ -1,7 +1,5 @@
 """The commands submit, jobs, logs, stop and resume."""
 
-from __future__ import annotations
-
 import datetime
 import difflib
 import secrets

@@ -1,7 +1,5 @@
 """Checks of a job on the submitting machine, which may not have the job's data."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -1,8 +1,6 @@
 """The files uploaded with a job, by Ray's own rules; refused if they are too large or look like
 secrets. tests/unit/test_submission.py compares with packages made by Ray."""
 
-from __future__ import annotations
-
 import fnmatch
 import logging
 import os

@@ -1,7 +1,5 @@
 """The pre-flight check: everything that is checked and shown before anything is uploaded."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

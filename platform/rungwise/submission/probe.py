@@ -8,8 +8,6 @@ The job is deleted by the next query. Ray watches a job for some seconds after i
 list one deleted in that time as failed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex

@@ -6,8 +6,6 @@ wait, Train and Tune themselves, which take none, and other jobs, which will end
 side by side (compute.max_concurrent_stages) need room for each, or wait for one another.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

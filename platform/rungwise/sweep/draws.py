@@ -4,8 +4,6 @@ A restarted sweep therefore draws the same trials. A draw depends only on the se
 number, so adding trials does not change the earlier ones.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -5,8 +5,6 @@ artifacts were built with their values (`check_inputs`); what training measured 
 built equals what was drawn (`difference`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

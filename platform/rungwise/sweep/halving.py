@@ -15,8 +15,6 @@ scheduler that pauses trials Tune starts all at once, ignoring max_concurrent_tr
 Decisions are saved before any trial continues, and a restarted sweep keeps to them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ The winner's score is a maximum over trials and so too high; evaluation/comparis
 an unbiased one, with new seeds on the test split.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """The sweep stage, for planning; running.py runs the trials."""
 
-from __future__ import annotations
-
 from rungwise.core.stages.later import Later
 from rungwise.core.stages.stage import StageType
 from rungwise.sweep.record import SweepSummary

@@ -2,8 +2,6 @@
 only its own CPUs and GPUs, so trials cannot deadlock waiting for each other.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

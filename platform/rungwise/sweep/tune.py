@@ -7,8 +7,6 @@ given its score. Settings are drawn from the seed, so the remaining trials are u
 interrupted trial restarts, or resumes from its last saved state if its scheduler saves any.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

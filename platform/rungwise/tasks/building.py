@@ -3,8 +3,6 @@
 Writes train.parquet, validation.parquet and test.parquet (examples.py).
 """
 
-from __future__ import annotations
-
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder

@@ -1,7 +1,5 @@
 """The kinds of tasks by name. What a kind answers is in kinds/kind.py; a new one adds its line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from rungwise.tasks.kinds.choice import Choice

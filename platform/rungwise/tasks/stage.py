@@ -1,7 +1,5 @@
 """The stages of tasks, for planning; each Later names the function that builds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import Field

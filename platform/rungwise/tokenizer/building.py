@@ -1,8 +1,6 @@
 """Tokenizer stage: learn a vocabulary from a sample of the training documents, or read one and add
 words of theirs; write `tokenizer.json`, and measure it on held-out documents."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The tokenizer block: one config for each kind of tokenizer, told apart by `kind`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field

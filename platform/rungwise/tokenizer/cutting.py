@@ -14,8 +14,6 @@ others stay whole.
 - On both sides of han characters U+4E00 to U+9FFF where each stands alone.
 """
 
-from __future__ import annotations
-
 import json
 import string
 from collections.abc import Mapping

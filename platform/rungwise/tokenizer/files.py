@@ -4,8 +4,6 @@ Formats: BERT's `vocab.txt` (a piece per line), `tokenizer.json` of the `tokeniz
 GPT-2's `vocab.json` with `merges.txt`, at a local path, s3:// or hf://.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

@@ -1,8 +1,6 @@
 """Texts that are hard to tokenise, to verify encoders and for tests."""
 
 # ruff: noqa: RUF001
-from __future__ import annotations
-
 import random
 
 import pyarrow as pa

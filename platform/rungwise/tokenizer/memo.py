@@ -7,8 +7,6 @@ separator, a special token there, and the ids split at it. The ids always equal 
 text in the library; where that is not certain, the whole text goes to the library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat

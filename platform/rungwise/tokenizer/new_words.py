@@ -8,8 +8,6 @@ Both encode a new word as one token and others as before, except that WordPiece 
 that begin with a new word.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Both are many times faster than the memo, but young: encoder.py proves them agai
 before use. They get no special tokens, so they recognise none in a text.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 from typing import Literal

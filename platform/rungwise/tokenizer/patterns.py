@@ -9,8 +9,6 @@ one is refused, also those that would end. What is left takes polynomial time, w
 cuts off with a panic: `refuse_panic`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

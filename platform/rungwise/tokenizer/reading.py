@@ -8,8 +8,6 @@ becomes a blank, as between two sentences. A clean text stays as it is. A fine-t
 tokenizer with it, so that the answer to a text needs no more than the model's own files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tokenizers import Regex, Tokenizer, normalizers

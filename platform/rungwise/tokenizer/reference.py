@@ -1,7 +1,5 @@
 """The encoder protocol, and the reference encoder: the `tokenizers` library as it is."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

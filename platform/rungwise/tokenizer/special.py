@@ -5,8 +5,6 @@ BERT's own are 0, 100, 101, 102 and 103, and GPT-2 has only `<|endoftext|>`. Rol
 the usual names, among tokens marked special.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The tokenizer stage, for planning; building.py learns or reads the vocabulary."""
 
-from __future__ import annotations
-
 from rungwise.core.stages.later import Later
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary

@@ -1,7 +1,5 @@
 """The bytes that the tokens of a vocabulary stand for: byte-level `Ġcafé` is ` caf\\xc3\\xa9`."""
 
-from __future__ import annotations
-
 from tokenizers import Tokenizer
 
 

@@ -4,8 +4,6 @@ The `tokenizers` library learns WordPiece and byte-level BPE, sentencepiece lear
 characters and words are counted. BERT's special tokens come first in each.
 """
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Tokens stage: encode the corpus once, a file of ids per file of text."""
 
-from __future__ import annotations
-
 import base64
 import functools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The config of tokens: derived from what the instances need, not a block of a recipe."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rungwise.core.configuration.config import Config

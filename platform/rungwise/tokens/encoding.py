@@ -5,8 +5,6 @@ sentence but a document's first is encoded with the blank before it: the ids of 
 equal those of its whole text, and serve models of sentences and of running text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@ Chinese has no blanks between words. `jieba` (an optional package) finds the lik
 by a dictionary; a list takes its longest entry from left to right. Both are deterministic.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import logging

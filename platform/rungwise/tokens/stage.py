@@ -1,7 +1,5 @@
 """The tokens stage, for planning; building.py encodes."""
 
-from __future__ import annotations
-
 from rungwise.core.stages.later import Later
 from rungwise.core.stages.stage import StageType
 from rungwise.tokens.config import identity, outside

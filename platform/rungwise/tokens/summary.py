@@ -1,7 +1,5 @@
 """The summary of tokens: a manifest of their files."""
 
-from __future__ import annotations
-
 from rungwise.core.stages.summary import Part, PerSplit, Summary
 from rungwise.tokenizer import SpecialIds
 

@@ -7,8 +7,6 @@ It is memory-mapped, so reading a document costs only the pages touched.
 N tokens, S sentences, D documents
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ there is one; checkpoints hold both, so a resumed run has the same. The share of
 its number. A skipped step leaves the weights unchanged, and they count again.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Annotated, Literal

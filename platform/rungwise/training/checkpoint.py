@@ -11,8 +11,6 @@ If the store is unavailable, a save retries for up to three minutes while traini
 next save. A failed save is reported, and the next one tries again; the third in a row ends the run.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

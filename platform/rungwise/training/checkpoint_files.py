@@ -17,8 +17,6 @@ The later one announces itself before it removes what it takes for unfinished. S
 their writes, a sound checkpoint stays (tests/unit/test_checkpoint_attempts.py tries them all).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

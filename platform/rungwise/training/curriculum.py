@@ -9,8 +9,6 @@ The steps of a mixture of objectives take turns instead (`draw_turns` in config.
 rows of one member, in the order of a run of that member alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

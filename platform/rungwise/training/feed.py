@@ -15,8 +15,6 @@ Bellare and Micciancio 1997). It does not depend on how the rows are distributed
 B batch
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable

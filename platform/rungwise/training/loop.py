@@ -12,8 +12,6 @@ gradient.
 P parts of the objective
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

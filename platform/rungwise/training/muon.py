@@ -12,8 +12,6 @@ docs/how-to/pretraining.md says how far runs with different numbers of workers d
 same number they are equal bit for bit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

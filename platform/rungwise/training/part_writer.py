@@ -1,7 +1,5 @@
 """The thread that writes a worker's part of a checkpoint while training goes on."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

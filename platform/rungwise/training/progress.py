@@ -4,8 +4,6 @@ A row has a step and numbers by name. It is kept in the progress, which a checkp
 to the reporter as points of curves: `train/loss`, `system/mfu`, `validation/loss`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -10,8 +10,6 @@ weights and moments unchanged; the former also leaves the states.
 P parts of the objective
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -22,8 +22,6 @@ The first twenty steps never stand out. All workers decide the same from the sam
 P parts of the objective
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import statistics

@@ -10,8 +10,6 @@ be finite either. The text still moves on by a block.
 B streams of the run, L streams of this worker, S the model's `state_shape`
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, cast
 

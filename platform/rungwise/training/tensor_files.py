@@ -1,7 +1,5 @@
 """Named tensors in files, as safetensors."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

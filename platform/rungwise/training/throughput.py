@@ -8,8 +8,6 @@ precision, measured on every worker at once when the run starts, because no proc
 peak of its data sheet.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`rungwise down`: end what `rungwise up` started, and nothing else on the machine."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from pathlib import Path

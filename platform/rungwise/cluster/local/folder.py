@@ -7,8 +7,6 @@ logs/         one file per process, and each node's Ray logs after it has ended
 prometheus/   configuration and measurements, kept for the next cluster of that name
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

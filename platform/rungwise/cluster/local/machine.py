@@ -1,8 +1,6 @@
 """The machine under a local cluster: its cores and GPUs, free ports, memory and disk.
 Ray listens on every interface, so a port must be free on all of them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

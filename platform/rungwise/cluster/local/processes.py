@@ -6,8 +6,6 @@ recorded process is identified by pid and start time, so that a later process wi
 left alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

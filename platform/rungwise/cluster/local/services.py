@@ -1,7 +1,5 @@
 """The services of a local cluster: their commands, and requests to check that they answer."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -5,8 +5,6 @@ Everything keeps running after the command ends. Each process is recorded as it 
 started.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The folder is an example of infra/terraform, or one like it. `create` stores its
 folder's terraform.tfvars.json, so a later `create` changes only those it names.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

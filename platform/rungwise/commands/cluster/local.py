@@ -1,7 +1,5 @@
 """`rungwise up|down`: a Ray cluster of several nodes on this machine (cluster/local/)."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """`rungwise status [RUN]`: show the dashboards' figures, from Prometheus or MLflow."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

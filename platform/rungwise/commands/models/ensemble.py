@@ -1,7 +1,5 @@
 """`rungwise ensemble EVALUATE`: score an evaluation's seeds as an ensemble, without training."""
 
-from __future__ import annotations
-
 import argparse
 
 from rungwise.commands.arguments import Commands, add_verb

@@ -1,7 +1,5 @@
 """`rungwise gc WORKFLOW CONFIG`: list what the recipe has built and no longer needs."""
 
-from __future__ import annotations
-
 import argparse
 import re
 

@@ -1,7 +1,5 @@
 """`rungwise inspect INSTANCES`: print instances as readable text."""
 
-from __future__ import annotations
-
 import argparse
 
 from rich.console import Console

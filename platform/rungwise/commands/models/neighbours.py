@@ -4,8 +4,6 @@ This works for any pretrained model with a vector per token. A word that the tok
 the mean of its pieces' vectors.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from rungwise.commands.arguments import Commands, add_overrides, add_verb, positive_integer

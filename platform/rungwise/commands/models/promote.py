@@ -1,7 +1,5 @@
 """`rungwise promote models:/NAME/VERSION`: give a version an alias if it passes the checks."""
 
-from __future__ import annotations
-
 import argparse
 
 from rungwise.commands.arguments import Commands, add_registry, add_verb

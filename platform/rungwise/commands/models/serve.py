@@ -1,7 +1,5 @@
 """`rungwise serve MODEL`: give the answers of `rungwise predict` over HTTP, until Ctrl-C."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

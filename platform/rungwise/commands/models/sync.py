@@ -1,7 +1,5 @@
 """`rungwise sync CONFIG`: send MLflow what it missed while it was down."""
 
-from __future__ import annotations
-
 import argparse
 
 from rungwise.commands.arguments import Commands, add_recipe, add_verb

@@ -1,7 +1,5 @@
 """`rungwise completion`: print a script for bash and zsh: Tab completes commands and options."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

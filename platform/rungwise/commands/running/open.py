@@ -1,7 +1,5 @@
 """`rungwise open [RECIPE|FOLDER]`: open the newest report in a browser."""
 
-from __future__ import annotations
-
 import argparse
 
 from rungwise.commands.arguments import Commands, add_overrides, add_verb, find_places

@@ -1,7 +1,5 @@
 """`rungwise plan WORKFLOW CONFIG`: show what would be built and why, or the whole recipe."""
 
-from __future__ import annotations
-
 import argparse
 
 from rich.table import Table

@@ -1,7 +1,5 @@
 """`rungwise ui [CONFIG]`: serve the MLflow UI on loopback."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Plain data and canonical JSON: one text for one value, so that fingerprints are of values."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """The block `compute` of a recipe: where and how stages are computed. It enters no fingerprint."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field, field_validator

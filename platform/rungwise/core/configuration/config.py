@@ -4,8 +4,6 @@ An unknown key is refused with its path and the nearest known key. Derived value
 properties or functions.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import typing

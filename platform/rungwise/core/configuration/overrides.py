@@ -3,8 +3,6 @@
 Overriding a `kind` drops the keys that only other kinds have; null drops a key that cannot be null.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

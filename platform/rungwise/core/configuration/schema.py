@@ -1,7 +1,5 @@
 """The types of configuration classes: what a dotted key may hold, for any kind of its blocks."""
 
-from __future__ import annotations
-
 import types
 import typing
 from collections.abc import Iterator, Sequence

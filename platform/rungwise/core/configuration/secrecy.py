@@ -5,8 +5,6 @@ or by its own form (a private key, a token with the prefix of its issuer). A ran
 is none: so do digests look. Every search takes time proportional to the text.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -5,8 +5,6 @@
 A file is complete: no includes, no interpolation. An override is named in errors that it causes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ data/.downloads/NAME-HASH     what has arrived of a download; a run that stops g
 data/tasks/...                the file, written beside its place and moved there when complete
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import http.client

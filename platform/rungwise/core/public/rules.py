@@ -4,8 +4,6 @@ A rule takes the paths of the downloads and yields text in pieces. The same down
 bytes.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

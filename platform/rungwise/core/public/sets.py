@@ -1,7 +1,5 @@
 """The list of public data sets (sets.yaml), and which of them provides a file."""
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 import os

@@ -8,8 +8,6 @@ The fingerprint hashes what the artifact *is* (see stage.py). The label is only 
 artifacts are looked up by fingerprint.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ the events (display.py) and tracks them (tracker.py). If its process is killed, 
 with the same address; what it held then is lost, which the driver notices by its number.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

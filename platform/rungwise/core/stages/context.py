@@ -6,8 +6,6 @@ Nothing here enters a fingerprint. A stage reports through `context.report` and 
 terminal or to MLflow itself, so that a single process writes to each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol

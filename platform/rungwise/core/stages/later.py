@@ -5,8 +5,6 @@ the training loop) takes seconds to import, in the driver and in every worker th
 stage.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass

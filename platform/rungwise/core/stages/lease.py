@@ -25,8 +25,6 @@ A driver also holds a lease of its own in the root. It names the fingerprints of
 that nobody deletes what a stage of it reads, or will read (`Drivers`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -4,8 +4,6 @@ No record lists these files. A note has a digest of its own and those of the fil
 done. If one of them was damaged or edited, the note counts as missing and its work is done again.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Provenance of an artifact: the commit, the package versions and the machine that made it."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import os

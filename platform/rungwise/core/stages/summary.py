@@ -6,8 +6,6 @@ A summary is parsed once per artifact. Adding or removing a field requires raisi
 the stage (stage.py), unless a new field has a default that is true of older artifacts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Self
 

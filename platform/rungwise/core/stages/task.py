@@ -1,8 +1,6 @@
 """The Ray task that runs a stage. Its process imports this module and that of the stage's function,
 and nothing that only the driver needs."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

@@ -7,8 +7,6 @@
 A title is for people, like the label, and names an input; no code parses its text.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Read files inside .zip and .tar archives as if each archive were a folder."""
 
-from __future__ import annotations
-
 import fnmatch
 import io
 import lzma

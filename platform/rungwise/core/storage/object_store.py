@@ -5,8 +5,6 @@ that breaks off, and this module checks the length and ETag of everything read. 
 unreachable raises one UserError after about two minutes (store_errors.py).
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import os

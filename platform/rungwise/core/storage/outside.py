@@ -1,7 +1,5 @@
 """Files from outside that a stage reads: those that match a key's patterns, and their digest."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Any

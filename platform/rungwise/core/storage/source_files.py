@@ -1,7 +1,5 @@
 """Files that the user provides: listed, opened and hashed in place."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

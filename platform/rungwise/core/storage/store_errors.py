@@ -1,7 +1,5 @@
 """Report errors of disks and object stores in one line, with the config key to change."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import sys

@@ -4,8 +4,6 @@ MLflow refuses a whole batch for one name with a character such as `(` or `+`, s
 acceptable by itself. The same name always becomes the same one, and different names stay different.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 

@@ -9,8 +9,6 @@ The tag `rungwise.driver` names the driver that opened a run last. Ids of driver
 only the last one changes the state of a run, so events that arrive late change no newer state.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections import defaultdict, deque

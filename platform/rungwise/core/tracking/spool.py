@@ -7,8 +7,6 @@
 The last line of `sent` counts: it is 0 again if the server has lost what it had.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

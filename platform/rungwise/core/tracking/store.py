@@ -1,7 +1,5 @@
 """The MLflow server of a run: which it is, and a client of it that fails in one line."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -4,8 +4,6 @@ Digests, names, signature bands and paragraphs' digests are rows of some fifty b
 decides each partition and writes the positions of what it found, for the tasks that write shards.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ within a fifth, as it does with many documents, text that is added moves no docu
                          a passage if the share would not hold otherwise
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Build a corpus that fits in memory in this process, in the same steps as the stage."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -3,8 +3,6 @@
 Text stays in its range; only keys are compared with other ranges (comparison.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -5,8 +5,6 @@ A range is consecutive bytes of one splittable file, or several whole files, of 
 the file is cut. The cuts depend only on the config and the file listing, not on the workers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Documents keep their order. The files of a split are `{split}-{range}.parquet`, 
 `-{part}` if the range holds more text than a shard may.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

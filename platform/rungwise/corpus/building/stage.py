@@ -10,8 +10,6 @@ The result depends on the ranges, which follow from the config and the files, no
 workers. A killed stage resumes with the remaining ranges (staging.py).
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any

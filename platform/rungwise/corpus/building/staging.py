@@ -12,8 +12,6 @@ Every file appears whole or not at all, so a killed stage resumes where it stopp
 as done and has changed since is made again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

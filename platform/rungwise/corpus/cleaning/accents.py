@@ -6,8 +6,6 @@ Little is lost in English, but año (year) becomes another Spanish word, a Hindi
 vowels, a Vietnamese one its tones, and Hangul falls apart into single letters.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -6,8 +6,6 @@ Works on UTF-8 bytes, at a nanosecond a byte per step; steps for non-ASCII chara
 the text has some. Line breaks stay: readers and segmentation need them.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ characters of scripts without blanks, so punctuation and line breaks make no dif
 N runs of words (n-grams)
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress

@@ -6,8 +6,6 @@ among characters, as Chinese has no blanks; the mean word length by the longest 
 lines by repeated sentences. The first broken rule is reported.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

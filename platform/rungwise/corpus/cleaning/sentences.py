@@ -20,8 +20,6 @@ wrapped lines.
 """
 
 # ruff: noqa: RUF001, RUF002  (quotes and stops of other scripts are the subject here)
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ characters before it, counted by cleaning the text between positions alone. A sp
 not at that count is dropped, never moved to the wrong word.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ range and row is kept. A document that resembles another (near_duplicates.py) is
 comes first.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

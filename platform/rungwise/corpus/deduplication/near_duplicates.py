@@ -6,8 +6,6 @@ the bucket repeats this. A document is dropped if any bucket marks it, so the re
 texts alone. A dropped document may mark others: of a chain A ~ B ~ C only the smallest may stay.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc  # type checkers miss functions made at run time

@@ -4,8 +4,6 @@ Menus, licences and running heads repeat where whole documents do not. Digests o
 compared, one partition at a time; the text stays where it is.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple

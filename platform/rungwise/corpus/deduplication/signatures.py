@@ -13,8 +13,6 @@ compared as one, so two documents share a band with probability 1 - (1 - s^rows)
 P permutations (slots)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 

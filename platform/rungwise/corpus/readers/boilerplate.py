@@ -5,8 +5,6 @@ The header ends at a line like `*** START OF THE PROJECT GUTENBERG EBOOK EMMA **
 like `*** END OF ...` or `End of the Project Gutenberg Etext of Emma`.
 """
 
-from __future__ import annotations
-
 import re
 
 from rungwise.corpus.readers.file_reader import plain_breaks

@@ -9,8 +9,6 @@ into "name: description"; strips inline markup; and drops lines that still do no
 line break in a paragraph ends a sentence.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -8,8 +8,6 @@
 among the encodings of one byte that the Encoding Standard (https://encoding.spec.whatwg.org) lists.
 """
 
-from __future__ import annotations
-
 import codecs
 
 # Of a file: to guess its encoding from, and to recognise UTF-16 and what is no text.

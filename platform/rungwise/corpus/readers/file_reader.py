@@ -1,7 +1,5 @@
 """Read a range of one file: bytes, lines, text, and documents in place of damage."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass

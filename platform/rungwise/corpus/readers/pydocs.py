@@ -5,8 +5,6 @@ Docstrings of the standard library and of packages are read with `ast`, the lang
 module or a topic of the reference, labelled with its library.
 """
 
-from __future__ import annotations
-
 import ast
 import gc
 import importlib.metadata

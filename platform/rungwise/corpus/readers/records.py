@@ -4,8 +4,6 @@ A line, row group or record batch belongs to the range of its file that holds it
 document's id is `{file}:{offset of the line}` or `{file}:{row number}` unless a field holds it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tempfile

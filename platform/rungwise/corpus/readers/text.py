@@ -5,8 +5,6 @@ too long content becomes a document without text, with a reason and its damage, 
 Ids are `{file}` or `{file}:{offset}`, relative to the source, so that they survive a move.
 """
 
-from __future__ import annotations
-
 import codecs
 import re
 from collections.abc import Iterator, Sequence

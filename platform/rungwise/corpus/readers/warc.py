@@ -4,8 +4,6 @@ Needs warcio (`pip install rungwise[web]`). HTML is skipped: extracting its text
 tools such as those that made the WET. Ids are `{file}:{offset}`, in the unpacked content.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

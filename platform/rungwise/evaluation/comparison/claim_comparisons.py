@@ -4,8 +4,6 @@ items of a suite, per rung and seed ────> contrast ───────
 runs of tasks, per variant and budget ──> contrast_tasks ──┴──> ComparisonResult
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

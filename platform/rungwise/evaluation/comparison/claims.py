@@ -12,8 +12,6 @@ claims that were tested (Holm), so that where nothing differs a page has any ver
 nothing can be compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources

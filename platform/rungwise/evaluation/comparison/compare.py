@@ -8,8 +8,6 @@ too high; new seeds and a test split that selected nothing avoid this bias. Vari
 that differences can be paired.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Mapping, Sequence

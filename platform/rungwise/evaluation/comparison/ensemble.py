@@ -12,8 +12,6 @@ examples that selected it, so it is cross-fitted: each fifth uses the best one o
 Shapes: S seeds, N examples, k sums per example (tasks/scoring/metrics.py).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any

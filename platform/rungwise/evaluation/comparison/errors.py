@@ -5,8 +5,6 @@ expected calibration error is the mean gap between confidence and accuracy, weig
 (Guo et al. 2017, arXiv:1706.04599).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

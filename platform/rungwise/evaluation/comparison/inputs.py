@@ -1,7 +1,5 @@
 """The inputs of an evaluation by variant: the artifacts and settings of its fine-tuning."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

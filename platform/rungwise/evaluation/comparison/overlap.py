@@ -8,8 +8,6 @@ fewer words is not searched for, because it may stand in any text.
 N test examples
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np

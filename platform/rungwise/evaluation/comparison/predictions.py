@@ -11,8 +11,6 @@ Answers have `start` and `no_answer_score` instead of probabilities; numbers and
 have neither.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

@@ -5,8 +5,6 @@
 A result is stored when its job ends, so a killed stage resumes with the missing ones.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The evaluate stage, for planning; compare.py compares the variants."""
 
-from __future__ import annotations
-
 from rungwise.core.stages.later import Later
 from rungwise.core.stages.stage import StageType
 from rungwise.evaluation.comparison.summary import EvaluateSummary

@@ -1,7 +1,5 @@
 """The summary of an evaluation: scores, means with intervals, differences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -7,8 +7,6 @@
 Signs agree or disagree only if our interval excludes 0; otherwise they are unresolved.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict

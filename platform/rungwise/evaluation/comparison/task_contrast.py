@@ -8,8 +8,6 @@ budgets, and on several tasks. With one pretraining, runs on a task are paired b
 fine-tuning, and what is lucky on one task is not on another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

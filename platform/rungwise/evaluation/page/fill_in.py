@@ -8,8 +8,6 @@ prediction at a position never sees the token there.
 B blanks, T sequence, V vocabulary
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ The prefix is recomputed for every token: a page needs a few dozen tokens within
 cache is not worth it. N rows, T sequence, V vocabulary
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

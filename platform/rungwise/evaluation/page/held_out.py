@@ -4,8 +4,6 @@ The number read does not grow with the corpus. Indices and masks are those of va
 training.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -6,8 +6,6 @@ Whole words are tokens of letters only, at least 3 in ASCII (spelling.py).
 N words, D size of a vector
 """
 
-from __future__ import annotations
-
 import difflib
 from dataclasses import dataclass
 

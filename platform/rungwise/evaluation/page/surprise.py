@@ -6,8 +6,6 @@ document but the token. Computed a few blocks at a time, over a bounded number o
 B batch, T sequence, V vocabulary
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

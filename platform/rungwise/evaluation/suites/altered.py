@@ -8,8 +8,6 @@ Nobody judged these sentences: the question is which one was written. A model of
 cannot tell swapped words, which are the same words; by half credit it scores 50 % exactly.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ Chinese (Li et al. 2018, arXiv:1805.06504). Items are named by line and grouped 
 Q questions, V vocabulary, D size of a vector
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal

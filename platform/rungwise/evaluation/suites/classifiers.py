@@ -14,8 +14,6 @@ static rung, go to the more frequent class. Everything is deterministic.
 Shapes: K layers, N training vectors, M test vectors, E width, C classes.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence

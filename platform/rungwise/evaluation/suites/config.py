@@ -1,7 +1,5 @@
 """The union of all suites, discriminated by `kind`; new suites are added here."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -14,8 +14,6 @@ both share. All is deterministic, and the same for all models of one corpus and 
 Shapes: N texts, V vocabulary, D size of a vector, E width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

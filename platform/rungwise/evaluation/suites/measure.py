@@ -6,8 +6,6 @@ Every item is kept (`items.parquet`, items.py), so any two rungs can be compared
 A suite whose needs the rung does not meet is skipped and listed by name.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

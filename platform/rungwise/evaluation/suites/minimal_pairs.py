@@ -18,8 +18,6 @@ Items are named `paradigm/pairID` and grouped by phenomenon. The files of BabyLM
 BLiMP name neither: the paradigm and phenomenon are then the file's name, the number is the line's.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import zlib

@@ -12,8 +12,6 @@ afresh on every line; recurrent models read on (`contiguous`). Models that reset
 end symbol give the same result either way.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ After Peters et al. 2018 (arXiv:1802.05365), table 4. Ten sentences illustrate; 
 measures. Ties, as among static vectors, share the credit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Sequence

@@ -18,8 +18,6 @@ Linguistics 48). The first part is a baseline that knows only the word.
                               arXiv:1802.05365, section 5.3)?
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple

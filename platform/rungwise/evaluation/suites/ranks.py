@@ -7,8 +7,6 @@ A model that knows nothing ranks words at random: about ln V - 1. The exponentia
 the geometric mean of the ranks.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import ClassVar, Literal
 

@@ -22,8 +22,6 @@ shows what the surrounding words add. The map shows test sentences in the layer 
 layer 0, if any) whose nearest means score best in cross-validation on train.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Sequence

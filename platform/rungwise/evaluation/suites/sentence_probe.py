@@ -16,8 +16,6 @@ frequency is in it; are two neighbours of its tokens swapped?
 Shapes: N examples, E width, F features.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

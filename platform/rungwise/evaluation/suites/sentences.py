@@ -15,8 +15,6 @@ Nothing is trained on the scores. Reads the STS benchmark (Cer et al. 2017, arXi
 year, Pearson's r is also a mean over files, plain and weighted by their pairs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Annotated, ClassVar, Literal
 

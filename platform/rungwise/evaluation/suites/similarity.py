@@ -11,8 +11,6 @@ separate part: a model that knows few words gets easier pairs, so models are com
 that both know.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

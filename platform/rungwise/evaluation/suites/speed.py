@@ -10,8 +10,6 @@ lengths, so that all see the same background load.
 Compare numbers within one ladder only: they depend on the machine and its load.
 """
 
-from __future__ import annotations
-
 import time
 from typing import ClassVar, Literal
 

@@ -5,8 +5,6 @@ whose vectors are zero, are ignored; a word without other pieces is unknown.
 N words, D size of a vector
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -17,8 +17,6 @@
 N n-grams, V vocabulary, O order
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

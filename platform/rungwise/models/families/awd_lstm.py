@@ -20,8 +20,6 @@ The paper's optimizer, averaged SGD, is left out; Howard & Ruder take Adam.
 Shapes: B batch, T sequence, D width of the last layer.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, ClassVar, Literal
 

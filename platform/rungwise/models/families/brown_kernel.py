@@ -15,8 +15,6 @@ kept up to date, so that a word costs time proportional to the pairs of clusters
 V words, S slots, N distinct pairs of adjacent words
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

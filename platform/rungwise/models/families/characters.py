@@ -15,8 +15,6 @@ Shapes: B batch, T sequence, V vocabulary, N tokens, C symbols of a token, K siz
 F filters, P output.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

@@ -14,8 +14,6 @@ Needs h5py: `pip install 'rungwise[elmo]'`.
 Shapes: D hidden, G gates, K size of a symbol, F filters.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

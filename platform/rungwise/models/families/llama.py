@@ -10,8 +10,6 @@ Attention does not cross documents; see gpt.py.
 Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import ClassVar, Literal, Self

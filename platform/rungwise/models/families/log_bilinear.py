@@ -13,8 +13,6 @@ Contexts are those of the neural n-gram model (nnlm.py).
 Shapes: B batch, T sequence, N order, M size of a word vector, V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 import torch

@@ -17,8 +17,6 @@ beginning of a block (training/streams.py).
 Shapes: B batch, T sequence, D input, P output, H cell, G = 4·H gates.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -17,8 +17,6 @@ Gao et al. 2021, arXiv:2101.06983). The gradient does not depend on how the batc
 Shapes: B batch, T sequence, D hidden, N rows of the global batch; 2 views.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

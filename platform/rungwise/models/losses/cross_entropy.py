@@ -8,8 +8,6 @@ chunks that fit the cache.
 Shapes: X tokens, D hidden, V vocabulary, P rows of the output matrix.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

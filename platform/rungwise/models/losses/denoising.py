@@ -13,8 +13,6 @@ is added to the decoder's input. Encoder and decoder share the token table, in a
 Shapes: B batch, T sequence, D hidden.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -12,8 +12,6 @@ one: with rows of one sort its sums are theirs bit for bit.
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -15,8 +15,6 @@ is new with every mask, and the same whatever the batch or the workers.
 Shapes: B batch, T sequence, D hidden, G hidden of the generator, V vocabulary, M masked positions.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, NamedTuple
 

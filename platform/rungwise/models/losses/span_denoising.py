@@ -11,8 +11,6 @@ BART have a stack for each text instead. The head is that of masked tokens.
 Shapes: B batch, T sequence, D hidden, V vocabulary, M tokens that a row writes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

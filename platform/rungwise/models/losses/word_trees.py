@@ -19,8 +19,6 @@ where it takes the second.
 V words, C classes, L leaves, K nodes of the longest path, N words below a node, D size of a point
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple

@@ -21,8 +21,6 @@
 Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, N tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 

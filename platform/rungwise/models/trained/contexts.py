@@ -12,8 +12,6 @@ widest have zeros behind their units.
 Shapes: K layers, N words, E width, B batch, T sequence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -22,8 +22,6 @@ Pre-Training", section 3.3): three new, randomly initialised rows of the token e
 Shapes: B batch, T sequence, E width of a state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -13,8 +13,6 @@ models, END within a text begins another document, as in training.
 Shapes: B batch, T sequence, V vocabulary, N tokens.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

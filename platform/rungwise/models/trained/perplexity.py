@@ -8,8 +8,6 @@ models that predict the whole text; `predicted` includes end symbols. Pseudo-lik
 False) are no code lengths; compare them only with each other.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

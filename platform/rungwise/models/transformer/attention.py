@@ -16,8 +16,6 @@ per micro-batch, outside the blocks, so it does not depend on which blocks are c
 Shapes: B batch, T sequence, D hidden, N heads, H head size, S documents of a micro-batch.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 

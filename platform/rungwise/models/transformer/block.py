@@ -13,8 +13,6 @@ padding and documents.
 Shapes: B batch, T sequence, D hidden, M chosen positions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar

@@ -10,8 +10,6 @@ weights load unchanged.
 Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, P rows of the table.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar

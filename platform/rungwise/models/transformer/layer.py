@@ -11,8 +11,6 @@ Transformer", arXiv:2002.05202). RMSNorm: Zhang & Sennrich 2019, arXiv:1910.0746
 Ainslie et al. 2023, arXiv:2305.13245. Query and key norms: Henry et al. 2020, arXiv:2010.04245.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

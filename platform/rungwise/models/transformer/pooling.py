@@ -3,8 +3,6 @@
 Shapes: N rows, L tokens, D width of a state.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

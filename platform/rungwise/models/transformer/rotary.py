@@ -8,8 +8,6 @@ each other anyway.
 Shapes: B batch, T sequence, N heads, H head size.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -7,8 +7,6 @@ sums start at 1.
 N cells, V vocabulary, P size of a vector in memory
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -9,8 +9,6 @@ V vocabulary, P size of a vector in memory, X size of what is read: P, or (n + 1
 U documents, n words, m targets
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -12,8 +12,6 @@ Rows of vectors are padded, so that vectorised loops have no remainder.
 V vocabulary, P size of a vector in memory, n words of a window, m targets
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

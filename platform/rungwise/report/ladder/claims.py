@@ -1,7 +1,5 @@
 """The claims section: verdict marks, sentences about luck, and comparisons as bars."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Everything comes from records and files of earlier stages; nothing is measured h
 did not measure has no section. Published numbers are in separate columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

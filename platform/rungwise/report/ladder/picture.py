@@ -8,8 +8,6 @@
 Panels are side by side, or one below the other for narrow screens.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

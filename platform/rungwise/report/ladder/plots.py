@@ -1,8 +1,6 @@
 """Plots of a ladder: scores of all rungs by operations (FLOP) and parameters, validation curves,
 accuracy by layer, learned mixes of layers, maps of word senses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ The score is the first of these that two rungs have: perplexity (bits per byte i
 differ), the mean of tasks, any other. Pseudo-likelihoods are not ranked.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

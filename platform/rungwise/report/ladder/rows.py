@@ -1,7 +1,5 @@
 """Rows of the page's tables of minimal pairs, published results, layers and senses."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

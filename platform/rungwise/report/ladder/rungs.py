@@ -7,8 +7,6 @@ Suites are found by kind, whatever a recipe calls them. Pseudo-likelihoods of bi
 are cells that are not exact and are never ranked with the others.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence

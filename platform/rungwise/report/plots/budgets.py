@@ -1,7 +1,5 @@
 """Plots of scores by number of labelled examples, and of the layer weights that a task learnt."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """Plots of a task: every seed of every variant, the first variant minus each other one, and how
 often it is right by its confidence."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

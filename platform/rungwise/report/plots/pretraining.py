@@ -1,7 +1,5 @@
 """Plots of pretraining: losses by tokens, speed, loss by context, instance lengths."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Each task has its own panel, since scores of different tasks do not compare; eac
 own colour, marker and line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

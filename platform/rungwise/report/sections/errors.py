@@ -1,7 +1,5 @@
 """Error analysis of the first variant on each task, from its predictions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 

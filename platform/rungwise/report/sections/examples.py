@@ -6,8 +6,6 @@ The rest depends on the model's capabilities: a passage with the surprisal of ea
 fill in and, for next-token models, the loss by length of the context and continuations.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

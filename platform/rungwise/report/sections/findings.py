@@ -4,8 +4,6 @@ A verdict follows from intervals alone: if one over seeds (or pretrainings) cont
 resolved, however large its mean.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

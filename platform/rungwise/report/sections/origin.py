@@ -1,7 +1,5 @@
 """Provenance: the text and what was dropped, versions, commands to rebuild and use the models."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows of the page's tables of variants and tasks: verdicts, scores, settings, costs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean

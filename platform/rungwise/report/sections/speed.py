@@ -1,7 +1,5 @@
 """The speed section: how a run went, in words, and its attempts, from the pretrain summary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

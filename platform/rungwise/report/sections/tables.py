@@ -1,7 +1,5 @@
 """The numbers behind the page as rows of CSV files, in full precision."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

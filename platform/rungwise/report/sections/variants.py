@@ -4,8 +4,6 @@ Stages are identified by kind and fingerprint, never by title: tasks or variants
 share its artifact, which is listed only under the title of the first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The metadata names no licence: those of the texts are in the card, and that of a
 owner to choose.
 """
 
-from __future__ import annotations
-
 HUB_CARD = "README.md"
 _PIPELINES = {  # the hub's tags of what a model does, by the class that loads it
     "AutoModel": "sentence-similarity",

@@ -4,8 +4,6 @@ Since transformers 5 a config lists the attention type of each layer and the rot
 type; before, it had a key for each number. Both forms are read and written.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -26,8 +26,6 @@ keys and values in three matrices, their NSP classes are in reverse order, and t
 matrix transposed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

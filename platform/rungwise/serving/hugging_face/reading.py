@@ -4,8 +4,6 @@ Weights are safetensors or the older `pytorch_model.bin`, in one file or in shar
 pickle, of which only tensors are read, so that it cannot run code.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

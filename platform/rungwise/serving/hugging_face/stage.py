@@ -9,8 +9,6 @@ embedding, in an untied output matrix and in the output bias, so that the layers
 Padding rows after the tokenizer's last token are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

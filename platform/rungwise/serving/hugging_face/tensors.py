@@ -1,7 +1,5 @@
 """Every tensor of a model by its name here and in transformers, and the conversion."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -4,8 +4,6 @@ A literal `[MASK]` in a text is plain text in our training, but a special token 
 whose pipelines mark the word to fill in with it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tokenizers import Tokenizer, processors

@@ -4,8 +4,6 @@ Their models lack two features: sinusoidal positions are written as a table, and
 vocabulary are left out.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The text of a corpus as tasks are made of it: paragraphs, and the words of any script."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -6,8 +6,6 @@ so only questions, single words and the shorter text of a pair can be cut there.
 texts to write have limits of their own, which longer rows do not lift.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

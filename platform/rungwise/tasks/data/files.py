@@ -1,7 +1,5 @@
 """Load a task from files: read, split, sample and check it before anything trains on it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

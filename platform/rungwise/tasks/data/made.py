@@ -9,8 +9,6 @@ examples come from stretches of the training text, each in one of the two. A par
 occurs again anywhere in the corpus is left out.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -16,8 +16,6 @@ Targets stay valid: no tagged word is lost, and the words of an answer are not c
 offset moves with the text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

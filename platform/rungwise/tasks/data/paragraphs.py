@@ -6,8 +6,6 @@ paragraphs come from documents that pretraining read without labels, test paragr
 documents that no earlier stage has seen. Splits share neither documents nor texts.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

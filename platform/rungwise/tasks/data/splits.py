@@ -4,8 +4,6 @@ Every choice hashes the text and the seed, so it depends neither on the order of
 other examples, and a smaller budget is a subset of a larger one.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

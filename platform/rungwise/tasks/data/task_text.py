@@ -14,8 +14,6 @@ The text of a task fits in memory, so this process builds it without Ray Data. T
 format of any corpus.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, assert_never, cast

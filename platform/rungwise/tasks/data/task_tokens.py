@@ -10,8 +10,6 @@ has no tokens.
 A task fits in memory, so this process builds the files without Ray Data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -11,8 +11,6 @@
 Lines are read one by one, so that an endless stream is answered as it arrives.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

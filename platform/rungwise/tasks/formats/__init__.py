@@ -3,8 +3,6 @@
 The union of blocks is below. A new format derives from `base.FormatConfig`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The base of all formats of task data, and helpers for reading and for messages."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 from abc import ABC, abstractmethod

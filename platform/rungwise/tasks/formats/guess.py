@@ -7,8 +7,6 @@ A guess goes by field names that data sets and labelling tools use, or else by t
 columns. A person is expected to check it against the examples.
 """
 
-from __future__ import annotations
-
 import math
 import os.path
 from collections import Counter

@@ -1,7 +1,5 @@
 """Guess format blocks for records with named fields: choices, pairs, texts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain

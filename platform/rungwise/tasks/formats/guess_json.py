@@ -1,7 +1,5 @@
 """Guess format blocks for JSON, JSON Lines and Parquet."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Guess format blocks for line-based files: tables with and without a header, tagged words."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import re

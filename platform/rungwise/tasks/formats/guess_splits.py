@@ -1,7 +1,5 @@
 """Tell the splits of labelled data by the names that people give to files, columns and values."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@ them. Browsers count UTF-16 units, of which a character beyond U+FFFF, such as a
 programs in Go and Rust often count bytes of UTF-8.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import accumulate

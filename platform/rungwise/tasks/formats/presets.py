@@ -10,8 +10,6 @@ the beginning of the second sentence with one ending. CODAH (Chen et al. 2019, a
 a prompt and four endings.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator

@@ -12,8 +12,6 @@ reads all of them but brackets: a span begins at B-, S- and U-, after E-, L-, S-
 the type changes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 

@@ -6,8 +6,6 @@ impossible questions are not read. An answer that is not at its offset is Damage
 learn other words.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal

@@ -8,8 +8,6 @@ fastText has an example per line, its labels marked by a prefix:
 Translations are published as parallel files: line n of `train.en` is line n of `train.de`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

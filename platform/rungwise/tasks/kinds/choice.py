@@ -10,8 +10,6 @@ Baselines: `majority`, the commonest position of the right option in the trainin
 the option with the most characters, and `chance`, the expected accuracy of a random guess.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice

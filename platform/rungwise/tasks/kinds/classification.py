@@ -5,8 +5,6 @@ does. Baselines: `majority`, the commonest label of the training split, and `cha
 accuracy of a random guess.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

@@ -10,8 +10,6 @@ whether or not its target is known.
 Baselines: `copy`, the unchanged source, and `majority`, the commonest target of the training split.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

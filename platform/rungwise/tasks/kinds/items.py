@@ -9,8 +9,6 @@ al. 2018, "Improving Language Understanding by Generative Pre-Training", figure 
 up to and including `between` and 1 after it; GPT ignores them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

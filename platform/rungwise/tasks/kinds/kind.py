@@ -11,8 +11,6 @@ Shapes: N examples, k sums each, C labels. The output of an item is an array of 
     generation      (tokens,)    not logits, but the ids that were written
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

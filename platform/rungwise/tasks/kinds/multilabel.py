@@ -14,8 +14,6 @@ averages over all labels. Baselines:
 Shapes: N examples, C labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 

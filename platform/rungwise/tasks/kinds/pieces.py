@@ -1,7 +1,5 @@
 """Encode texts as token ids, and cut those that do not fit in a row or read them in windows."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

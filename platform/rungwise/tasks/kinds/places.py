@@ -7,8 +7,6 @@ letter before them. Other characters dropped at the edge of a token, such as a b
 belong to none: annotators do not see them either.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence

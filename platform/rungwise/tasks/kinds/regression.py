@@ -4,8 +4,6 @@ Spearman's correlation is Pearson's of ranks. The ranks are computed once, on th
 within each resample. Baseline: `mean`, that of the training scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 

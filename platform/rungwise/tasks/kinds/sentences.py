@@ -6,8 +6,6 @@ the normalised geometric mean over the windows, the logarithmic opinion pool (Ge
 "Combining probability distributions", Statistical Science 1), as for a mean of log probabilities.
 """
 
-from __future__ import annotations
-
 import itertools
 from abc import abstractmethod
 from collections.abc import Sequence

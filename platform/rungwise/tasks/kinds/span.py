@@ -18,8 +18,6 @@ Baselines: `no_answer`, `first_sentence` of the context, and `first_words`, as m
 the context as the median answer of the training split has.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,6 @@ at an I- that continues none of its type. Baselines: `majority`, the commonest t
 split, and `word_majority`, the commonest tag there of each word, the overall one for new words.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

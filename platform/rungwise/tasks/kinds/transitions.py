@@ -10,8 +10,6 @@ the best one. Nothing is learnt, so any model can be decoded with or without it.
 Shapes: W words, C labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self

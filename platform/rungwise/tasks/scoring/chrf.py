@@ -6,8 +6,6 @@ is the F of their means over n, with recall weighted twice (chrF2). As in sacreb
 only if both sides have n-grams, and for each example only if its target has any.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

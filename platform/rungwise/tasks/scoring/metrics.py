@@ -5,8 +5,6 @@ examples, k sums each, C labels. All metrics are shares or correlations, never p
 the mean squared error; 0/0 is 0. Tests compare them with the usual libraries.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ ASCII punctuation, with points and commas inside, and each such sign is a word. 
 a context with more Han characters than words of other scripts.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

@@ -1,7 +1,5 @@
 """How people read the value of a metric: alike on the page, in plots and on the terminal."""
 
-from __future__ import annotations
-
 CORRELATIONS = ("matthews", "pearson", "weighted_pearson", "spearman", "correlation")
 # Decimal digits of metrics that are no shares.
 OWN_UNITS = {
