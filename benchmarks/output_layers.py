@@ -34,7 +34,7 @@ from torch import nn
 from benchmarks.common import add_results, take_turns
 from benchmarks.published_splits import LENGTH, learn, penn_treebank
 from benchmarks.texts import real_data
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.log_bilinear import LogBilinearConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.losses.output_layer import OutputConfig, WordClasses, WordTree

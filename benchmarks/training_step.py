@@ -47,9 +47,7 @@ from torch import Tensor, nn
 
 from benchmarks.common import REPOSITORY, median_ratio, take_turns
 from benchmarks.training_cases import CASES, Case, Rows, draw, tensor
-from rungwise.instances.batch import Batch
-from rungwise.instances.causal_batch import CausalBatch
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import Batch, CausalBatch, MaskedBatch
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.losses.cross_entropy import padded_size
 from rungwise.models.transformer.block import parameter_count

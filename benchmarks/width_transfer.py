@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.gpt import GptConfig
 from rungwise.training.optimizer import (
     MuonConfig,

@@ -6,9 +6,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from rungwise.instances.batch import Batch
-from rungwise.instances.causal_batch import CausalBatch
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import Batch, CausalBatch, MaskedBatch
 from rungwise.models.families.log_bilinear import LogBilinearConfig
 from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.family import Family

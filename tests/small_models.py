@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.instances.kind import Kind
 from rungwise.instances.kinds import InstancesConfig
-from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig

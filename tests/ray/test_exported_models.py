@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import BertForPretraining
 from rungwise.pipeline.loading import find_pretrain
 from rungwise.pretraining.pretrained import find_tokenizer, load_module

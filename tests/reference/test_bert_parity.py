@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig, BertForPretraining
 from rungwise.models.losses.objectives import MLM_NSP
 from rungwise.models.trained.language_models import MaskedModel

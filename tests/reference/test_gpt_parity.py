@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.transformer.attention import Boundaries

@@ -22,8 +22,7 @@ from rungwise.finetune.heads import (
     TokenHead,
 )
 from rungwise.finetune.tops import BiLstm
-from rungwise.instances.causal_batch import CausalBatch
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.families.bert import (
     IS_NEXT,
     NOT_NEXT,

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models
 from torch.nn import functional
 
 from rungwise.core.errors import DataError
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.transformer.block import parameter_count

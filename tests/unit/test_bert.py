@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining
 from rungwise.models.losses.objectives import MLM_NSP
 from rungwise.models.transformer.attention import WHOLE, Boundaries

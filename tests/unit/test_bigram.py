@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bigram import BigramConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.trained.capabilities import (

@@ -17,9 +17,8 @@ from rungwise.__main__ import main
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.page.neighbours import Neighbourhood
+from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.causal_batch import CausalBatch
-from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.models.trained.capabilities import (
     BlankLogits,

@@ -16,8 +16,8 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import shards
+from rungwise.instances.batch import CausalBatch
 from rungwise.instances.causal import CausalConfig
-from rungwise.instances.causal_batch import CausalBatch
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.awd_lstm import AwdLstmConfig
 from rungwise.models.families.recurrent import (

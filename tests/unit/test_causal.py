@@ -12,7 +12,7 @@ from rungwise.core.errors import DataError
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.contract import Facts
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import pad_rows
+from rungwise.instances.shards import pad_rows
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 

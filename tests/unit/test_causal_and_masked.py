@@ -10,9 +10,8 @@ import torch
 from torch.nn import functional
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.instances.kinds import read_kind
-from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.instances.order import Share
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.losses.objectives import LossSum, Objective

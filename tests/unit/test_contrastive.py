@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import ConfigError
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.contrastive import (
     SENTENCE_PAIRS,
     SIMCSE,

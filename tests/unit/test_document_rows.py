@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
 from rungwise.instances.contract import Facts
-from rungwise.instances.document_rows import DocumentRowsConfig
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import pad_rows
+from rungwise.instances.shards import pad_rows
+from rungwise.instances.texts import DocumentRowsConfig
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 

@@ -24,7 +24,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, Pretrained, TaskData, TaskModel, describe, restore
 from rungwise.finetune.heads import Rows
 from rungwise.finetune.loop import build as build_task_model
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.elmo import Elmo, ElmoConfig, ElmoForPretraining
 from rungwise.models.families.projected_lstm import ProjectedLstm
 from rungwise.models.losses.objectives import BILM

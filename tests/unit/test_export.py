@@ -20,7 +20,7 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families import arpa
 from rungwise.models.families.bert import BertForPretraining
 from rungwise.models.families.brown import BrownConfig

@@ -17,8 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError
-from rungwise.instances.causal_batch import CausalBatch
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.config import ModelConfig
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.gpt import Gpt, GptConfig, GptForPretraining

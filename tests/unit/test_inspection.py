@@ -18,11 +18,9 @@ from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument
 from rungwise.instances import building
-from rungwise.instances.causal import CausalConfig
+from rungwise.instances.causal import CausalConfig, CorruptedWordsConfig
 from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
-from rungwise.instances.corrupted_words import CorruptedWordsConfig
 from rungwise.instances.denoised_spans import DenoisedSpansConfig
-from rungwise.instances.document_rows import DocumentRowsConfig
 from rungwise.instances.inspection import find_instances, show_instances
 from rungwise.instances.masking import MaskingConfig
 from rungwise.instances.pairs import MaskedPairsConfig
@@ -31,6 +29,7 @@ from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.summary import InstancesSummary
+from rungwise.instances.texts import DocumentRowsConfig
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer, train
 from rungwise.tokens.summary import TokensSummary
 from tests.conftest import made_up_sentences

@@ -13,7 +13,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.labelled_pairs import LabelledPairsConfig
+from rungwise.instances.texts import LabelledPairsConfig
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from rungwise.pretraining.run_summary import count_sources

@@ -13,9 +13,8 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.instances.kinds import InstancesConfig
-from rungwise.instances.masked_batch import MaskedBatch
 from rungwise.models.families.bert import BertConfig, BertForPretraining
 from rungwise.models.losses.cross_entropy import weighted_sums
 from rungwise.models.losses.objectives import LossSum

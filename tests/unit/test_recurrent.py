@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.recurrent import (
     LstmConfig,
     RecurrentFamily,

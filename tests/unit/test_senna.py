@@ -13,10 +13,10 @@ from rungwise.evaluation.suites import ranks
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.perplexity import HeldOutText
 from rungwise.evaluation.suites.ranks import RanksSuite
-from rungwise.instances.causal_batch import CausalBatch
-from rungwise.instances.corrupted_words import CorruptedWordsConfig
+from rungwise.instances.batch import CausalBatch
+from rungwise.instances.causal import CorruptedWordsConfig
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import PaddedRows
+from rungwise.instances.shards import PaddedRows
 from rungwise.models.families.senna import RANKING, SennaConfig
 from rungwise.models.trained.capabilities import LanguageModel, RanksWords, WordVectors
 from tests.conftest import SPECIAL_IDS

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from rungwise.core.errors import DataError
 from rungwise.instances.contract import Facts
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import pad_rows
 from rungwise.instances.sentence_runs import SentenceRuns, SentenceRunsConfig
-from rungwise.instances.shards import Shard
+from rungwise.instances.shards import Shard, pad_rows
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 

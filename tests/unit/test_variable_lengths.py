@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.instances.batch import document_starts
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch, document_starts
 from rungwise.models.transformer.attention import WHOLE, Boundaries, Documents, visible_keys
 from tests.small_models import (
     KINDS,

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.random import Generator
 
 from rungwise.instances import frame, plan
 from rungwise.instances.contract import Facts
 from rungwise.instances.kind import Built
-from rungwise.instances.masked_contract import check_masked
-from rungwise.instances.masked_kind import MaskedKind
+from rungwise.instances.masked_kind import MaskedKind, check_masked
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import Shard
 from rungwise.tokenizer import SpecialIds
@@ -36,11 +36,7 @@ class MaskedBlocksConfig(MaskedKind):
         return self.packed
 
     def build(
-        self,
-        text: TokenisedText,
-        special: SpecialIds,
-        rng: np.random.Generator,
-        planned: int | None = None,
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
         room = self.sequence_length - 2
         short_rate = 0.0 if self.packed else self.short_rate

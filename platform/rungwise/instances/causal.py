@@ -12,19 +12,20 @@ B batch, T sequence
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.core.randomness import uniform
+from rungwise.instances.batch import CausalBatch
 from rungwise.instances.contract import Facts, check_rows, must
-from rungwise.instances.kind import Built, Kind, Piece, ShownRow, WholeRow
+from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, WholeRow
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import PaddedRows
-from rungwise.instances.shards import Shard
+from rungwise.instances.shards import PaddedRows, Shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 
@@ -47,11 +48,7 @@ class CausalConfig(Kind):
         return self.sequence_length + 1
 
     def build(
-        self,
-        text: TokenisedText,
-        special: SpecialIds,
-        rng: np.random.Generator,
-        planned: int | None = None,
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
         (end_id,) = special.require("end")
         begins = text.starts[text.first_sentence]  # documents + 1
@@ -127,9 +124,7 @@ class CausalConfig(Kind):
         ids_BT = torch.randint(vocab_size, (B, self.length))
         return CausalBatch(ids_BT, ids_BT.roll(-1, 1), torch.ones(B, self.length))
 
-    def show(
-        self, batch: Any, row: int, vocabulary: Vocabulary, spell: Callable[[int], str]
-    ) -> ShownRow:
+    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         length = int(batch.weights[row].sum())
         ids, documents = batch.ids[row, :length].tolist(), batch.document[row, :length].tolist()
         pieces = [
@@ -146,3 +141,27 @@ class CausalConfig(Kind):
         ids = [*batch.ids[row].tolist(), int(batch.targets[row, -1])]
         length = int(batch.weights[row].sum()) + 1
         return WholeRow(ids, [0] * len(ids), length, end=length, hides=False)
+
+
+class CorruptedWordsConfig(CausalConfig):
+    """Blocks of text with a random word for each token."""
+
+    kind: Literal["corrupted_words"] = "corrupted_words"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def batch(
+        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+    ) -> CausalBatch[NDArray[Any]]:
+        """Return the inputs, with the random words as targets (B, T)."""
+        batch = super().batch(rows, epochs, seed, vocabulary)
+        ordinary = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special.ids)
+        place_T = np.arange(batch.ids.shape[1])
+        draws_BT = uniform(seed, epochs[:, None], rows.instances[:, None], place_T)
+        noise_BT = ordinary[(draws_BT * len(ordinary)).astype(np.int64)]
+        return dataclasses.replace(batch, targets=noise_BT)
+
+    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
+        row_shown = super().show(batch, row, vocabulary, spell)
+        length = int(batch.weights[row].sum())
+        first = " ".join(spell(int(token)) for token in batch.targets[row, :3])
+        note = f"{length} tokens, each beside a random word: {first} ..."
+        return dataclasses.replace(row_shown, note=note)

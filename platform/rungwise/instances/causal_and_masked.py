@@ -12,7 +12,6 @@ B batch, T sequence
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -20,13 +19,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.randomness import uniform
+from rungwise.instances.batch import CausalAndMaskedBatch, CausalBatch, MaskedBatch
 from rungwise.instances.blocks import MaskedBlocksConfig
-from rungwise.instances.causal_and_masked_batch import CausalAndMaskedBatch
-from rungwise.instances.causal_batch import CausalBatch
-from rungwise.instances.kind import ShownRow, WholeRow
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.kind import ShownRow, Spell, WholeRow
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import PaddedRows
+from rungwise.instances.shards import PaddedRows
 
 if TYPE_CHECKING:  # building shards needs no PyTorch
     from torch import Tensor
@@ -91,9 +88,7 @@ class CausalAndMaskedConfig(MaskedBlocksConfig):
         lengths_B = torch.full((B,), self.length)
         return CausalAndMaskedBatch(ids_BT, lengths_B, is_causal, causal, masked)
 
-    def show(
-        self, batch: Any, row: int, vocabulary: Vocabulary, spell: Callable[[int], str]
-    ) -> ShownRow:
+    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         if not batch.is_causal[row]:
             return super().show(batch.masked, row, vocabulary, spell)
         nothing = np.zeros_like(batch.masked.masked_weights)

@@ -16,19 +16,19 @@ B batch, T sequence, M tokens that a row writes
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rungwise.core.errors import BlockError
+from rungwise.instances.batch import MaskedBatch
 from rungwise.instances.blocks import MaskedBlocksConfig
-from rungwise.instances.kind import Built, Piece, ShownRow, WholeRow
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.kind import Built, Piece, ShownRow, Spell, WholeRow
 from rungwise.instances.masking import MaskingConfig, Vocabulary
-from rungwise.instances.rows import PaddedRows
+from rungwise.instances.shards import PaddedRows
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 
@@ -63,11 +63,7 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
         return self.sequence_length - 2 * self.masking.max_predictions
 
     def build(
-        self,
-        text: TokenisedText,
-        special: SpecialIds,
-        rng: np.random.Generator,
-        planned: int | None = None,
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
         shorter = self.model_copy(update={"sequence_length": self._block})
         return MaskedBlocksConfig.build(shorter, text, special, rng, planned)
@@ -120,9 +116,7 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
             masked_weights=weights_BM,
         )
 
-    def show(
-        self, batch: Any, row: int, vocabulary: Vocabulary, spell: Callable[[int], str]
-    ) -> ShownRow:
+    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         length, (end,) = int(batch.lengths[row]), vocabulary.special.require("sep")
         tokens = [*batch.ids[row, :length].tolist(), end]
         first = int((batch.segments[row, :length] == 0).sum())

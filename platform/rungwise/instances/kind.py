@@ -1,8 +1,8 @@
 """The interface of a kind of instances.
 
-A kind is one file here: a config, derived from `Kind`, that builds and checks shards, turns their
-rows into batches, and says what people see of them. The platform uses kinds only through this
-interface; kinds.py lists them in one union. Kinds of the same form share their batch class.
+A kind is a config, derived from `Kind`, that builds and checks shards, turns their rows into
+batches, and says what people see of them. The platform uses kinds only through this interface;
+kinds.py lists them in one union. Kinds of the same form share their batch class.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -21,8 +22,7 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.instances.batch import Batch
 from rungwise.instances.contract import Facts
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import PaddedRows
-from rungwise.instances.shards import Shard
+from rungwise.instances.shards import PaddedRows, Shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.config import TokensConfig
 from rungwise.tokens.text import TokenisedText
@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # building shards needs no PyTorch
     from torch import Tensor
 
 PieceKind = Literal["special", "plain", "masked", "random", "kept", "opens"]
+Spell = Callable[[int], str]  # writes a token
 
 
 @dataclass(frozen=True)
@@ -148,11 +149,7 @@ class Kind(Config):
 
     @abstractmethod
     def build(
-        self,
-        text: TokenisedText,
-        special: SpecialIds,
-        rng: np.random.Generator,
-        planned: int | None = None,
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
         """Build the rows of the first `planned` documents, or of all; the others only lend text.
         Raises DataError if the text or the special tokens do not suffice."""
@@ -181,10 +178,8 @@ class Kind(Config):
         """Full rows of random tokens, to measure the speed of a step."""
 
     @abstractmethod
-    def show(
-        self, batch: Any, row: int, vocabulary: Vocabulary, spell: Callable[[int], str]
-    ) -> ShownRow:
-        """A row of a batch for people to see; `spell` writes a token."""
+    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
+        """A row of a batch for people to see."""
 
     def figures(self, statistics: dict[str, Any]) -> list[Figure]:
         """The shares that the page compares with the paper."""

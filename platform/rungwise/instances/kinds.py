@@ -5,18 +5,15 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.aligned_lines import AlignedLinesConfig
 from rungwise.instances.blocks import MaskedBlocksConfig
-from rungwise.instances.causal import CausalConfig
+from rungwise.instances.causal import CausalConfig, CorruptedWordsConfig
 from rungwise.instances.causal_and_masked import CausalAndMaskedConfig
-from rungwise.instances.corrupted_words import CorruptedWordsConfig
 from rungwise.instances.denoised_spans import DenoisedSpansConfig
-from rungwise.instances.document_rows import DocumentRowsConfig
 from rungwise.instances.kind import Kind
-from rungwise.instances.labelled_pairs import LabelledPairsConfig
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.sentence_runs import SentenceRunsConfig
+from rungwise.instances.texts import AlignedLinesConfig, DocumentRowsConfig, LabelledPairsConfig
 
 InstancesConfig = Annotated[
     MaskedPairsConfig

@@ -21,6 +21,7 @@ Differences from google-research/bert:
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -29,8 +30,7 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.instances import frame, plan
 from rungwise.instances.contract import Facts, must
 from rungwise.instances.kind import Built, Figure
-from rungwise.instances.masked_contract import check_masked
-from rungwise.instances.masked_kind import MaskedKind
+from rungwise.instances.masked_kind import MaskedKind, check_masked
 from rungwise.instances.plan import Pieces
 from rungwise.instances.shards import Shard
 from rungwise.tokenizer import SpecialIds
@@ -63,11 +63,7 @@ class MaskedPairsConfig(MaskedKind):
             )
 
     def build(
-        self,
-        text: TokenisedText,
-        special: SpecialIds,
-        rng: np.random.Generator,
-        planned: int | None = None,
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
         documents = len(text.first_sentence) - 1
         if documents < 2:
@@ -164,10 +160,7 @@ def _chain(
 
 
 def _other_places(
-    pieces: Pieces,
-    document: NDArray[np.int64],
-    limit: NDArray[np.int64],
-    rng: np.random.Generator,
+    pieces: Pieces, document: NDArray[np.int64], limit: NDArray[np.int64], rng: Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """A place for the B of each document: another document (a lent one, if any), and its piece. A
     piece of more than `limit` tokens is drawn again with its document, `_TIMES_DRAWN` times."""

@@ -17,7 +17,7 @@ from rungwise.instances.batch import Batch
 from rungwise.instances.cache import ShardStore
 from rungwise.instances.kinds import read_kind
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import PaddedRows, join_rows, pad_rows
+from rungwise.instances.shards import PaddedRows, join_rows, pad_rows
 from rungwise.instances.summary import InstancesSummary
 
 CACHE_BYTES = 8 << 30

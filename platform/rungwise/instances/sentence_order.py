@@ -8,12 +8,12 @@ own last sentence, or absorbs it; a document of one sentence is cut in two.
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.random import Generator
 
 from rungwise.instances import frame, plan
 from rungwise.instances.contract import Facts
 from rungwise.instances.kind import Built, Figure
-from rungwise.instances.masked_contract import check_masked
-from rungwise.instances.masked_kind import MaskedKind
+from rungwise.instances.masked_kind import MaskedKind, check_masked
 from rungwise.instances.shards import Shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
@@ -27,11 +27,7 @@ class SentenceOrderConfig(MaskedKind):
     kind: Literal["sentence_order"] = "sentence_order"
 
     def build(
-        self,
-        text: TokenisedText,
-        special: SpecialIds,
-        rng: np.random.Generator,
-        planned: int | None = None,
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
         # A document of one token has no order; such tokens are left out and counted.
         room = self.sequence_length - 3

@@ -15,42 +15,35 @@ B batch, R sentences of a run, L tokens of a sentence
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.plural import counted
-from rungwise.instances.batch import ArrayT, Batch
+from rungwise.instances.batch import ArrayT, TextBatch, padded_length
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.frame import gather
-from rungwise.instances.kind import Built, Kind, Piece, ShownRow, unused_text
+from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, unused_text
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.rows import PaddedRows
-from rungwise.instances.shards import Shard
+from rungwise.instances.shards import PaddedRows, Shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 
 if TYPE_CHECKING:  # building shards needs no PyTorch
     from torch import Tensor
 
-_LENGTH_MULTIPLE = 8
-
 
 @dataclass(frozen=True)
-class SentenceRuns(Batch[ArrayT]):
+class SentenceRuns(TextBatch[ArrayT]):
     """Runs of sentences; shorter runs end with empty sentences."""
 
-    # ids: (B, R, L) int64, 0 from the length on
-    lengths: ArrayT  # (B, R) int64, tokens of each sentence, 0 behind the last
+    # ids: (B, R, L); lengths: (B, R), 0 behind the last sentence
     document: ArrayT  # (B, R) int64, which document of the run, from 1; 0 behind the last sentence
-
-    @property
-    def tokens(self) -> int:
-        return int(self.lengths.sum())
 
     def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[SentenceRuns[ArrayT]]:
         """Yield parts of consecutive runs, as long as the longest run and sentence of each."""
@@ -59,7 +52,7 @@ class SentenceRuns(Batch[ArrayT]):
             R, L = self.ids.shape[1:]
             if not fixed_shapes:
                 R = int((lengths > 0).sum(axis=1).max())
-                L = min(-(-int(lengths.max()) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, L)
+                L = padded_length(lengths, L)
             part: SentenceRuns[Any] = SentenceRuns(
                 self.ids[rows, :R, :L], lengths[:, :R], self.document[rows, :R]
             )
@@ -83,11 +76,7 @@ class SentenceRunsConfig(Kind):
         return self.sentences * (self.sentence_length + 2)
 
     def build(
-        self,
-        text: TokenisedText,
-        special: SpecialIds,
-        rng: np.random.Generator,
-        planned: int | None = None,
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
         (end_id,) = special.require("end")
         first = text.first_sentence
@@ -217,9 +206,7 @@ class SentenceRunsConfig(Kind):
             torch.ones(shape, dtype=torch.int64),
         )
 
-    def show(
-        self, batch: Any, row: int, vocabulary: Vocabulary, spell: Callable[[int], str]
-    ) -> ShownRow:
+    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
         sentences = zip(batch.ids[row], batch.lengths[row], batch.document[row], strict=True)
         pieces = [
             Piece(int(token), "plain" if place else "opens", int(document))

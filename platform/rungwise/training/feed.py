@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rungwise.core.randomness import bits
-from rungwise.instances.batch import Batch
-from rungwise.instances.causal_batch import in_streams
+from rungwise.instances.batch import Batch, in_streams
 from rungwise.instances.order import Order, Share, evenly
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.streams import held_out_streams

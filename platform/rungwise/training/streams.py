@@ -16,8 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from rungwise.instances.batch import Batch
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import Batch, CausalBatch
 from rungwise.training.state import STREAMS, Piece, SavedTensors
 
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from rungwise.evaluation.page import held_out
 from rungwise.evaluation.page.spelling import token_text
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch
 from rungwise.instances.order import evenly
 from rungwise.instances.reader import InstanceReader
 from rungwise.models.trained.capabilities import TargetLogits

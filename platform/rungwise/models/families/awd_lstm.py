@@ -27,7 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.recurrent import (
     Lstm,
     Recurrent,

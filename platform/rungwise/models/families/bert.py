@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
 from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES, sentence_encoder

@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bert import MlmHead
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.cross_entropy import TokenSums

@@ -28,7 +28,7 @@ from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.instances.causal_batch import CausalBatch
+    from rungwise.instances.batch import CausalBatch
     from rungwise.tokenizer.special import SpecialIds
 
 

@@ -40,7 +40,7 @@ from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.models.transformer.body import Body, TokenOutput
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.instances.text_pairs import TextPairs
+    from rungwise.instances.texts import TextPairs
     from rungwise.tokenizer.special import SpecialIds
 
 TRANSLATION = dataclasses.replace(

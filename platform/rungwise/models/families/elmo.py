@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import BlockError
 from rungwise.core.plural import counted
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bidirectional import reverse_places
 from rungwise.models.families.characters import Activation, CharacterEncoder, products
 from rungwise.models.families.projected_lstm import ProjectedLstm

@@ -7,7 +7,7 @@ JMLR 12): a network scores windows of text above the same windows with another w
 
 A score is no probability, so there is no perplexity; how many words of the vocabulary score higher
 in a window than its own is the rank by which Turian et al. 2010 follow the training. The random
-word is drawn uniformly when a row is read (instances/corrupted_words.py); it may be the word
+word is drawn uniformly when a row is read (instances/causal.py); it may be the word
 itself, as in the paper, and then its window costs 1. Windows end where their document does.
 
 Word vectors are what it is for; as an encoder it gives each token its window's hidden layer, as the
@@ -37,7 +37,7 @@ from rungwise.models.losses.objectives import CAUSAL, Objective, Part
 from rungwise.models.transformer.body import Body, OnBody
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.instances.causal_batch import CausalBatch
+    from rungwise.instances.batch import CausalBatch
     from rungwise.tokenizer.special import SpecialIds
 
 RANKING = dataclasses.replace(

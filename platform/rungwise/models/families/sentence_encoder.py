@@ -63,9 +63,8 @@ from rungwise.models.transformer.layer import Layer
 from rungwise.models.transformer.pooling import Pooling, pool, real_places
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.instances.labelled_pairs import LabelledPairs
     from rungwise.instances.sentence_runs import SentenceRuns
-    from rungwise.instances.text_pairs import TextPairs
+    from rungwise.instances.texts import LabelledPairs, TextPairs
     from rungwise.tokenizer.special import SpecialIds
 
 _SENTENCES_AT_ONCE = 256

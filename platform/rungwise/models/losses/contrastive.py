@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import MLM, Losses, Objective, Part
 from rungwise.models.transformer.body import OnBody

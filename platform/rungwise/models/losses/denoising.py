@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.contrastive import CONTRASTIVE, SentenceEncoder, unmasked
 from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_sums

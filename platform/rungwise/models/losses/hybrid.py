@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rungwise.instances.causal_and_masked_batch import CausalAndMaskedBatch
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import CausalAndMaskedBatch, MaskedBatch
 from rungwise.models.losses.objectives import (
     MLM,
     Losses,

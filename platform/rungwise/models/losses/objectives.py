@@ -50,8 +50,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.instances.causal_batch import CausalBatch
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32, weighted_sums
 
 _MIXED = "+"  # between the names of the objectives of a mixture

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.contrastive import unmasked
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import (

@@ -42,8 +42,8 @@ from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import Losses, Objective, Origin, Part
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.instances.labelled_pairs import LabelledPairs
     from rungwise.instances.sentence_runs import SentenceRuns
+    from rungwise.instances.texts import LabelledPairs
 
 PAIRED = "paired"  # the place of the second text of a pair
 # The places of what is written, in sentences behind the one that is read.

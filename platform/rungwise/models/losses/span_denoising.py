@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rungwise.instances.masked_batch import MaskedBatch
+from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.objectives import MLM, Objective, Origin, Part, PretrainingLogits
 from rungwise.models.transformer.block import gather_positions, initialise
 from rungwise.models.transformer.body import OnBody

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rungwise.instances.causal_batch import CausalBatch
+from rungwise.instances.batch import CausalBatch
 
 
 @runtime_checkable

@@ -1,0 +1,275 @@
+"""Texts as they are, without symbols: documents, or the pairs of a task.
+
+Documents are for models that read one as a sequence, such as a sequence auto-encoder (Dai & Le
+2015, arXiv:1511.01432). Labelled pairs are for sentence encoders that learn from a task: InferSent
+(Conneau et al. 2017, arXiv:1705.02364) and its kin. Aligned lines are a text and the one to write
+for it, such as a sentence and its translation (McCann et al. 2017, arXiv:1708.00107).
+
+A row is a document, or the two texts of a pair one after the other; a column says how long the
+first is. What lies behind the longest length of a text is cut and counted.
+
+B batch, L tokens of a text
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rungwise.core.errors import DataError
+from rungwise.core.plural import counted
+from rungwise.instances.batch import ArrayT, TextBatch
+from rungwise.instances.contract import Facts, check_rows, must
+from rungwise.instances.frame import gather
+from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, unused_text
+from rungwise.instances.masking import Vocabulary
+from rungwise.instances.shards import PaddedRows, Shard
+from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.text import TokenisedText
+
+if TYPE_CHECKING:  # building shards needs no PyTorch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class DocumentRows(TextBatch[ArrayT]):
+    """A document in each row: ids (B, L), lengths (B,)."""
+
+
+@dataclass(frozen=True)
+class TextPairs(TextBatch[ArrayT]):
+    """Pairs of texts, each text by itself: ids (B, 2, L), lengths (B, 2)."""
+
+
+@dataclass(frozen=True)
+class LabelledPairs(TextPairs[ArrayT]):
+    """Pairs of texts, and what is to be told of them."""
+
+    label: ArrayT  # (B,) int64
+
+
+class TextsKind(Kind):
+    """Rows of one text or two, each cut at the same length."""
+
+    texts: ClassVar[str]  # what they are called in statistics
+    per_row: ClassVar[int]
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """The most tokens of a text."""
+
+    @property
+    def length(self) -> int:
+        return self.per_row * self.longest
+
+    def cut_texts(self, text: TokenisedText, starts: NDArray[np.int64], column: str) -> Built:
+        """Build the rows of the texts that begin and end at `starts`. The column is the number of
+        each row's document, or `first_length`."""
+        begin = starts[:-1].reshape(-1, self.per_row)
+        lengths = np.diff(starts).reshape(begin.shape)
+        cut = np.minimum(lengths, self.longest)
+        (ids,) = gather([text.ids], begin, cut)
+        counts = {
+            "text_tokens": int(lengths.sum()),
+            "tokens_unused": int((lengths - cut).sum()),
+            f"{self.texts}_cut": int((lengths > cut).sum()),
+        }
+        values = {
+            "document": text.documents[: len(cut)],
+            "first_length": cut[:, 0].astype("uint16"),
+        }
+        offsets = np.append(0, np.cumsum(cut.sum(axis=1)))
+        return Built(Shard(ids, offsets, {column: values[column]}), counts)
+
+    def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
+        return check_rows(shard, facts, self.length, {})
+
+    def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
+        rows, cut = max(totals["instances"], 1), totals[f"{self.texts}_cut"]
+        return {
+            f"{self.texts}_cut": cut,
+            "cut_share": cut / (self.per_row * rows),
+            "fill": totals["tokens"] / (rows * self.length),
+            **unused_text(totals),
+        }
+
+    def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:
+        return (
+            f"{statistics['cut_share']:.1%} of the {self.texts} cut at {self.longest} tokens  "
+            f"{statistics['unused_share']:.2%} of the text unused"
+        )
+
+
+class DocumentRowsConfig(TextsKind):
+    """Whole documents, each a row."""
+
+    texts = "documents"
+    per_row = 1
+
+    kind: Literal["document_rows"] = "document_rows"
+    # tokens of a document; the rest is cut
+    sequence_length: int = Field(default=512, ge=1, le=1 << 20)
+
+    @property
+    def longest(self) -> int:
+        return self.sequence_length
+
+    def build(
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
+    ) -> Built:
+        first = text.first_sentence if planned is None else text.first_sentence[: planned + 1]
+        return self.cut_texts(text, text.starts[first], "document")
+
+    def batch(
+        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+    ) -> DocumentRows[NDArray[Any]]:
+        real = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
+        return DocumentRows(np.where(real, rows.ids, 0).astype(np.int64), rows.lengths)
+
+    def random_batch(self, B: int, vocab_size: int) -> DocumentRows[Tensor]:
+        import torch
+
+        shape = (B, self.longest)
+        return DocumentRows(torch.randint(vocab_size, shape), torch.full((B,), self.longest))
+
+    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
+        ids = batch.ids[row, : int(batch.lengths[row])].tolist()
+        return ShownRow([Piece(token) for token in ids], f"{counted(len(ids), 'token')}")
+
+
+class TextPairsKind(TextsKind):
+    """The pairs of a task. A document of the text is a pair, its two sentences are the texts."""
+
+    texts = "texts"
+    per_row = 2
+    labelled: ClassVar[bool] = True
+
+    sentence_length: int = Field(default=64, ge=1, le=4096)  # tokens of a text; the rest is cut
+
+    @property
+    def longest(self) -> int:
+        return self.sentence_length
+
+    def build(
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
+    ) -> Built:
+        pairs = len(text.documents) if planned is None else planned
+        return self.cut_texts(text, text.starts[: 2 * pairs + 1], "first_length")
+
+    def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
+        counts = super().check(shard, facts)
+        first = shard.columns["first_length"].astype(np.int64)
+        lengths = np.stack([first, shard.lengths - first])
+        shortest, longest = int(lengths.min(initial=1)), int(lengths.max(initial=0))
+        most = self.sentence_length
+        must(facts.name, "tokens of a text", shortest, "at least", 1, shortest >= 1)
+        must(facts.name, "tokens of a text", longest, "at most", most, longest <= most)
+        return counts
+
+    def batch(
+        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+    ) -> TextPairs[NDArray[Any]]:
+        """Split rows into their two texts."""
+        first = rows.columns["first_length"].astype(np.int64)
+        row, column = np.nonzero(np.arange(rows.ids.shape[1]) < rows.lengths[:, None])
+        second = (column >= first[row]).astype(np.int64)
+        ids = np.zeros((len(first), 2, self.sentence_length), dtype=np.int64)
+        ids[row, second, column - second * first[row]] = rows.ids[row, column]
+        return TextPairs(ids, np.stack([first, rows.lengths - first], axis=1))
+
+    def random_batch(self, B: int, vocab_size: int) -> TextPairs[Tensor]:
+        import torch
+
+        ids = torch.randint(vocab_size, (B, 2, self.sentence_length))
+        return TextPairs(ids, torch.full((B, 2), self.sentence_length))
+
+    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
+        first, second = batch.lengths[row].tolist()
+        pieces = [
+            Piece(token, "plain" if place else "opens", number)
+            for number, length in enumerate((first, second))
+            for place, token in enumerate(batch.ids[row, number, :length].tolist())
+        ]
+        return ShownRow(pieces, f"{first} tokens, {second} to write for them")
+
+
+class AlignedLinesConfig(TextPairsKind):
+    """Pairs of a text and the one to write for it, of a task."""
+
+    kind: Literal["aligned_lines"] = "aligned_lines"
+
+    def build(
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
+    ) -> Built:
+        if text.labels is not None:
+            raise DataError(
+                "aligned_lines need a task with a text to write for each text, found one with a "
+                "label for each pair; name another one in pretraining_task, or take labelled_pairs"
+            )
+        return super().build(text, special, rng, planned)
+
+
+class LabelledPairsConfig(TextPairsKind):
+    """Pairs of texts of a task, of which the label is predicted."""
+
+    kind: Literal["labelled_pairs"] = "labelled_pairs"
+
+    def build(
+        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
+    ) -> Built:
+        if text.labels is None:
+            raise DataError(
+                "labelled_pairs need a task with one label for a pair of texts, found one with a "
+                "text to write; name another one in pretraining_task, or take aligned_lines"
+            )
+        built = super().build(text, special, rng, planned)
+        columns = {**built.shard.columns, "label": text.labels[: len(built.shard)]}
+        return replace(built, shard=replace(built.shard, columns=columns))
+
+    def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
+        counts = super().check(shard, facts)
+        label = shard.columns["label"].astype(np.int64)
+        largest = int(label.max(initial=0))
+        must(facts.name, "largest label", largest, "below", facts.labels, largest < facts.labels)
+        pairs_per_label = np.bincount(label, minlength=facts.labels).tolist()
+        return counts | {f"label_{number}": count for number, count in enumerate(pairs_per_label)}
+
+    def statistics(self, totals: dict[str, Any]) -> dict[str, int | float]:
+        per_label = {key: count for key, count in totals.items() if key.startswith("label_")}
+        return {
+            "labels": len(per_label),
+            **per_label,
+            "largest_label_share": max(per_label.values()) / max(totals["instances"], 1),
+            **super().statistics(totals),
+        }
+
+    def headline(self, totals: dict[str, Any], statistics: dict[str, Any]) -> str:
+        return (
+            f"{statistics['labels']} labels, {statistics['largest_label_share']:.1%} have the most "
+            f"frequent  {super().headline(totals, statistics)}"
+        )
+
+    def batch(
+        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+    ) -> LabelledPairs[NDArray[Any]]:
+        pairs = super().batch(rows, epochs, seed, vocabulary)
+        return LabelledPairs(pairs.ids, pairs.lengths, rows.columns["label"].astype(np.int64))
+
+    def random_batch(self, B: int, vocab_size: int) -> LabelledPairs[Tensor]:
+        import torch
+
+        pairs = super().random_batch(B, vocab_size)
+        return LabelledPairs(pairs.ids, pairs.lengths, torch.arange(B) % 2)
+
+    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
+        first, second = batch.lengths[row].tolist()
+        label = vocabulary.labels[int(batch.label[row])]
+        note = f"label: {label}; {first} and {second} tokens"
+        return replace(super().show(batch, row, vocabulary, spell), note=note, answer=label)
