@@ -1,6 +1,7 @@
 """Intervals cover what they say, resampling agrees with SciPy, error reduction with its table."""
 
 import math
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ from scipy import stats
 from rungwise.evaluation.statistics import (
     Estimate,
     combine,
+    draw_values,
     error_reduction,
     estimate,
     holm,
     paired_bootstrap,
     paired_difference,
+    paired_draws,
     sign_agreement,
 )
 
@@ -99,6 +102,16 @@ def test_p_is_near_uniform_if_there_is_no_difference() -> None:
     ]
     assert 0.02 <= np.mean(np.array(p_values) < 0.05) <= 0.09
     assert 0.4 <= np.mean(np.array(p_values) < 0.5) <= 0.6
+
+
+def test_variants_drawn_together_differ_as_each_pair_does_alone() -> None:
+    rng = np.random.default_rng(5)
+    variants = [*answers(rng, 2, 60, 0.2, 0.25), *answers(rng, 4, 60, 0.2, 0.25)]
+    draws = draw_values(variants, share, 7, resamples=200)
+    for (first, one), (second, other) in combinations(zip(variants, draws, strict=True), 2):
+        runs = min(len(first), len(second))
+        alone = paired_bootstrap(first[:runs], second[:runs], share, 7, 200, (0, 1), runs // 2)
+        assert paired_draws(one, other, 7, (0, 1), runs // 2) == alone
 
 
 def test_with_one_seed_it_is_scipys_paired_percentile_bootstrap() -> None:

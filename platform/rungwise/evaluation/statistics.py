@@ -226,18 +226,46 @@ def paired_bootstrap(
             "expected two arrays (seeds, examples, sums) of one shape with at least one example, "
             f"found {first.shape} and {second.shape}"
         )
+    pair = draw_values([first, second], value, seed, resamples)
+    return paired_draws(*pair, seed, within, pretrainings)
 
-    def difference(totals: Sums) -> Sums:
-        values = value(totals)
-        return values[0] - values[1]
 
-    sums = np.stack([first, second])
-    observed, draws = _resample(sums, difference, seed, resamples, pretrainings)
+@dataclass(frozen=True)
+class Draws:
+    """A metric of a variant's runs: as observed (S,), and over draws of test examples (R, S)."""
+
+    observed: NDArray[np.floating]
+    drawn: NDArray[np.float64]
+
+
+def draw_values(
+    variants: Sequence[Sums], value: Callable[[Sums], Sums], seed: int, resamples: int = 10_000
+) -> list[Draws]:
+    """The draws of each variant, whose runs (S, N, k) all see the same drawn examples."""
+    sums = np.concatenate(variants)  # (U, N, k), the runs of all variants
+    draws = _draw_totals(sums, np.random.default_rng(seed).spawn(1)[0], resamples)
+    drawn = np.concatenate([value(totals) for totals in draws])  # (R, U)
+    ends = np.cumsum([len(each) for each in variants])[:-1]
+    observed = value(sums.astype(np.float64).sum(axis=1))
+    return [
+        Draws(*each)
+        for each in zip(np.split(observed, ends), np.split(drawn, ends, axis=1), strict=True)
+    ]
+
+
+def paired_draws(
+    first: Draws, second: Draws, seed: int, within: Range = _ANY, pretrainings: int = 1
+) -> Difference:
+    """The difference of two variants, as in `paired_bootstrap`, over the runs that both have."""
+    runs = min(len(first.observed), len(second.observed))
+    observed = float(np.mean(first.observed[:runs] - second.observed[:runs]))
+    by_seed = first.drawn[:, :runs] - second.drawn[:, :runs]
+    draws = _draw_trainings(by_seed, np.random.default_rng(seed).spawn(2)[1], pretrainings)
     widest = within[1] - within[0]
     low, high = np.quantile(draws, [0.025, 0.975]).clip(-widest, widest)
     # Adding one to each count keeps p above 0 (Davison and Hinkley 1997, sec. 4.2).
     tails = [(np.sum(draws <= 0) + 1), (np.sum(draws >= 0) + 1)]
-    p = min(1.0, 2 * float(min(tails)) / (resamples + 1))
+    p = min(1.0, 2 * float(min(tails)) / (len(draws) + 1))
     return Difference(observed, float(low), float(high), p)
 
 
@@ -249,7 +277,14 @@ def bootstrap(
     `sums` (V, S, N, k) are per model; `value` maps summed rows (V, ..., k) to the statistic.
     Examples and seeds are drawn as in `paired_bootstrap`; `count` is the number of examples.
     """
-    observed, draws = _resample(sums, value, seed, resamples)
+    variants, seeds, examples, k = sums.shape
+    example_rng, seed_rng = np.random.default_rng(seed).spawn(2)
+    by_seed = [
+        value(np.moveaxis(totals.reshape(len(totals), variants, seeds, -1), 1, 0))
+        for totals in _draw_totals(sums.reshape(-1, examples, k), example_rng, resamples)
+    ]
+    draws = _draw_trainings(np.concatenate(by_seed), seed_rng)
+    observed = float(np.mean(value(sums.astype(np.float64).sum(axis=2))))
     low, high = np.quantile(draws, [0.025, 0.975])
     return Estimate(observed, float(low), float(high), sums.shape[2])
 
@@ -278,25 +313,19 @@ def _draw_totals(
         yield (_counts(rng, examples, count) @ flat).reshape(count, runs, -1)
 
 
-def _resample(
-    sums: Sums, value: Callable[[Sums], Sums], seed: int, resamples: int, pretrainings: int = 1
-) -> tuple[float, NDArray[np.float64]]:
-    """The mean of `value` over seeds, and its bootstrap draws (R,); arguments as in `bootstrap`."""
-    variants, seeds, examples, k = sums.shape
-    example_rng, seed_rng = np.random.default_rng(seed).spawn(2)
-    observed = float(np.mean(value(sums.astype(np.float64).sum(axis=2))))
+def _draw_trainings(
+    by_seed: NDArray[np.float64], rng: np.random.Generator, pretrainings: int = 1
+) -> NDArray[np.float64]:
+    """The mean over seeds (R, S) with its trainings drawn too (R,): the seeds, or the
+    pretrainings where there are several."""
+    resamples, seeds = by_seed.shape
     outer = pretrainings if pretrainings > 1 else seeds
     # The mean of S resampled seeds has (S - 1) / S of the variance of the mean of S new ones.
     stretch = math.sqrt(outer / (outer - 1)) if outer > 1 else 1.0
-    draws = []
-    for totals in _draw_totals(sums.reshape(-1, examples, k), example_rng, resamples):
-        count = len(totals)
-        by_seed = value(np.moveaxis(totals.reshape(count, variants, seeds, -1), 1, 0))  # (R, S)
-        by_outer = by_seed.reshape(count, outer, -1).mean(axis=2)
-        shares = _counts(seed_rng, outer, count) / outer
-        mean = by_outer.mean(axis=1)
-        draws.append(mean + stretch * ((shares * by_outer).sum(axis=1) - mean))
-    return observed, np.concatenate(draws)
+    by_outer = by_seed.reshape(resamples, outer, -1).mean(axis=2)
+    shares = _counts(rng, outer, resamples) / outer
+    mean = by_outer.mean(axis=1)
+    return mean + stretch * ((shares * by_outer).sum(axis=1) - mean)
 
 
 def error_reduction(old: float, new: float) -> float:

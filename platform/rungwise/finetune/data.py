@@ -42,7 +42,7 @@ class Split:
 # The trials of a sweep and the seeds of an evaluation that follow each other in a process differ in
 # their settings, and rarely in what they read.
 _READERS: Recent[Tokenizer] = Recent()
-_SPLITS: Recent[dict[str, Split]] = Recent()
+_SPLITS: Recent[dict[str, Split]] = Recent(3)  # as BERT, GPT and two directions frame a text
 _WEIGHTS: Recent[dict[str, Tensor]] = Recent()
 
 

@@ -36,10 +36,11 @@ from rungwise.evaluation.comparison.summary import (
     independent_scores,
 )
 from rungwise.evaluation.statistics import (
+    draw_values,
     error_reduction,
     estimate,
-    paired_bootstrap,
     paired_difference,
+    paired_draws,
 )
 from rungwise.finetune import DESCRIPTION
 from rungwise.tasks.interface import task_kind
@@ -180,19 +181,14 @@ def _pair_differences(
     """
     bounds, kind = metric_range(info.metric), task_kind(info)
     scores = {name: [seed.test[info.metric] for seed in each] for name, each in by_variant.items()}
+    seed, resamples = settings.first_seed, settings.bootstrap_resamples
+    values = draw_values([sums[name] for name in by_variant], kind.value, seed, resamples)
+    draws = dict(zip(by_variant, values, strict=True))
     differences = []
     for first, second in itertools.combinations(by_variant, 2):
         runs = min(len(by_variant[first]), len(by_variant[second]))
         pretrainings = runs // settings.num_seeds
-        bootstrap = paired_bootstrap(
-            sums[first][:runs],
-            sums[second][:runs],
-            value=kind.value,
-            seed=settings.first_seed,
-            resamples=settings.bootstrap_resamples,
-            within=bounds,
-            pretrainings=pretrainings,
-        )
+        bootstrap = paired_draws(draws[first], draws[second], seed, bounds, pretrainings)
         ours, theirs = (
             independent_scores(scores[name][:runs], pretrainings) for name in (first, second)
         )

@@ -8,7 +8,7 @@ skipped, and the page says so.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -53,17 +53,6 @@ class Rung:
     def untrained(self) -> Rung | None:
         """The same model before training; None for one that is not fitted by gradient."""
         return None if self.summary.gradient is None else replace(self, is_trained=False)
-
-    @cached_property
-    def made_once(self) -> dict[str, Any]:
-        """Hold the values that suites of this rung share, by name."""
-        return {}
-
-    def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return the value that `make` gave at the first call of this name."""
-        if name not in self.made_once:
-            self.made_once[name] = make()
-        return self.made_once[name]
 
     @cached_property
     def summary(self) -> PretrainSummary:

@@ -20,6 +20,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rungwise.core.recent import Recent
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.suites.base import Rung
@@ -35,6 +36,7 @@ _SMOOTHING = 0.75  # exponent of the counts of contexts
 _MOST_CHARACTERS = 24_000_000  # of the corpus that is counted, about 4 M words
 
 Vectors = NDArray[np.float64]
+_TABLES: Recent[dict[str, Vectors]] = Recent()  # a process measures one rung after another
 
 
 def has_sentence_vectors(rung: Rung) -> bool:
@@ -66,7 +68,8 @@ def sentence_vectors(rung: Rung, texts: Sequence[str]) -> Vectors:
 
 def floor_vectors(rung: Rung, texts: Sequence[str]) -> dict[str, Vectors]:
     """The vectors (N, ...) of sentences by floor; a model without training has no `untrained`."""
-    tables = rung.once("word floors", lambda: _word_tables(rung))
+    words = rung.corpus.fingerprint, rung.tokenizer.fingerprint
+    tables = _TABLES.get(words, lambda: _word_tables(rung))
     special = {*rung.special.ids}  # the unknown token among them
     ids = [[token for token in text if token not in special] for text in rung.encode(texts)]
     floors = {name: _means(table_VD, ids) for name, table_VD in tables.items()}
