@@ -1,7 +1,7 @@
 """`rungwise export MODEL --to FOLDER`: write a model in a format that other software reads.
 
     trained by gradient,   files for transformers
-    or fine-tuned
+    or fine-tuned          and, of encoders of sentences, for sentence-transformers
     n-gram model           an ARPA file, for kenlm and SRILM
     class n-gram model     the bits of each word's path in the tree of classes, a tab and the word
     token vectors          the formats of word2vec.c, text and binary
@@ -222,6 +222,7 @@ def _write_for_transformers(
     labels: Sequence[str] = (),
     longest: int | None = None,
 ) -> Export:
+    from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceModel
     from rungwise.serving import hugging_face
     from rungwise.serving.hugging_face.hub_card import HUB_CARD, hub_card
     from rungwise.serving.hugging_face.names import CONFIG, MODULES, auto_class
@@ -229,11 +230,16 @@ def _write_for_transformers(
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         file, folder = Path(scratch) / "read.json", Path(scratch) / "model"
         tokenizer.save(str(file))
-        architecture = hugging_face.export_model(model, config, file, folder, labels, longest)
+        architecture = ""
+        if isinstance(model, SentenceModel):
+            assert isinstance(config, SentenceEncoderConfig)
+            hugging_face.export_sentence_encoder(model, config, file, folder)
+        else:
+            architecture = hugging_face.export_model(model, config, file, folder, labels, longest)
         auto, sentences = auto_class(architecture), (folder / MODULES).exists()
         text = hub_card(card, auto, sentences)
         (folder / HUB_CARD).write_text(text, encoding="utf-8")
-        files = _put(str(folder), to, last=CONFIG)
+        files = _put(str(folder), to, last=MODULES if sentences else CONFIG)
     if sentences:
         return Export(files, "SentenceTransformer from sentence-transformers")
     loaders = f"{auto}.from_pretrained and AutoTokenizer.from_pretrained"

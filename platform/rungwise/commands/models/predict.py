@@ -4,7 +4,8 @@ MODEL is a registered model (models:/NAME@alias or models:/NAME/VERSION), the mo
 (runs:/ID/model), the folder of an evaluate or pretrain artifact, local or in an object store,
 artifacts/evaluate for the newest, or a recipe (its pretraining).
 Predictions are written batch by batch, one JSON object per line, so the input may be an endless
-pipe. serving/pretrained.py defines what a pretrained model answers.
+pipe; to a file in .npy, the vectors of all texts as one array. serving/pretrained.py defines what a
+pretrained model answers.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING, Any
 
 from rungwise.commands.arguments import Commands, add_served_model, add_verb, positive_integer
 from rungwise.core.errors import DataError, UserError
+
+_ARRAY = ".npy"
 
 if TYPE_CHECKING:
     from rungwise.serving.pretrained import Model
@@ -33,7 +36,12 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, predict, help_text)
     add_served_model(parser)
     parser.add_argument("--input", default="-", metavar="FILE", help="default: standard input")
-    parser.add_argument("--to", default="-", metavar="FILE", help="default: standard output")
+    parser.add_argument(
+        "--to",
+        default="-",
+        metavar="FILE",
+        help="default: standard output; in .npy: an array of vectors",
+    )
     parser.add_argument(
         "--format", choices=("text", "tsv", "csv", "jsonl"), help="default: by the file's suffix"
     )
@@ -53,8 +61,12 @@ def predict(options: argparse.Namespace) -> None:
     with ExitStack() as stack:
         name = "stdin" if source == "-" else source
         lines = check_encoding(_open(source, stack), name)
-        output = stack.enter_context(_open_output(options.to))
+        as_array = options.to.lower().endswith(_ARRAY)
+        output = stack.enter_context(_open_output(options.to, binary=as_array))
         examples = read_lines(lines, file_format, predictor.info, name)
+        if as_array:
+            write_vectors(predictor, examples, options.batch_size, output)
+            return
         for line in predict_lines(predictor, examples, options.batch_size):
             output.write(line)
             output.flush()
@@ -62,13 +74,38 @@ def predict(options: argparse.Namespace) -> None:
 
 def predict_lines(predictor: Model, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
     """Yield the output lines of each batch as one string."""
-    iterator = iter(examples)
-    while batch := list(islice(iterator, batch_size)):
-        predictions = predictor(batch)
+    for batch, predictions in _answers(predictor, examples, batch_size):
         yield "".join(
             json.dumps({"where": example.where, **prediction}, ensure_ascii=False) + "\n"
             for example, prediction in zip(batch, predictions, strict=True)
         )
+
+
+def write_vectors(
+    predictor: Model, examples: Iterable[Example], batch_size: int, output: IO[bytes]
+) -> None:
+    """Write the vectors (N, E) of N texts, in their order, as numpy loads them. Raises UserError if
+    the model has none."""
+    import numpy as np
+
+    rows: list[Any] = []
+    for _, predictions in _answers(predictor, examples, batch_size):
+        vectors = [prediction.get("vector") for prediction in predictions]
+        if None in vectors:
+            raise UserError(
+                f"--to takes a file in {_ARRAY} for models that answer with vectors, found answers "
+                f"of {', '.join(predictions[0])}; give a name without {_ARRAY}"
+            )
+        rows.append(np.array(vectors, dtype=np.float32))
+    np.save(output, np.concatenate(rows) if rows else np.zeros((0, 0), np.float32))
+
+
+def _answers(
+    predictor: Model, examples: Iterable[Example], batch_size: int
+) -> Iterator[tuple[list[Example], list[dict[str, Any]]]]:
+    iterator = iter(examples)
+    while batch := list(islice(iterator, batch_size)):
+        yield batch, predictor(batch)
 
 
 def _detect_format(source: str) -> Format:
@@ -109,7 +146,7 @@ def check_encoding(lines: Iterable[str], source: str) -> Iterator[str]:
 
 
 @contextmanager
-def _open_output(to: str) -> Iterator[TextIO]:
+def _open_output(to: str, binary: bool = False) -> Iterator[IO[Any]]:
     """Open standard output, or a file that gets its name only once it is complete."""
     if to == "-":
         yield sys.stdout
@@ -118,7 +155,7 @@ def _open_output(to: str) -> Iterator[TextIO]:
         raise UserError(f"--to {to}: the file already exists; give another name")
     part = f"{to}.part"
     try:
-        with open(part, "w", encoding="utf-8") as file:
+        with open(part, "wb" if binary else "w", encoding=None if binary else "utf-8") as file:
             yield file
     except OSError as error:
         raise UserError(f"cannot write {part}: {error.strerror}") from error

@@ -20,6 +20,7 @@
     SentenceEncoder                   bert: BertModel, roberta-prelayernorm: the same,
                                       modernbert: ModernBertModel, and the files of
                                       sentence-transformers, export only
+    SentenceModel                     sentence_encoders.py
 
 This module maps configs, tensors.py tensors. Apart from names, their BERT and Llama have queries,
 keys and values in three matrices, their NSP classes are in reverse order, and their GPT stores each

@@ -5,7 +5,7 @@ vocabulary are left out.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -119,7 +119,7 @@ def export_model(
         name = "roberta_prelayernorm.embeddings.position_embeddings.weight"
         tensors[name] = functional.pad(tensors[name], (0, 0, before, 0))
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / CONFIG, data)
+    write_json(folder / CONFIG, data)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     tokenizer.save(str(folder / TOKENIZER))
     inputs = ["input_ids", "attention_mask"]
@@ -131,9 +131,10 @@ def export_model(
         "model_input_names": inputs,
         "clean_up_tokenization_spaces": False,
     }
-    _write_json(folder / TOKENIZER_CONFIG, {**settings, **roles})
+    write_json(folder / TOKENIZER_CONFIG, {**settings, **roles})
     if isinstance(model, SentenceEncoder):
-        _write_sentence_files(folder, config.hidden_size, config.max_position_embeddings)
+        sizes = config.hidden_size, config.max_position_embeddings
+        write_modules(folder, write_pooling(folder, *sizes, "mean_tokens"))
     return architecture
 
 
@@ -291,20 +292,24 @@ def _label_keys(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
     return data
 
 
-def _write_sentence_files(folder: Path, width: int, longest: int) -> None:
-    """Write the additional files of sentence-transformers, with mean pooling."""
-    steps = {"Transformer": "", "Pooling": POOLING}
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{step}"}
-        for n, (step, path) in enumerate(steps.items())
-    ]
-    _write_json(folder / MODULES, modules)
-    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+def write_pooling(folder: Path, width: int, longest: int, mode: str) -> dict[str, str]:
+    """Write the files of sentence-transformers beside a Transformer; return its modules."""
     (folder / POOLING).mkdir()
-    _write_json(folder / POOLING / CONFIG, pooling)
-    _write_json(folder / SENTENCES, {"max_seq_length": longest, "do_lower_case": False})
+    pooling = {"word_embedding_dimension": width, f"pooling_mode_{mode}": True}
+    write_json(folder / POOLING / CONFIG, pooling)
+    write_json(folder / SENTENCES, {"max_seq_length": longest, "do_lower_case": False})
+    return {"": "Transformer", POOLING: "Pooling"}
 
 
-def _write_json(path: Path, data: Any) -> None:
+def write_modules(folder: Path, classes: Mapping[str, str]) -> None:
+    """Write which class of sentence-transformers loads each folder, in the order of use."""
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for n, (path, name) in enumerate(classes.items())
+    ]
+    write_json(folder / MODULES, modules)
+
+
+def write_json(path: Path, data: Any) -> None:
     text = json.dumps(json.loads(canonical_json(data)), indent=2, sort_keys=True)
     path.write_text(text + "\n", encoding="utf-8")
