@@ -13,6 +13,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import Rung
+from rungwise.evaluation.suites.floors import WORD_TABLES
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tokenizer import FILE, SPECIAL_TOKENS, WordConfig
 from rungwise.tokenizer.training import from_counts
@@ -41,12 +42,12 @@ def toy_rung(
     )
     folder.mkdir(parents=True, exist_ok=True)
     from_counts(config, counts).save(str(folder / FILE))
-    bare = Artifact("", "", Folder.at(folder), {})
+    bare = Artifact("", str(folder), Folder.at(folder), {})
     tokens = TokensSummary.model_construct(special=SPECIAL_IDS, headline="").replace_summary(bare)
     rung = Rung(bare, tokens, bare, corpus or bare, Context().report)
     rung.__dict__.update(model=model, encoder=encoder, untrained=None)
     if corpus is None:
-        rung.made_once["word floors"] = {}
+        WORD_TABLES.get((bare.fingerprint, bare.fingerprint), dict)  # no text to make any of
     return rung
 
 

@@ -36,7 +36,7 @@ _SMOOTHING = 0.75  # exponent of the counts of contexts
 _MOST_CHARACTERS = 24_000_000  # of the corpus that is counted, about 4 M words
 
 Vectors = NDArray[np.float64]
-_TABLES: Recent[dict[str, Vectors]] = Recent()  # a process measures one rung after another
+WORD_TABLES: Recent[dict[str, Vectors]] = Recent()  # a process measures one rung after another
 
 
 def has_sentence_vectors(rung: Rung) -> bool:
@@ -69,7 +69,7 @@ def sentence_vectors(rung: Rung, texts: Sequence[str]) -> Vectors:
 def floor_vectors(rung: Rung, texts: Sequence[str]) -> dict[str, Vectors]:
     """The vectors (N, ...) of sentences by floor; a model without training has no `untrained`."""
     words = rung.corpus.fingerprint, rung.tokenizer.fingerprint
-    tables = _TABLES.get(words, lambda: _word_tables(rung))
+    tables = WORD_TABLES.get(words, lambda: _word_tables(rung))
     special = {*rung.special.ids}  # the unknown token among them
     ids = [[token for token in text if token not in special] for text in rung.encode(texts)]
     floors = {name: _means(table_VD, ids) for name, table_VD in tables.items()}
