@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -68,20 +68,21 @@ def make_instances(
     length: int = LENGTH,
     documents: Sequence[int] = (60,),
     sources: Sequence[str] = (),
+    text: Callable[[int, int], TokenisedText] = made_up_text,
     **keys: Any,
 ) -> Artifact:
     """An instances artifact of the made-up language, built without Ray.
 
-    `documents` are those of each training shard, `sources` the names of their sources, `keys` those
-    of kinds without a sequence length.
+    `documents` are those of each training shard, `sources` the names of their sources, `text` makes
+    a text of a seed and a number of documents, `keys` are those of kinds without a sequence length.
     """
     settings = instances_config({"kind": kind, **(keys or {"sequence_length": length})})
     shards = {}
     texts = [("train", 0), ("validation", 0), *(("train", n) for n in range(1, len(documents)))]
     for seed, (split, number) in enumerate(texts):
-        text = made_up_text(seed, 60 if split == "validation" else documents[number])
+        part = text(seed, 60 if split == "validation" else documents[number])
         generator = np.random.Generator(np.random.Philox(seed))
-        built = settings.build(text, SPECIAL_IDS, generator)
+        built = settings.build(part, SPECIAL_IDS, generator)
         shards[f"{split}-{number:05d}.arrow"] = built.shard
     named = {f"train-{number:05d}.arrow": source for number, source in enumerate(sources)}
     summary = write_shards(folder, shards, VOCAB, named, kind=kind, sequence_length=settings.length)

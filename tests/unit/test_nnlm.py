@@ -199,10 +199,3 @@ def test_a_log_bilinear_model_of_one_word_and_an_identity_is_the_bigram_model() 
     torch.testing.assert_close(ours.total, expected.total)
     torch.testing.assert_close(ours.correct, expected.correct)
     torch.testing.assert_close(model.logits(batch.ids), bigram.logits(batch.ids))
-
-
-def test_its_bias_begins_at_the_log_of_frequencies() -> None:
-    model: Any = CONFIGS["tied"].build(V, CAUSAL)
-    model.read_text(lambda: [np.array([1, 1, 2]), np.array([2, 1])])
-    expected = np.log(np.array([1, 4, 3, *[1] * (V - 3)]) / (5 + V))
-    np.testing.assert_allclose(model.bias.detach().numpy(), expected, rtol=1e-6)

@@ -97,6 +97,9 @@ class TextBatch(Batch[ArrayT]):
     def tokens(self) -> int:
         return int(self.lengths.sum())
 
+    def predicted_ids(self) -> NDArray[np.int64]:
+        return self.ids[np.arange(self.ids.shape[-1]) < self.lengths[..., None]]
+
     def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[Self]:
         """Yield parts of rows sorted by their longest text, as long as the longest of each."""
         longest_B = self.lengths.reshape(len(self.lengths), -1).max(axis=1)

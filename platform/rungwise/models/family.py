@@ -156,7 +156,7 @@ class LayeredFamily(Family):
             model = self.build(vocab_size, objective)
         model.load_state_dict(tensors, assign=True)
         if isinstance(model, TokenOutput):
-            return model.output_table(), model.output_bias()
+            return model.output_table(), model.word_bias()
         assert isinstance(model, OnBody)
         return model.body.word_table(), None
 
@@ -167,7 +167,7 @@ class LayeredFamily(Family):
         return (
             isinstance(model, TokenOutput)
             and model.output_table() is model.body.word_table()
-            and model.output_bias() is None
+            and model.word_bias() is None
         )
 
 

@@ -260,11 +260,11 @@ def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, C
     phases = open_phases(config, run.turns, worker)
     # The others receive the leader's weights; a checkpoint of this run replaces them.
     initial = run.initial if worker.group.leads or fixes_vectors(run.initial) else None
-    model, carried = start_model(config, run.turns[0].instances, initial)
+    model, carried, first_loss = start_model(config, run.turns[0].instances, initial)
     checkpoints = Checkpoints(run.checkpoints, worker.group)
-    starts_evenly = config.model.starts_evenly and not run.initial
-    random_over = summary.vocab_size if starts_evenly else None
-    progress, costs = train(config, model, phases, checkpoints, worker, random_over)
+    if run.initial:
+        first_loss = None
+    progress, costs = train(config, model, phases, checkpoints, worker, first_loss)
     if worker.group.leads:
         checkpoints.export_model(run.output, carried)
     return progress, costs

@@ -23,7 +23,9 @@ Carrying keeps the trained pooler, on which fine-tuning puts its head, when a ru
 sentences without a successor. A carried part was trained on an older encoder.
 """
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import safetensors
@@ -37,12 +39,13 @@ from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.summary import Summary
+from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shards import read_shard
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.trained.capabilities import ReadsSpelling, ReadsText
+from rungwise.models.trained.capabilities import BeginsAt, ReadsSpelling, ReadsText
 from rungwise.models.transformer.body import OnBody
 from rungwise.models.word_vectors.vector_family import TABLE, VectorFamily
 from rungwise.pretraining.config import PretrainStageConfig
@@ -53,6 +56,7 @@ from rungwise.training.tensor_files import MODEL, load_tensors
 
 INITIAL = "initial"  # the input of the stage
 IMPORTED = "initial"  # the name of the stage that imports weights
+_MOST_COUNTED, _ROWS_AT_ONCE = 1 << 24, 1024  # tokens and rows, for the output bias
 # Keys of a model that say how it is trained, and do not affect tensors.
 NOT_OF_WEIGHTS = ("dropout", "initializer_range", "crosses_documents")
 
@@ -71,19 +75,45 @@ class ImportSummary(Summary):
     new_words: int
 
 
-def start_model(
-    config: GradientFit, instances: Artifact, initial: Artifact | None
-) -> tuple[nn.Module, dict[str, Tensor]]:
-    """The model with the weights it starts from, and the carried tensors of `initial`."""
+class Start(NamedTuple):
+    """A model before training, the tensors of `initial` that are carried, and the first loss in
+    nats that random weights should have, None if unknown."""
+
+    model: nn.Module
+    carried: dict[str, Tensor]
+    first_loss: float | None
+
+
+def start_model(config: GradientFit, instances: Artifact, initial: Artifact | None) -> Start:
+    """Build the model with the weights it starts from."""
     summary = InstancesSummary.of(instances)
     model = build_model(config, summary.vocab_size)
+    first_loss = math.log(summary.vocab_size) if config.model.starts_evenly else None
     if isinstance(model, OnBody) and isinstance(body := model.body, ReadsSpelling):
         tokenizer = find_input(find_input(instances, "tokens"), "tokenizer")
         spelling = token_bytes(load_tokenizer(tokenizer.folder))
         body.spell(spelling, *summary.special.require("end"))
     if isinstance(model, ReadsText):
         model.read_text(lambda: _streams(instances))
-    return model, {} if initial is None else load_initial(model, initial)
+    by_frequency = config.pretrain.output_bias == "frequencies" and isinstance(model, BeginsAt)
+    if by_frequency and model.begin_at(shares_of_words(instances)):
+        first_loss = summary.unigram_entropy
+    return Start(model, {} if initial is None else load_initial(model, initial), first_loss)
+
+
+def shares_of_words(instances: Artifact) -> Tensor:
+    """The share of each token (V,) among those that the training rows ask for, each counted once
+    more, so that none is 0. Of a long text it reads every n-th shard."""
+    reader = InstanceReader(instances, "train")
+    counts_V = np.ones(reader.vocabulary.size)
+    sizes = reader.rows_per_shard
+    every = -(-int(sizes.sum()) * reader.config.length // _MOST_COUNTED)
+    for shard in range(0, len(sizes), every):
+        rows = sizes[:shard].sum() + np.arange(sizes[shard])
+        for part in np.array_split(rows, -(-len(rows) // _ROWS_AT_ONCE)):
+            words = reader.batch(part, np.zeros_like(part), 0).predicted_ids()
+            counts_V += np.bincount(words, minlength=len(counts_V))
+    return torch.from_numpy(counts_V / counts_V.sum()).float()
 
 
 def _streams(instances: Artifact) -> Iterator[NDArray[np.integer]]:

@@ -113,6 +113,9 @@ class GradientConfig(Fitting):
     spike_factor: float = Field(default=1.5, gt=1)
     # leave out steps that stand out; null: only report them
     skip_outliers: OutlierConfig | None = None
+    # where the bias of an output over words begins: at the logarithm of their frequencies in the
+    # training rows, so that the first loss is that of order 1, or at zeros; ignored without a bias
+    output_bias: Literal["frequencies", "zeros"] = "frequencies"
     # average of the weights, for validation and the final model; null: none
     average: AverageConfig | None = None
     # end the run when the validation loss stops falling; null: never

@@ -55,15 +55,15 @@ def train(
     phases: Sequence[Phase],
     checkpoints: Checkpoints,
     worker: Worker,
-    vocab_size: int | None = None,
+    first_loss: float | None = None,
 ) -> tuple[Progress, Costs]:
     """Train `model` in place until the end, from the newest sound checkpoint if any.
 
     `worker.compute` changes the numbers only by rounding, and the draw of dropout; with as many
-    logical workers, only by the order of sums. With `vocab_size`, the weights are random, and the
-    first losses are compared with their known values. All workers ask for notices at the same
-    steps. Returns the progress and the references for throughput. Raises UserError if too many
-    steps are not finite or checkpoints cannot be written.
+    logical workers, only by the order of sums. With `first_loss`, that of words, the weights are
+    random, and the first losses are compared with their known values. All workers ask for notices
+    at the same steps. Returns the progress and the references for throughput. Raises UserError if
+    too many steps are not finite or checkpoints cannot be written.
     """
     settings, objective = config.pretrain, config.objective
     group, compute, report = worker.group, worker.compute, worker.report
@@ -109,8 +109,8 @@ def train(
         first = validate(step, phases if objective.members else phases[:1])
         log_validation(progress, first, report)
         report.progress(0, settings.steps, loss=first["loss"])
-        if vocab_size is not None:
-            check_start(first, objective, vocab_size, report)
+        if first_loss is not None:
+            check_start(first, objective, first_loss, report)
     clock = Clock(progress, costs)
     before = progress.seconds
     began = last_notice = time.monotonic()

@@ -117,17 +117,17 @@ def log_saves(progress: Progress, saves: list[Saved], report: Reporter) -> None:
     saves.clear()
 
 
-def check_start(values: Values, objective: Objective, vocab_size: int, report: Reporter) -> None:
-    """Compare the first losses of random weights with their known values."""
+def check_start(values: Values, objective: Objective, words: float, report: Reporter) -> None:
+    """Compare the first losses of random weights with their known values, of words `words`."""
     for part in (objective.tokens, objective.pair):
         if part is None or not objective.predicts_text:
             continue
-        loss, expected = values[part.loss_key], part.expected_start(vocab_size)
+        loss, expected = values[part.loss_key], part.expected_start(words)
         if abs(loss - expected) > part.start_tolerance:
             report.note(
                 f"{part.key} loss before the first step is {loss:.3f}, expected about "
-                f"{expected:.3f} (ln {part.num_classes or 'V'}): look at "
-                "model.initializer_range, the labels, and the vocabulary size"
+                f"{expected:.3f}: look at model.initializer_range, the labels, and the vocabulary "
+                "size"
             )
 
 

@@ -291,6 +291,9 @@ class MaskedOutput(OnBody):
             read_BM = functional.pad(read_BM, (1, 0))  # [CLS] in front, at position 0
         return self.heads(body.encode(*read, boundaries(rows), read_BM))
 
+    def word_bias(self) -> Tensor:
+        return self.mlm.bias
+
     def heads(self, hidden_BMD: Tensor) -> PretrainingLogits:
         body: Any = self.body
         if self.nsp is None:
@@ -333,7 +336,7 @@ class LeftToRight(NextTokenModel):
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         return self.mlm.transform(super().states(ids_BT, where))
 
-    def output_bias(self) -> Tensor:
+    def word_bias(self) -> Tensor:
         return self.mlm.bias
 
 

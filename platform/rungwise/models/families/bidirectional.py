@@ -232,5 +232,5 @@ class BidirectionalForPretraining(TokenOutput):
         states_BTE = self.bidirectional.encode(ids_BT, targets_BT, lengths_B, where)
         return self.to_logits(self.head.transform(states_BTE))
 
-    def output_bias(self) -> Tensor:
+    def word_bias(self) -> Tensor:
         return self.head.bias

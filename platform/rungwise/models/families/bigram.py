@@ -73,7 +73,7 @@ class BigramConfig(Family):
 
 
 class Bigram(nn.Module):
-    """The weights W and b, zeros at the start."""
+    """The weights W and b; W is zeros at the start."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -89,6 +89,11 @@ class Bigram(nn.Module):
         losses_X = logits_UV.logsumexp(1)[place_X] - logits_UV[place_X, targets_X]
         right_X = logits_UV.argmax(1)[place_X] == targets_X
         return TokenSums((losses_X * weights_X).sum(), (right_X * weights_X).sum())
+
+    @torch.no_grad()
+    def begin_at(self, shares_V: Tensor) -> bool:
+        self.bias.copy_(shares_V.log())
+        return True
 
     def logits(self, ids: Tensor) -> Tensor:
         """Return the logits (..., V) of the token that follows each one."""

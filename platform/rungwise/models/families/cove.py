@@ -229,7 +229,7 @@ class Translator(TokenOutput):
     def output_table(self) -> Tensor:
         return self.output.weight
 
-    def output_bias(self) -> Tensor:
+    def word_bias(self) -> Tensor:
         return self.bias
 
 

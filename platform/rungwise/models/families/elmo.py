@@ -261,5 +261,5 @@ class ElmoForPretraining(NextTokenModel):
     def output_table(self) -> Tensor:
         return self.output
 
-    def output_bias(self) -> Tensor:
+    def word_bias(self) -> Tensor:
         return self.bias

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -39,6 +40,10 @@ class DecoderFamily(TransformerFamily):
     """A Transformer that reads from left to right and predicts the next token."""
 
     objectives: ClassVar = (CAUSAL,)
+
+    # a bias of the output, which the papers lack and no export has a place for; see
+    # pretrain.output_bias
+    output_bias: bool = False
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
         return CausalModel(model, self.max_length, *special.require("end"))
@@ -101,13 +106,24 @@ class Gpt(TransformerBody):
         return [self.token_embedding, self.position_embedding]
 
 
-class GptForPretraining(NextTokenModel):
-    """GPT with its tied output."""
+class DecoderForPretraining(NextTokenModel):
+    """A decoder with its tied output, and a bias if it is asked for."""
+
+    def __init__(self, config: DecoderFamily, body: Body) -> None:
+        super().__init__(body)
+        self.bias = nn.Parameter(torch.zeros(body.vocab_size)) if config.output_bias else None
+
+    def word_bias(self) -> Tensor | None:
+        return self.bias
+
+
+class GptForPretraining(DecoderForPretraining):
+    """GPT with its output."""
 
     gpt: Gpt
 
     def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(Gpt(config, vocab_size, vocab_multiple))
+        super().__init__(config, Gpt(config, vocab_size, vocab_multiple))
         self.crosses_documents = config.crosses_documents
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:

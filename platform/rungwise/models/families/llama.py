@@ -18,10 +18,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from rungwise.core.errors import BlockError
-from rungwise.models.families.gpt import DecoderFamily
+from rungwise.models.families.gpt import DecoderFamily, DecoderForPretraining
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.transformer.block import Transformer, initialise
-from rungwise.models.transformer.body import Body, NextTokenModel, TransformerBody
+from rungwise.models.transformer.body import Body, TransformerBody
 from rungwise.models.transformer.layer import Activation, Layer
 
 
@@ -106,14 +106,14 @@ class Llama(TransformerBody):
         return [self.token_embedding]
 
 
-class LlamaForPretraining(NextTokenModel):
+class LlamaForPretraining(DecoderForPretraining):
     """Llama with its output: the token embedding, or a matrix of its own."""
 
     llama: Llama
 
     def __init__(self, config: LlamaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         body = Llama(config, vocab_size, vocab_multiple)
-        super().__init__(body)
+        super().__init__(config, body)
         bound = config.initializer_range * 3**0.5  # a uniform of the same standard deviation
         self.output = None if config.tied else body.own_output(config.hidden_size, bound)
 

@@ -5,8 +5,8 @@ language modelling", ICML): a linear map of the n - 1 words before predicts the 
         ──> r · r_w + b_w,  one for each word; softmax
 
 Nothing in it is nonlinear. The words' rows of the output are their input vectors unless `tied` is
-false (Mnih & Teh 2012, arXiv:1206.6426); b_w begins at the log of the word's frequency. With a tree
-as output it is HLBL (Mnih & Hinton 2008), whose C_i are diagonal: `diagonal`.
+false (Mnih & Teh 2012, arXiv:1206.6426). With a tree as output it is HLBL (Mnih & Hinton 2008),
+whose C_i are diagonal: `diagonal`.
 
 Contexts are those of the neural n-gram model (nnlm.py).
 
@@ -15,13 +15,11 @@ Shapes: B batch, T sequence, N order, M size of a word vector, V vocabulary.
 
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from rungwise.models.families.nnlm import ContextBody, ContextFamily
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.losses.word_trees import Text, count_words
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.body import Body, NextWordModel
 
@@ -42,10 +40,6 @@ class LogBilinearConfig(ContextFamily):
     @property
     def width(self) -> int:
         return self.embedding_size
-
-    @property
-    def starts_evenly(self) -> bool:
-        return False
 
     def describe(self) -> str:
         maps = "diagonal" if self.diagonal else "full"
@@ -115,14 +109,6 @@ class LogBilinearForPretraining(NextWordModel):
         body = LogBilinear(config, vocab_size, vocab_multiple)
         sizes = config.embedding_size, config.initializer_range
         super().__init__(body, config.output, *sizes, config.tied)
-
-    @torch.no_grad()
-    def read_text(self, text: Text) -> None:
-        if self.bias is not None:
-            counts_V = torch.from_numpy(count_words(text, len(self.bias))) + 1.0
-            self.bias.copy_((counts_V / counts_V.sum()).log())
-        with torch.enable_grad():
-            super().read_text(text)
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         return self.log_bilinear.predict(ids_BT, where.document)

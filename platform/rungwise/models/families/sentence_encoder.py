@@ -331,6 +331,9 @@ class SentenceModel(OnBody):
         """Do what the objective asks, by the name of the method."""
         return getattr(self, task)(rows, *arguments)
 
+    def word_bias(self) -> Tensor | None:
+        return self.output_bias if len(self.writers) else None
+
     def choose(self, rows: SentenceRuns[Tensor]) -> Tensor:
         """Return the scores (B, R, R) of sentence j as a neighbour of sentence i."""
         assert self.other is not None

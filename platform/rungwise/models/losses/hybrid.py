@@ -72,7 +72,7 @@ class HybridModel(TokenOutput):
             corrects.append(masked.correct[0])
         return Losses(torch.stack(totals).sum()[None], torch.stack(corrects).sum()[None])
 
-    def output_bias(self) -> Tensor:
+    def word_bias(self) -> Tensor:
         return self.mlm.bias
 
     def blanks(self) -> nn.Module:

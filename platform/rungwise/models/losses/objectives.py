@@ -137,9 +137,10 @@ class Part:
     def accuracy_key(self) -> str:
         return f"{self.key}_accuracy"
 
-    def expected_start(self, vocab_size: int) -> float:
-        """Return its value in nats before training, when all classes are about equally likely."""
-        return math.log(self.num_classes or vocab_size)
+    def expected_start(self, words: float) -> float:
+        """Return its value in nats before training, when all classes are about equally likely;
+        `words` is that of a guess of words."""
+        return math.log(self.num_classes) if self.num_classes else words
 
 
 @dataclass(frozen=True)

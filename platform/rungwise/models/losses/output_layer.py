@@ -128,6 +128,10 @@ class FactoredOutput(nn.Module, ABC):
         of. Called before training."""
 
     @abstractmethod
+    def begin_at(self, shares_V: Tensor, bias_V: Tensor | None) -> None:
+        """Set the biases so that states of zeros predict these shares (V,) of placed words."""
+
+    @abstractmethod
     def sums(
         self,
         states_XD: Tensor,
@@ -176,6 +180,13 @@ class WordClasses(FactoredOutput):
             self._place(word_trees.frequency_classes(counts_V, C))
         elif self.config.by == "brown":
             self._place(word_trees.brown_clusters(text, counts_V, C).classes)
+
+    @torch.no_grad()
+    def begin_at(self, shares_V: Tensor, bias_V: Tensor | None) -> None:
+        assert bias_V is not None
+        bias_V.copy_(shares_V.log())
+        parts = shares_V[self.order].split(self.sizes.tolist())
+        self.bias.copy_(torch.stack([part.sum() for part in parts]).log())
 
     def sums(
         self,
@@ -280,6 +291,20 @@ class WordTree(FactoredOutput):
             balanced = shape == "balanced"
             self._plant(word_trees.learned_tree(points_VD, balanced, self.config.overlap))
 
+    @torch.no_grad()
+    def begin_at(self, shares_V: Tensor, bias_V: Tensor | None) -> None:
+        share_L = (shares_V / self.words.bincount(minlength=len(shares_V)))[self.words.long()]
+        leaf_P, side_P = self._steps()
+        share_2N = share_L.new_zeros(2, len(self.bias))
+        where = (side_P < 0).long(), side_P.abs() - 1
+        share_2N.index_put_(where, share_L[leaf_P], accumulate=True)
+        self.bias.copy_((share_2N[0] / share_2N[1]).log())
+
+    def _steps(self) -> tuple[Tensor, Tensor]:
+        """Return the steps of all paths: the leaf of each, and its node as in `paths`."""
+        leaf_P, place_P = self.paths.nonzero(as_tuple=True)
+        return leaf_P, self.paths[leaf_P, place_P].long()
+
     def sums(
         self,
         states_XD: Tensor,
@@ -312,8 +337,7 @@ class WordTree(FactoredOutput):
     ) -> Tensor:
         logits_XN = at_least_float32(functional.linear(states_XD, self.table, self.bias))
         both_X2N = functional.logsigmoid(torch.cat((logits_XN, -logits_XN), dim=1))
-        leaf_P, place_P = self.paths.nonzero(as_tuple=True)
-        side_P = self.paths[leaf_P, place_P].long()
+        leaf_P, side_P = self._steps()
         column_P = torch.where(side_P > 0, side_P - 1, len(self.table) - side_P - 1)
         steps_LN = torch.sparse_coo_tensor(
             torch.stack((leaf_P, column_P)),

@@ -92,7 +92,7 @@ class Detector(nn.Module):
 class ReplacedTokensModel(OnBody):
     """A body with the detector on it, and the generator with its head beside it."""
 
-    def __init__(self, family: Any, body: Any, mlm: nn.Module) -> None:
+    def __init__(self, family: Any, body: Any, mlm: Any) -> None:
         super().__init__(body)
         self.mlm = mlm
         initialise(self.mlm, family.initializer_range)
@@ -114,6 +114,9 @@ class ReplacedTokensModel(OnBody):
         embedded_BTD = body.embed(rows.ids, rows.segments, rows.positions)
         vectors_BMD = self.generator(embedded_BTD, rows)
         return PretrainingLogits(self.mlm(vectors_BMD, body.token_embedding.weight), None)
+
+    def word_bias(self) -> Tensor:
+        return self.mlm.bias
 
     def blanks(self) -> nn.Module:
         return _Guesses(self)

@@ -14,7 +14,7 @@ Shapes: B batch, T sequence, D hidden, V vocabulary, M tokens that a row writes.
 import dataclasses
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.losses.objectives import MLM, Objective, Origin, Part, PretrainingLogits
@@ -25,7 +25,7 @@ from rungwise.models.transformer.body import OnBody
 class DenoisingModel(OnBody):
     """A body that writes, with the head for tokens."""
 
-    def __init__(self, family: Any, body: Any, mlm: nn.Module) -> None:
+    def __init__(self, family: Any, body: Any, mlm: Any) -> None:
         super().__init__(body)
         body.writes = True
         self.mlm = mlm
@@ -37,6 +37,9 @@ class DenoisingModel(OnBody):
         states_BTD = body.encode_layers(rows.ids, rows.segments, rows.lengths)[-1]
         states_BMD = gather_positions(states_BTD, rows.masked_positions)
         return PretrainingLogits(self.mlm(states_BMD, body.token_embedding.weight), None)
+
+    def word_bias(self) -> Tensor:
+        return self.mlm.bias
 
     def blanks(self) -> None:
         """A single [MASK] stands for any number of tokens, so there is no blank of one."""

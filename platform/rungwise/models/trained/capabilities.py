@@ -11,6 +11,7 @@
     Encoder             fine-tuning                                families with token states
     ReadsSpelling       pretraining                                bodies with characters
     ReadsText           pretraining                                models that predict tokens
+    BeginsAt            pretraining                                models that predict tokens
     TargetLogits        the page: surprise at a passage            models of packed blocks
     NextTokenLogits     the page: continuations, use of context    left-to-right models
     BlankLogits         the page: words to fill in                 models that read both sides
@@ -158,6 +159,16 @@ class ReadsText(Protocol):
     def read_text(self, text: Callable[[], Iterable[NDArray[np.integer]]]) -> None:
         """Read the ids of the training text, in parts, as often as needed; the end symbol opens
         each document. Called before training, on every worker."""
+        ...
+
+
+@runtime_checkable
+class BeginsAt(Protocol):
+    """A model to be trained that can begin with a guess without context."""
+
+    def begin_at(self, shares_V: Tensor) -> bool:
+        """Let it predict these shares (V,) of words before any training. Return False if it has no
+        bias for it."""
         ...
 
 

@@ -165,6 +165,18 @@ class OnBody(nn.Module):
         """Return the module that predicts masked tokens of rows; None if there is none."""
         return self
 
+    def word_bias(self) -> Tensor | None:
+        """Return the output bias (V,), or None."""
+        return None
+
+    @torch.no_grad()
+    def begin_at(self, shares_V: Tensor) -> bool:
+        """Let the output predict these shares (V,) of words before any training. Return False if
+        it has no bias for it."""
+        if (bias_V := self.word_bias()) is not None:
+            bias_V.copy_(shares_V.log())
+        return bias_V is not None
+
 
 class TokenOutput(OnBody):
     """Predicts a token at every position. `most_logits` may be set: the most logits held at a time,
@@ -186,9 +198,11 @@ class TokenOutput(OnBody):
         """Return the output matrix (P, D), P >= V: the token embedding unless it is untied."""
         return self.body.token_embedding.weight
 
-    def output_bias(self) -> Tensor | None:
-        """Return the output bias (V,), or None."""
-        return None
+    def begin_at(self, shares_V: Tensor) -> bool:
+        if self.factors is None:
+            return super().begin_at(shares_V)
+        self.factors.begin_at(shares_V, self.word_bias())
+        return True
 
     def sums(self, states_BTD: Tensor, targets_BT: Tensor, weights_BT: Tensor) -> TokenSums:
         """Sum the cross entropy of the targets, given the input of the output matrix."""
@@ -196,14 +210,14 @@ class TokenOutput(OnBody):
             return self.factors.sums(
                 states_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
                 self.output_table(),
-                self.output_bias(),
+                self.word_bias(),
                 targets_BT.flatten(),
                 weights_BT.flatten(),
             )
         return token_sums(
             states_BTD.flatten(0, 1),  # (B, T, D) -> (B·T, D)
             self.output_table(),
-            self.output_bias(),
+            self.word_bias(),
             targets_BT.flatten(),
             weights_BT.flatten(),
             self.body.vocab_size,
@@ -212,7 +226,7 @@ class TokenOutput(OnBody):
 
     def to_logits(self, states_BTD: Tensor) -> Tensor:
         """Return the logits (B, T, V), given the input of the output matrix."""
-        table_PD, bias_V = self.output_table(), self.output_bias()
+        table_PD, bias_V = self.output_table(), self.word_bias()
         if self.factors is not None:
             log_XV = self.factors.log_probabilities(states_BTD.flatten(0, -2), table_PD, bias_V)
             return log_XV.unflatten(0, states_BTD.shape[:-1])
@@ -253,7 +267,7 @@ class NextWordModel(NextTokenModel):
     def output_table(self) -> Tensor:
         return super().output_table() if self.output is None else self.output.weight
 
-    def output_bias(self) -> Tensor | None:
+    def word_bias(self) -> Tensor | None:
         return self.bias
 
 

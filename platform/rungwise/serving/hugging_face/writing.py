@@ -26,7 +26,7 @@ from rungwise.finetune.heads import (
 )
 from rungwise.finetune.model import TaskModel
 from rungwise.models.families.bert import Bert, BertConfig, BertForPretraining, LeftToRight
-from rungwise.models.families.gpt import GptForPretraining
+from rungwise.models.families.gpt import DecoderFamily, GptForPretraining
 from rungwise.models.families.llama import LlamaConfig, LlamaForPretraining
 from rungwise.models.families.modern_bert import (
     ModernBert,
@@ -140,6 +140,11 @@ def export_model(
 
 def _find_counterpart(model: nn.Module, config: Family) -> tuple[Known, int, str]:
     """The config, the vocabulary size, and their class."""
+    if isinstance(config, DecoderFamily) and config.output_bias:
+        raise ConfigError(
+            "model.output_bias is true, and the classes of transformers have no place for that "
+            "bias; train with false to export the model"
+        )
     match model:
         case BertForPretraining():
             bert, name = model.bert, "BertForPreTraining" if model.nsp else "BertForMaskedLM"
