@@ -14,8 +14,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.corpus.cleaning.decontamination import find_texts
 from rungwise.evaluation.comparison.overlap import RUN
 from rungwise.tasks.config import FilesTaskConfig
-from rungwise.tasks.data.files import load
-from rungwise.tasks.data.splits import find_overlap
+from rungwise.tasks.data.files import find_overlap, load
 
 IMDB = {"kind": "table", "layout": "json_lines", "columns": {"label": "label"}}
 SST = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}

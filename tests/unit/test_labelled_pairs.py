@@ -24,8 +24,8 @@ from rungwise.instances.shards import Shard, pad_rows
 from rungwise.instances.texts import AlignedLinesConfig, LabelledPairs, LabelledPairsConfig
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import instances_stages
-from rungwise.tasks.data import task_tokens
-from rungwise.tasks.data.task_tokens import encode_pairs
+from rungwise.tasks.data import task_text
+from rungwise.tasks.data.task_text import encode_pairs
 from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
 from rungwise.tasks.stage import TaskTokensConfig
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer, train
@@ -94,7 +94,7 @@ def test_rows_are_those_of_a_slow_builder(
     seed: int,
     most: int,
 ) -> None:
-    monkeypatch.setattr(task_tokens, "_PAIRS_PER_FILE", 20)
+    monkeypatch.setattr(task_text, "_PAIRS_PER_FILE", 20)
     splits = {"train": examples_of(seed, 50), "validation": examples_of(seed + 10, 30)}
     tokenizer = tokenizer_of(tmp_path / "tokenizer", tokenizer_config)
     tokens = tokens_of(tmp_path, splits, tokenizer)

@@ -14,7 +14,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import SCHEMA, text_digest
 from rungwise.tasks.building import build_task
 from rungwise.tasks.config import ParagraphTaskConfig
-from rungwise.tasks.data.paragraphs import hide_name
+from rungwise.tasks.data.made import hide_name
 from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, read_examples
 from tests.summaries import corpus_of, standing
 

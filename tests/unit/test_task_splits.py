@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from rungwise.tasks.config import Draw
-from rungwise.tasks.data.splits import draw_examples, find_overlap, split_examples
+from rungwise.tasks.data.files import draw_examples, find_overlap, split_examples
 from rungwise.tasks.kinds.examples import (
     ChoiceExample,
     Example,

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from rungwise.evaluation.comparison.table import RowDifference, TaskScore
 from rungwise.evaluation.statistics import Difference, Estimate
-from rungwise.tasks.scoring.units import CORRELATIONS, OWN_UNITS, format_metric
+from rungwise.tasks.scoring.metrics import CORRELATIONS, OWN_UNITS, format_metric
 
 _MINUS = "\N{MINUS SIGN}"
 _NO_BREAK = "\N{NO-BREAK SPACE}"

@@ -23,7 +23,7 @@ from rungwise.sweep.effective import check_inputs
 from rungwise.sweep.record import STATES, ScoredTrial, SweepSummary, read_records, table
 from rungwise.sweep.trial import DECISIONS, Job, Train, train
 from rungwise.tasks.kinds.examples import TaskSummary
-from rungwise.tasks.scoring.units import format_metric
+from rungwise.tasks.scoring.metrics import format_metric
 
 TABLE, RECORD = "trials.csv", "sweep.json"
 

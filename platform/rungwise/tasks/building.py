@@ -6,12 +6,8 @@ Writes train.parquet, validation.parquet and test.parquet (examples.py).
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.tasks.config import (
-    FilesTaskConfig,
-    MadeTaskConfig,
-    ParagraphTaskConfig,
-)
-from rungwise.tasks.data import files, made, paragraphs
+from rungwise.tasks.config import FilesTaskConfig, MadeTaskConfig, ParagraphTaskConfig
+from rungwise.tasks.data import files, made
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskSummary, write_examples
 
@@ -28,7 +24,7 @@ def build_task(
     """
     match config:
         case ParagraphTaskConfig():
-            task = paragraphs.load(config, inputs["corpus"])
+            task = made.load_paragraphs(config, inputs["corpus"])
         case MadeTaskConfig():
             task = made.load(config, inputs["corpus"])
         case FilesTaskConfig():

@@ -45,8 +45,7 @@ from rungwise.evaluation.statistics import (
 from rungwise.finetune import DESCRIPTION
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, read_examples
-from rungwise.tasks.scoring.metrics import metric_range
-from rungwise.tasks.scoring.units import format_metric
+from rungwise.tasks.scoring.metrics import format_metric, metric_range
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.tokenizer import load_reader
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors

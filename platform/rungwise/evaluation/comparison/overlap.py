@@ -20,7 +20,7 @@ from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CORPORA, CorpusSummary
 from rungwise.evaluation.comparison.inputs import Variant
 from rungwise.evaluation.comparison.summary import Overlap
-from rungwise.tasks.data.splits import find_overlap
+from rungwise.tasks.data.files import find_overlap
 from rungwise.tasks.kinds.examples import Example, read_examples
 
 RUN = 8

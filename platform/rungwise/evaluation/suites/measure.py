@@ -29,7 +29,7 @@ from rungwise.evaluation.suites.items import (
     estimate_items,
 )
 from rungwise.models.device import keep_freed_memory
-from rungwise.tasks.scoring.units import format_metric
+from rungwise.tasks.scoring.metrics import format_metric
 
 ITEMS = "items.parquet"
 

@@ -22,7 +22,7 @@ from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore, merge
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.palette import Series, series
 from rungwise.report.sections.variants import input_artifact
-from rungwise.tasks.scoring.units import format_metric
+from rungwise.tasks.scoring.metrics import format_metric
 
 PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"
 SENSES, POLYSEMY, PROBE, SENTENCE_PROBE = "senses", "polysemy", "probe", "sentence_probe"

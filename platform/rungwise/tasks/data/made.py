@@ -3,17 +3,20 @@
     next_paragraph    a pair   does the second paragraph follow the first in its document?
     missing_word      choice   which of four words of like frequency stands here?
     capitals          tags     which words begin with a capital, and which end a sentence?
+    paragraph_label   a label  which origin (library) of the corpus does the paragraph have?
 
 Test examples come from the held-out text, which no earlier stage has seen. Training and validation
-examples come from stretches of the training text, each in one of the two. A paragraph whose text
-occurs again anywhere in the corpus is left out.
+examples come from stretches of the training text, each in one of the two; for `paragraph_label`,
+from documents. A paragraph whose text occurs again anywhere in the corpus is left out, or for
+`paragraph_label` in another split or with another label; there the name of the library, which would
+reveal the label, is replaced.
 """
+
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
-
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
 from rungwise.core.stages.artifact import Artifact
@@ -39,6 +42,10 @@ from rungwise.tasks.kinds.examples import (
     Text,
 )
 from rungwise.tokens.segmenters import HAN
+from dataclasses import replace
+from rungwise.tasks.config import ParagraphTaskConfig
+from rungwise.tasks.data.corpus_text import Paragraph, in_turns, read_paragraphs, text_hash
+from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, Text
 
 _VALIDATION = 0.3  # share of the stretches of training text
 _STRETCH = 50  # paragraphs
@@ -173,3 +180,65 @@ _RULES: Mapping[str, tuple[Kind, tuple[str, ...], _Rule]] = {
     "missing_word": ("choice", (), remove_words),
     "capitals": ("tagging", (PLAIN, CAPITAL, BOTH, END), mark_capitals),
 }
+
+
+_VALIDATION_DOCUMENTS = 0.4  # share of the training documents
+_NEUTRAL = "library"
+
+
+def load_paragraphs(config: ParagraphTaskConfig, corpus: Artifact) -> Task:
+    """Make a `paragraph_label` task; `where` of an example is the id of its document.
+
+    Raises DataError if fewer labels than asked have enough paragraphs.
+    """
+    pools = _pools(config, corpus)
+    needed: dict[str, int] = {split: getattr(config, f"{split}_per_label") for split in SPLITS}
+    enough = [
+        label
+        for label in sorted(pools)
+        if all(len(pools[label][split]) >= number for split, number in needed.items())
+    ]
+    # Prefer the labels with the most test paragraphs.
+    enough.sort(key=lambda label: (-len(pools[label]["test"]), label))
+    labels = sorted(enough[: config.num_labels])
+    if len(labels) < config.num_labels:
+        counts = {label: {split: len(pools[label][split]) for split in SPLITS} for label in pools}
+        raise DataError(
+            f"data.num_labels is {config.num_labels}, but only {len(labels)} labels of the corpus "
+            f"have the paragraphs asked for ({needed}); lower num_labels or the *_per_label "
+            f"numbers, raise corpus.held_out_fraction, or add text. Found: {counts}"
+        )
+    splits = {
+        split: [
+            Text(each.document, each.text, target=label)
+            for label in labels
+            for each in in_turns(pools[label][split], lambda each: each, config.seed)[:number]
+        ]
+        for split, number in needed.items()
+    }
+    return Task(TaskInfo("classification", tuple(labels), pair=False, metric="accuracy"), splits)
+
+
+def hide_name(text: str, label: str) -> str:
+    """Replace the library's name in `text`, in any case and inside dotted names."""
+    return re.sub(rf"(?i)(?<![a-z0-9]){re.escape(label)}(?![a-z0-9])", _NEUTRAL, text)
+
+
+def _pools(config: ParagraphTaskConfig, corpus: Artifact) -> dict[str, dict[str, list[Paragraph]]]:
+    """The paragraphs by label and split, without texts of several labels or splits."""
+    places: dict[str, list[tuple[str, str, Paragraph]]] = {}
+    for paragraph in read_paragraphs(corpus):
+        split = "test"
+        if not paragraph.held_out:
+            draw = uniform(config.seed, text_hash(paragraph.document))
+            split = "validation" if draw < _VALIDATION_DOCUMENTS else "train"
+        text = hide_name(paragraph.text, paragraph.label)
+        if config.minimum_words <= len(text.split()) <= config.maximum_words:
+            hidden = replace(paragraph, sentences=(text,))
+            places.setdefault(text, []).append((paragraph.label, split, hidden))
+    pools: dict[str, dict[str, list[Paragraph]]] = {}
+    for same_text in places.values():
+        if len({(label, split) for label, split, _ in same_text}) == 1:
+            label, split, paragraph = min(same_text, key=lambda place: place[2].document)
+            pools.setdefault(label, {name: [] for name in SPLITS})[split].append(paragraph)
+    return pools

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.formats.rows import read_cells
+from rungwise.tasks.formats.records import read_cells
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo
 from rungwise.tasks.kinds.kind import Record

@@ -16,16 +16,8 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import (
-    Damage,
-    FormatConfig,
-    join_names,
-    quote,
-    suggest,
-    words,
-)
-from rungwise.tasks.formats.records import RecordsFormat, TextColumn
-from rungwise.tasks.formats.rows import Column, plain, read_json
+from rungwise.tasks.formats.base import Damage, FormatConfig, join_names, quote, suggest, words
+from rungwise.tasks.formats.records import Column, RecordsFormat, TextColumn, plain, read_json
 from rungwise.tasks.kinds.examples import ChoiceExample
 
 

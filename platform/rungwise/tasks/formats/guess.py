@@ -26,6 +26,7 @@ from rungwise.corpus.readers.encodings import detect_encoding
 from rungwise.corpus.readers.streams import compression_suffix
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import (
+    UNITS,
     WORDS_DROPPED,
     FormatConfig,
     count_words,
@@ -36,9 +37,7 @@ from rungwise.tasks.formats.guess_fields import ROWS
 from rungwise.tasks.formats.guess_json import guess_json, guess_parquet, list_parts
 from rungwise.tasks.formats.guess_lines import guess_lines
 from rungwise.tasks.formats.guess_splits import find_split_column, group_by_split, name_split
-from rungwise.tasks.formats.offsets import UNITS
-from rungwise.tasks.formats.records import RecordsFormat
-from rungwise.tasks.formats.rows import is_columnar
+from rungwise.tasks.formats.records import RecordsFormat, is_columnar
 from rungwise.tasks.kinds.examples import SPLITS, Example
 
 _SAMPLE_BYTES = 1 << 20  # read from a file of lines to try a block

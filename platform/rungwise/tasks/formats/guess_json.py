@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from rungwise.tasks.formats.guess_fields import ROWS, as_list, guess_fields, label_columns, spread
-from rungwise.tasks.formats.rows import read_table
+from rungwise.tasks.formats.records import read_table
 
 _DECISIONS = {"accept", "reject", "ignore"}  # Prodigy's
 _MARKED_TEXTS = ("text", "content")

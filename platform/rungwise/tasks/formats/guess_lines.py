@@ -24,7 +24,7 @@ from rungwise.tasks.formats.guess_fields import (
     mean_length,
     spread,
 )
-from rungwise.tasks.formats.rows import read_cells
+from rungwise.tasks.formats.records import read_cells
 from rungwise.tasks.formats.schemes import are_spans
 from rungwise.tasks.formats.texts import PREFIX
 

@@ -7,8 +7,14 @@ from typing import Any
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.records import RecordsFormat, read_objects
-from rungwise.tasks.formats.rows import Column, list_records, plain, read_rows
+from rungwise.tasks.formats.records import (
+    Column,
+    RecordsFormat,
+    list_records,
+    plain,
+    read_objects,
+    read_rows,
+)
 
 _WORDS = {
     "train": ("train", "training", "trn", "trainset"),

@@ -11,10 +11,16 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, FormatConfig, quote, words
-from rungwise.tasks.formats.offsets import Units, code_point, suggest_units
-from rungwise.tasks.formats.records import read_objects
-from rungwise.tasks.formats.rows import read_json
+from rungwise.tasks.formats.base import (
+    Damage,
+    FormatConfig,
+    Units,
+    code_point,
+    quote,
+    suggest_units,
+    words,
+)
+from rungwise.tasks.formats.records import read_json, read_objects
 from rungwise.tasks.kinds.examples import Answer, Question
 
 

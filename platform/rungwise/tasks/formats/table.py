@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 from rungwise.core.configuration.config import Config
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats.base import Damage, Labels, label_name, label_names, quote, words
-from rungwise.tasks.formats.records import RecordsFormat, TextColumn
-from rungwise.tasks.formats.rows import Column, plain
+from rungwise.tasks.formats.records import Column, RecordsFormat, TextColumn, plain
 from rungwise.tasks.kinds.examples import Kind, Text
 
 

@@ -19,11 +19,19 @@ from pydantic import model_validator
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import Damage, Labels, label_name, label_names, quote, words
+from rungwise.tasks.formats.base import (
+    Damage,
+    Labels,
+    Units,
+    code_point,
+    label_name,
+    label_names,
+    quote,
+    suggest_units,
+    words,
+)
 from rungwise.tasks.formats.columns import unknown_scheme
-from rungwise.tasks.formats.offsets import Units, code_point, suggest_units
-from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn
-from rungwise.tasks.formats.rows import nested, require_object
+from rungwise.tasks.formats.records import Layout, RecordsFormat, TextColumn, nested, require_object
 from rungwise.tasks.formats.schemes import find_odd_tag, iob2_labels, to_iob2
 from rungwise.tasks.kinds.examples import Tagged
 from rungwise.tokens.segmenters import HAN

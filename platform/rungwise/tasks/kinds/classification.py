@@ -14,14 +14,7 @@ import scipy  # its parts are imported when they are used
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, commonest
 from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
-from rungwise.tasks.scoring.metrics import (
-    Metric,
-    Numbers,
-    Predictions,
-    f1_scores,
-    ratio,
-    thirds,
-)
+from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, f1_scores, ratio, thirds
 
 
 def _counts(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) -> Numbers:

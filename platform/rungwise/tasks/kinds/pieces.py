@@ -1,9 +1,20 @@
-"""Encode texts as token ids, and cut those that do not fit in a row or read them in windows."""
+"""Encode texts as token ids, cut those that do not fit in a row or read them in windows, and find
+the places of tokens in their text.
+
+Places are in code points of the original, whatever the tokenizer normalises, so that an answer is a
+slice of it. A token's place excludes blanks at both ends and is empty for a blank token. Tokens
+that share a character, such as bytes, share a place. Accents that a tokenizer drops or composes
+belong to the letter before them. Other characters dropped at the edge of a token, such as a byte
+order mark, belong to none: annotators do not see them either.
+"""
 
 import re
+import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from rungwise.tasks.kinds.items import Cut
 from rungwise.tokenizer import refuse_panic
@@ -47,3 +58,64 @@ def longest_first(
         first[: max(fair if alike else room - fair, room - len(second))],
         second[: max(fair, room - len(first))],
     )
+
+
+@dataclass(frozen=True)
+class Located:
+    """The N tokens of a text: ids, and places [start, end) with both bounds ascending."""
+
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
+
+    def covering(self, start: int, end: int) -> tuple[int, int] | None:
+        """Return the first and last token with a character in [start, end), None if none has."""
+        first = bisect_right(self.ends, start)
+        last = bisect_left(self.starts, end) - 1
+        while first <= last and self.starts[first] == self.ends[first]:
+            first += 1
+        while first <= last and self.starts[last] == self.ends[last]:
+            last -= 1
+        return (first, last) if first <= last else None
+
+
+def locate(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Located]:
+    """Tokenise each text and find the places of its tokens."""
+    with refuse_panic():
+        encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    return [_located(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+
+def _located(text: str, encoding: Encoding) -> Located:
+    starts, ends = [], []
+    for start, end in encoding.offsets:
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        starts.append(start)
+        ends.append(end)
+    # A normaliser strips what follows a letter, or composes both to one, whose place is the first.
+    for token in range(len(starts)):
+        limit = starts[token + 1] if token + 1 < len(starts) else len(text)
+        while starts[token] < ends[token] < limit and _continues_letter(text[ends[token]]):
+            ends[token] += 1
+    _join_overlapping(starts, ends)
+    return Located(encoding.ids, starts, ends)
+
+
+def _continues_letter(character: str) -> bool:
+    """Whether it is a mark on a letter, or a vowel or final of a Hangul syllable."""
+    return unicodedata.category(character).startswith("M") or "\u1160" <= character <= "\u11ff"
+
+
+def _join_overlapping(starts: list[int], ends: list[int]) -> None:
+    """Give tokens that share characters, such as the bytes of one, their common range."""
+    first = 0
+    for token in range(1, len(starts) + 1):
+        reach = max(ends[first:token])
+        if token == len(starts) or starts[token] >= reach:
+            together = token - first
+            starts[first:token] = [min(starts[first:token])] * together
+            ends[first:token] = [reach] * together
+            first = token

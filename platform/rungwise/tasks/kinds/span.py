@@ -31,8 +31,7 @@ from tokenizers import Tokenizer
 from rungwise.tasks.kinds.examples import Question, TaskInfo
 from rungwise.tasks.kinds.items import Frame, Item
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Record, Rules, TaskKind
-from rungwise.tasks.kinds.pieces import WORD, cuts, token_ids, windows
-from rungwise.tasks.kinds.places import locate
+from rungwise.tasks.kinds.pieces import WORD, cuts, locate, token_ids, windows
 from rungwise.tasks.scoring import squad_rules
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, ratio
 

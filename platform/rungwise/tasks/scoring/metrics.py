@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rungwise.tasks.kinds.examples import TaskInfo
-from rungwise.tasks.scoring.units import CORRELATIONS
 
 Numbers = NDArray[np.float64]
 Predictions = Sequence[Mapping[str, Any]]
@@ -62,3 +61,22 @@ def metric_range(metric: str) -> tuple[float, float]:
     if metric in _ERRORS:
         return 0.0, math.inf
     return (-1.0 if metric in CORRELATIONS else 0.0), 1.0
+
+
+CORRELATIONS = ("matthews", "pearson", "weighted_pearson", "spearman", "correlation")
+# Decimal digits of metrics that are no shares.
+OWN_UNITS = {
+    "mean_squared_error": 3,
+    "loss": 3,
+    "bits_per_byte": 3,
+    "perplexity": 1,
+    "log_rank": 2,
+    "tokens_per_second": 0,
+}
+
+
+def format_metric(value: float, metric: str) -> str:
+    """A share as `78.2%`, a correlation times 100 as `52.1`, a loss as `0.412`."""
+    if metric in OWN_UNITS:
+        return f"{value:,.{OWN_UNITS[metric]}f}"
+    return f"{100 * value:.1f}" + "%" * (metric not in CORRELATIONS)
