@@ -40,10 +40,9 @@ from rungwise.corpus import files as files_module
 from rungwise.corpus.building import ranges
 from rungwise.corpus.building.comparison import choose_partitions
 from rungwise.corpus.building.held_out import Split
-from rungwise.corpus.building.range_task import RangeTask
+from rungwise.corpus.building.range_task import NO_POSITIONS, PositionFiles, RangeTask
 from rungwise.corpus.building.ranges import Range
 from rungwise.corpus.building.stage import group_ranges
-from rungwise.corpus.building.staging import NO_POSITIONS, PositionFiles
 from rungwise.corpus.deduplication import documents as duplicates
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 from rungwise.instances.building import list_orders

@@ -26,9 +26,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.held_out import Split
 from rungwise.corpus.building.range_builder import RangeBuilder
-from rungwise.corpus.building.range_task import RangeTask
+from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
 from rungwise.corpus.building.ranges import list_ranges, read_range
-from rungwise.corpus.building.staging import NO_POSITIONS
 from rungwise.corpus.cleaning.characters import clean_all
 from rungwise.corpus.cleaning.sentences import segment
 

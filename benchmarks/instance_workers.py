@@ -188,8 +188,8 @@ def stage(setup: Setup) -> dict[str, Any]:
     from rungwise.cluster.environment import set_environment
     from rungwise.core.configuration.compute import ComputeConfig
     from rungwise.core.stages.context import Context
-    from rungwise.instances.stage import INSTANCES
-    from rungwise.tokens.stage import TOKENS
+    from rungwise.instances.summary import INSTANCES
+    from rungwise.tokens.summary import TOKENS
 
     set_environment()
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as folder:

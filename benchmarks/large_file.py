@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from benchmarks import texts
-from rungwise.corpus.building.staging import STAGING
+from rungwise.corpus.building.range_task import STAGING
 
 _EVERY_SECONDS = 0.5
 
@@ -54,12 +54,12 @@ def job(wanted: dict[str, Any]) -> None:
     from rungwise.core.stages.stage import StageType
     from rungwise.core.storage.folder import Folder
     from rungwise.corpus import CorpusConfig
-    from rungwise.corpus.stage import CORPUS
+    from rungwise.corpus.summary import CORPUS
     from rungwise.instances.pairs import MaskedPairsConfig
-    from rungwise.instances.stage import INSTANCES
+    from rungwise.instances.summary import INSTANCES
     from rungwise.tokenizer import TokenizerFileConfig, WordPieceConfig
     from rungwise.tokenizer.stage import TOKENIZER
-    from rungwise.tokens.stage import TOKENS
+    from rungwise.tokens.summary import TOKENS
 
     pairs = MaskedPairsConfig.model_validate({"sequence_length": 128})
     sources = [{"kind": "jsonl", "paths": [wanted["source"]], "id_field": "id"}]

@@ -43,8 +43,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.statistics import Estimate, estimate, paired_difference
 from rungwise.finetune import evaluate, finetune, load_data
 from rungwise.instances.kinds import read_kind
-from rungwise.instances.stage import INSTANCES
-from rungwise.instances.summary import InstancesSummary
+from rungwise.instances.summary import INSTANCES, InstancesSummary
 from rungwise.pipeline.experiment import Graph
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import instances_stages

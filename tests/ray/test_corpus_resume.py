@@ -19,10 +19,9 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.held_out import Split, fraction_threshold
-from rungwise.corpus.building.range_task import RangeTask
+from rungwise.corpus.building.range_task import STAGING, RangeTask
 from rungwise.corpus.building.ranges import list_ranges
 from rungwise.corpus.building.stage import build_corpus
-from rungwise.corpus.building.staging import STAGING
 from rungwise.corpus.deduplication import documents as duplicates
 from rungwise.corpus.deduplication import near_duplicates
 from tests.conftest import REPOSITORY, made_up_sentences

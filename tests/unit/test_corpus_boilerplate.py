@@ -13,7 +13,7 @@ from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.building.ranges import list_ranges, read_range
 from rungwise.corpus.config import CorpusConfig, Rules
-from rungwise.corpus.readers.boilerplate import gutenberg_text
+from rungwise.corpus.readers.text import gutenberg_text
 
 TODAY = (
     "The Project Gutenberg eBook of Emma\n\nThis eBook is for anyone.\n\n"

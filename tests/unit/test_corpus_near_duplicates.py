@@ -15,14 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.corpus.deduplication.near_duplicates import band_rows, mark_duplicates
-from rungwise.corpus.deduplication.signatures import (
+from rungwise.corpus.deduplication.near_duplicates import (
     Banding,
     NearDuplicateConfig,
     band_keys,
+    band_rows,
     choose_banding,
     estimate_similarity,
     low_bytes,
+    mark_duplicates,
     sign_texts,
 )
 from tests.conftest import REPOSITORY
@@ -225,7 +226,7 @@ def test_long_texts_are_cut_nowhere() -> None:
 
 def test_signatures_are_the_same_in_every_process_and_for_good() -> None:
     code = (
-        "from rungwise.corpus.deduplication.signatures import *\n"
+        "from rungwise.corpus.deduplication.near_duplicates import *\n"
         "print(sign_texts(['The quick brown fox.', '\\u4f60\\u597d' * 9], NearDuplicateConfig())"
         "[:, :3].tolist())"
     )

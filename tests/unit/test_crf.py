@@ -9,8 +9,7 @@ import torch
 
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import evaluate, finetune, restore
-from rungwise.finetune.crf import CrfHead
-from rungwise.finetune.heads import Rows
+from rungwise.finetune.heads import CrfHead, Rows
 from rungwise.finetune.model import TaskModel, describe
 from rungwise.finetune.tops import Tagger
 from tests.toy_tasks import config_of, stand_in, toy_data

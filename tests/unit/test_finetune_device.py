@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from rungwise.core.configuration.config import validate
-from rungwise.finetune import FinetuneConfig, TaskModel, copies, evaluate, finetune
+from rungwise.finetune import FinetuneConfig, TaskModel, batches, evaluate, finetune
 from rungwise.finetune import loop as finetune_loop
 from rungwise.tasks.kinds.examples import Kind
 from rungwise.tasks.kinds.kind import Pairs
@@ -56,7 +56,7 @@ def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(TaskModel, "to", moved)
     monkeypatch.setattr(finetune_loop, "build_optimizer", unfused)
     monkeypatch.setattr(finetune_loop, "own_devices", lambda: devices)
-    monkeypatch.setattr(copies, "own_devices", lambda: devices)
+    monkeypatch.setattr(batches, "own_devices", lambda: devices)
     monkeypatch.setattr(finetune_loop, "seed_generators", lambda number, devices: None)
     monkeypatch.setattr(FakeTensor, "item", lambda tensor: 0.5, raising=False)
     monkeypatch.setattr(FakeTensor, "__int__", lambda tensor: 3, raising=False)
@@ -115,13 +115,13 @@ def test_devices_that_share_a_batch_make_the_same_model(
     # PyTorch tells these two apart and copies from one to the other, with numbers.
     two = [torch.device("cpu"), torch.device("cpu", 0)]
     models, scores, copied = [], [], []
-    to = copies.functional_call
+    to = batches.functional_call
     monkeypatch.setattr(
-        copies, "functional_call", lambda *called: copied.append(called[2]) or to(*called)
+        batches, "functional_call", lambda *called: copied.append(called[2]) or to(*called)
     )
     for devices in ([two[0]], two):
         monkeypatch.setattr(finetune_loop, "own_devices", lambda devices=devices: devices)
-        monkeypatch.setattr(copies, "own_devices", lambda devices=devices: devices)
+        monkeypatch.setattr(batches, "own_devices", lambda devices=devices: devices)
         data = toy_data(kind, "mlm_nsp", examples=140, pairs=pairs)
         model = finetune(config_of(dropout=0, pooling="mean", pairs=pairs), data, 0)
         models.append(model)

@@ -22,10 +22,10 @@ from rungwise.instances import shards
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.building import build_instances
 from rungwise.instances.contract import Facts, Share, check_shares
-from rungwise.instances.frame import ranges
 from rungwise.instances.kind import Built
 from rungwise.instances.masked_kind import MaskedKind, check_totals
 from rungwise.instances.pairs import MaskedPairsConfig
+from rungwise.instances.plan import ranges
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shards import join_rows, pad_rows
 from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds

@@ -14,7 +14,7 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.corpus.config import CorpusConfig, TextSource
-from rungwise.corpus.stage import CORPUS
+from rungwise.corpus.summary import CORPUS
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.reference import resolved
 

@@ -24,7 +24,7 @@ from rungwise.core.stages.summary import Summary
 from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.config import CorpusConfig
-from rungwise.corpus.stage import CORPUS
+from rungwise.corpus.summary import CORPUS
 from rungwise.pipeline import rebuilding
 
 

@@ -13,7 +13,7 @@ from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo
 from rungwise.tasks.kinds.items import Item, Row
 from rungwise.tasks.kinds.kind import Outputs, Reading
-from rungwise.tasks.kinds.transitions import Transitions
+from rungwise.tasks.kinds.tagging import Transitions
 
 LABELS = {
     IOB2: ("O", "B-X", "I-X", "B-Y", "I-Y"),

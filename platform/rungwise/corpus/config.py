@@ -16,8 +16,8 @@ from pydantic import Field, field_validator, model_validator
 from rungwise.core.configuration.config import Config
 from rungwise.corpus.cleaning.decontamination import DecontaminationConfig
 from rungwise.corpus.cleaning.quality import QualityConfig
+from rungwise.corpus.deduplication.near_duplicates import NearDuplicateConfig
 from rungwise.corpus.deduplication.paragraphs import DuplicateParagraphConfig
-from rungwise.corpus.deduplication.signatures import NearDuplicateConfig
 from rungwise.corpus.readers import pydocs
 
 # Line layout: hard-wrapped with blank lines between paragraphs, a paragraph or sentence per line.

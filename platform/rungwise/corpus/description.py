@@ -29,10 +29,10 @@ from rungwise.corpus.config import Rules
 from rungwise.corpus.document import text_length
 from rungwise.corpus.prose import guess_layout, guess_separator, languages, split_documents
 from rungwise.corpus.readers import streams
-from rungwise.corpus.readers.boilerplate import gutenberg_text
 from rungwise.corpus.readers.encodings import archive_kind, detect_encoding, wide_encoding
 from rungwise.corpus.readers.file_reader import plain_breaks
 from rungwise.corpus.readers.records import open_arrow, seekable
+from rungwise.corpus.readers.text import gutenberg_text
 from rungwise.corpus.summary import count_units
 
 _SAMPLED_FILES, _SAMPLE_BYTES, _SAMPLE_RECORDS = 40, 200_000, 2000

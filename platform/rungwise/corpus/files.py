@@ -14,12 +14,7 @@ from typing import Any
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.public.sets import how_to_get
-from rungwise.core.storage.source_files import (
-    SourceFile,
-    data_files,
-    digest_of_blocks,
-    find_files,
-)
+from rungwise.core.storage.source_files import SourceFile, data_files, digest_of_blocks, find_files
 from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.cleaning.decontamination import PATHS_KEY, DecontaminationConfig
 from rungwise.corpus.config import CorpusConfig, FileSource, PydocsSource, source_key

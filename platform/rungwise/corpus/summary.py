@@ -1,4 +1,5 @@
-"""The summary of a corpus artifact, and the reports of its ranges, which add up to it."""
+"""The summary of a corpus artifact, the reports of its ranges, which add up to it, and the stage, for
+planning (building/stage.py builds it)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,12 @@ from pydantic import Field, TypeAdapter
 
 from rungwise.core.plural import counted
 from rungwise.core.stages.artifact import Artifact, find_input
+from rungwise.core.stages.later import Later
+from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Part, PerSplit, Summary
+from rungwise.corpus.config import identity
 from rungwise.corpus.document import Damage
+from rungwise.corpus.files import outside
 
 CORPORA = ("corpus", "task_text")  # the stages that make a corpus
 OF_A_TASK = "text of a task, without its labels"
@@ -269,3 +274,15 @@ def describe_sources(corpus: Artifact) -> list[str]:
         names = [str(packages.get(place, place)) for place in places]
         lines.append(f"{source['kind']}: {', '.join(names)}")
     return lines
+
+
+CORPUS = StageType(
+    "corpus",
+    7,
+    Later("rungwise.corpus.building.stage:build_corpus"),
+    CorpusSummary,
+    identity=identity,
+    outside=outside,
+    resumes=True,
+    refuse=Later("rungwise.corpus.building.stage:refuse_small"),
+)

@@ -9,28 +9,9 @@ tensors, learning.py sets learning rates per layer, and scoring.py decodes outpu
 the evaluation call the same functions.
 """
 
+# ruff: noqa: F401  (names for the packages above)
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.finetune.data import Split, TaskData, build_frame, check, check_task, load_data
 from rungwise.finetune.loop import OnEpoch, finetune
 from rungwise.finetune.model import DESCRIPTION, Pretrained, TaskModel, describe, restore
 from rungwise.finetune.scoring import Scores, evaluate, outputs
-
-__all__ = [
-    "DESCRIPTION",
-    "FinetuneConfig",
-    "OnEpoch",
-    "Pretrained",
-    "Scores",
-    "Split",
-    "TaskData",
-    "TaskModel",
-    "build_frame",
-    "check",
-    "check_task",
-    "describe",
-    "evaluate",
-    "finetune",
-    "load_data",
-    "outputs",
-    "restore",
-]

@@ -22,8 +22,7 @@ from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import OF_TEXT, SPLITS, TaskInfo, TaskSummary, read_examples
 from rungwise.tasks.kinds.generation import longest_target
 from rungwise.tasks.kinds.items import Frame, Item
-from rungwise.tasks.kinds.tagging import marks_spans
-from rungwise.tasks.kinds.transitions import Transitions
+from rungwise.tasks.kinds.tagging import Transitions, marks_spans
 from rungwise.tokenizer import load_reader, special_ids
 from rungwise.training.tensor_files import MODEL, load_tensors
 

@@ -30,18 +30,18 @@ from torch import Tensor
 
 from rungwise.core.errors import UserError
 from rungwise.core.randomness import bits
-from rungwise.finetune.batches import ItemBatch, collate
+from rungwise.finetune.batches import Copies, ItemBatch, collate, model_devices
 from rungwise.finetune.config import FinetuneConfig, LoraAdaptation
-from rungwise.finetune.copies import Copies, model_devices
-from rungwise.finetune.crf import CrfHead
 from rungwise.finetune.data import TaskData, check
+from rungwise.finetune.heads import CrfHead
 from rungwise.finetune.learning import (
+    adapt,
     learning_rate_shares,
     measure_rates,
     measure_settings,
+    merge,
     thaw,
 )
-from rungwise.finetune.lora import adapt, merge
 from rungwise.finetune.model import TaskModel
 from rungwise.finetune.scoring import (
     calibrate_and_score,

@@ -14,9 +14,9 @@ from torch import Tensor
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.finetune.config import BilstmTop, FeaturesAdaptation, FinetuneConfig
-from rungwise.finetune.crf import CrfHead
 from rungwise.finetune.heads import (
     ChoiceHead,
+    CrfHead,
     Head,
     HeadedEncoder,
     PooledHead,

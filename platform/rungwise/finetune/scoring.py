@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.finetune.batches import ItemBatch, collate
-from rungwise.finetune.copies import Copies, model_devices
+from rungwise.finetune.batches import Copies, ItemBatch, collate, model_devices
 from rungwise.finetune.data import TaskData
 from rungwise.finetune.model import TaskModel
 from rungwise.models.device import multiplies_bfloat16

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import Generator
 
-from rungwise.instances import frame, plan
+from rungwise.instances import plan
 from rungwise.instances.contract import Facts
 from rungwise.instances.kind import Built
 from rungwise.instances.masked_kind import MaskedKind, check_masked
@@ -53,7 +53,7 @@ class MaskedBlocksConfig(MaskedKind):
         spans = pieces.span(texts, np.append(texts[1:], len(last)))
         counts = plan.tokens_unused(pieces, [spans], allowed=0)
         columns = {"document": text.documents[pieces.document[begin]]}
-        framed = frame.frame_rows(text, [spans], special, columns)
+        framed = plan.frame_rows(text, [spans], special, columns)
         rows = np.append(np.searchsorted(texts, begin), len(texts))
         return Built(replace(framed, offsets=framed.offsets[rows]), counts)
 

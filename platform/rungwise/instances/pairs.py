@@ -27,7 +27,7 @@ from pydantic import Field
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import PerSplit
-from rungwise.instances import frame, plan
+from rungwise.instances import plan
 from rungwise.instances.contract import Facts, must
 from rungwise.instances.kind import Built, Figure
 from rungwise.instances.masked_kind import MaskedKind, check_masked
@@ -106,7 +106,7 @@ class MaskedPairsConfig(MaskedKind):
             "document_a": text.documents[document],
             "document_b": text.documents[other],
         }
-        shard = frame.frame_rows(text, [a, b], special, columns)
+        shard = plan.frame_rows(text, [a, b], special, columns)
         return Built(shard, counts | {"b_cut": int(too_long.sum())})
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:

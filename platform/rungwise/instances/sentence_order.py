@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.random import Generator
 
-from rungwise.instances import frame, plan
+from rungwise.instances import plan
 from rungwise.instances.contract import Facts
 from rungwise.instances.kind import Built, Figure
 from rungwise.instances.masked_kind import MaskedKind, check_masked
@@ -61,7 +61,7 @@ class SentenceOrderConfig(MaskedKind):
             "document": text.documents[pieces.document[begin[divisible]]],
         }
         return Built(
-            frame.frame_rows(text, [turned[:, :2], turned[:, 2:]], special, columns), counts
+            plan.frame_rows(text, [turned[:, :2], turned[:, 2:]], special, columns), counts
         )
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:

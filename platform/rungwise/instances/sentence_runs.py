@@ -27,9 +27,9 @@ from pydantic import Field
 from rungwise.core.plural import counted
 from rungwise.instances.batch import ArrayT, TextBatch, padded_length
 from rungwise.instances.contract import Facts, check_rows, must
-from rungwise.instances.frame import gather
 from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, unused_text
 from rungwise.instances.masking import Vocabulary
+from rungwise.instances.plan import gather
 from rungwise.instances.shards import PaddedRows, Shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText

@@ -66,11 +66,6 @@ def join_shards(parts: Sequence[Shard]) -> Shard:
     )
 
 
-def id_type(vocab_size: int) -> type[np.unsignedinteger]:
-    """The narrowest of uint16 and uint32 that holds every id."""
-    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
-
-
 def write_shard(shard: Shard, path: Path) -> None:
     """Write a shard; the same rows give the same bytes."""
     offsets = to_arrow(shard.offsets.astype(np.int32))

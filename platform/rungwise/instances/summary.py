@@ -1,7 +1,11 @@
-"""The summary of instances: the manifest of their shards, and what holds over all of them."""
+"""The summary of instances: the manifest of their shards, and what holds over all of them; and the
+stages, for planning (building.py builds the shards)."""
 
+import dataclasses
 from collections import Counter
 
+from rungwise.core.stages.later import Later
+from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Part, PerSplit, Summary
 from rungwise.tokenizer import SpecialIds
 
@@ -49,3 +53,14 @@ class InstancesSummary(Summary):
         for row in self.split_files(split):
             counts[row.source] += row.instances
         return dict(counts)
+
+
+INSTANCES = StageType(
+    "instances",
+    5,
+    Later("rungwise.instances.building:build_instances"),
+    InstancesSummary,
+    identity=lambda config: config.identity,
+    resumes=True,
+)
+LONGER_INSTANCES = dataclasses.replace(INSTANCES, name="longer_instances")

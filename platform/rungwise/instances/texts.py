@@ -26,9 +26,9 @@ from rungwise.core.errors import DataError
 from rungwise.core.plural import counted
 from rungwise.instances.batch import ArrayT, TextBatch
 from rungwise.instances.contract import Facts, check_rows, must
-from rungwise.instances.frame import gather
 from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, unused_text
 from rungwise.instances.masking import Vocabulary
+from rungwise.instances.plan import gather
 from rungwise.instances.shards import PaddedRows, Shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText

@@ -25,15 +25,15 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.corpus.config import CorpusConfig
-from rungwise.corpus.stage import CORPUS
+from rungwise.corpus.summary import CORPUS
 from rungwise.instances.kinds import InstancesConfig
-from rungwise.instances.stage import INSTANCES
+from rungwise.instances.summary import INSTANCES
 from rungwise.pretraining.config import PretrainConfig, PretrainStageConfig
 from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK, TASK_TEXT, TaskTextConfig
-from rungwise.tokens.stage import TOKENS
+from rungwise.tokens.summary import TOKENS
 from rungwise.training.config import GradientConfig
 
 

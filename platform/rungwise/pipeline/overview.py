@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.tracking.sender import EXPERIMENT_ID, RUN_ID
-from rungwise.corpus.stage import CORPUS
+from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.comparison.stage import EVALUATE
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.pretraining.stage import PRETRAIN

@@ -12,10 +12,10 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.corpus.config import CorpusConfig
-from rungwise.corpus.stage import CORPUS
+from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.instances.kinds import InstancesConfig
-from rungwise.instances.stage import INSTANCES, LONGER_INSTANCES
+from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
 from rungwise.models.fitting import RefiningFamily
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.continued import continued_stages
@@ -30,7 +30,7 @@ from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK, TASK_TOKENS, TaskTokensConfig
 from rungwise.tokenizer import TOKENIZER
 from rungwise.tokens.config import TokensConfig
-from rungwise.tokens.stage import TOKENS
+from rungwise.tokens.summary import TOKENS
 from rungwise.training.config import FitConfig, GradientConfig
 from rungwise.training.curriculum import MIXED_INSTANCES, is_read
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.stages.artifact import Artifact, chain
-from rungwise.corpus.stage import CORPUS
-from rungwise.corpus.summary import CORPORA, CorpusSummary, describe_sources
+from rungwise.corpus.summary import CORPORA, CORPUS, CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.predictions import kept_sums
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate, bootstrap

@@ -1,5 +1,6 @@
 """Tokenizers, trained on the corpus or read from a file, and fast encoders that apply them."""
 
+# ruff: noqa: F401  (names for the packages above)
 from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
@@ -24,44 +25,7 @@ from rungwise.tokenizer.special import (
     UNK_ID,
     SpecialIds,
     special_ids,
+    token_bytes,
 )
 from rungwise.tokenizer.stage import TOKENIZER, TokenizerSummary
-from rungwise.tokenizer.token_bytes import token_bytes
 from rungwise.tokenizer.training import train
-
-__all__ = [
-    "CLEAN_UP",
-    "CLS_ID",
-    "FILE",
-    "MASK_ID",
-    "PAD_ID",
-    "SEP_ID",
-    "SPECIAL_TOKENS",
-    "TOKENIZER",
-    "UNK_ID",
-    "ByteBpeConfig",
-    "CharacterConfig",
-    "Encoded",
-    "EncoderChoice",
-    "SpecialIds",
-    "TextEncoder",
-    "TokenizerConfig",
-    "TokenizerFileConfig",
-    "TokenizerSummary",
-    "UnigramConfig",
-    "WordConfig",
-    "WordPieceConfig",
-    "cached_encoder",
-    "choose_encoder",
-    "identity",
-    "ids_after_blank",
-    "load_reader",
-    "load_tokenizer",
-    "make_encoder",
-    "outside",
-    "read_tokenizer",
-    "refuse_panic",
-    "special_ids",
-    "token_bytes",
-    "train",
-]

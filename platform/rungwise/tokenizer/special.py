@@ -2,7 +2,8 @@
 
 Tokenizers trained here begin with BERT's five in this order, ids 0 to 4. Other vocabularies differ:
 BERT's own are 0, 100, 101, 102 and 103, and GPT-2 has only `<|endoftext|>`. Roles are recognised by
-the usual names, among tokens marked special.
+the usual names, among tokens marked special. The bytes that tokens stand for: byte-level `Ġcafé` is
+` caf\\xc3\\xa9`.
 """
 
 import json
@@ -89,3 +90,24 @@ def _unknown_token(tokenizer: Tokenizer) -> str | None:
         index = json.loads(tokenizer.to_str())["model"]["unk_id"]
         return None if index is None else tokenizer.id_to_token(index)
     return None
+
+
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """Return the bytes of each token, by id: its content if byte-level, else UTF-8 of the piece
+    with its marks (`##ing`, `▁the`); empty for an id without a token."""
+    pieces = [
+        tokenizer.id_to_token(index) or ""
+        for index in range(tokenizer.get_vocab_size(with_added_tokens=True))
+    ]
+    if type(tokenizer.decoder).__name__ != "ByteLevel":
+        return [piece.encode() for piece in pieces]
+    # GPT-2's letters: printable Latin-1 for itself, other bytes in order from U+0100.
+    letters = {chr(byte): byte for byte in (*range(33, 127), *range(161, 173), *range(174, 256))}
+    others = [byte for byte in range(256) if chr(byte) not in letters]
+    letters |= {chr(256 + number): byte for number, byte in enumerate(others)}
+    return [
+        bytes(letters[letter] for letter in piece)
+        if all(letter in letters for letter in piece)
+        else piece.encode()  # added as it stands
+        for piece in pieces
+    ]

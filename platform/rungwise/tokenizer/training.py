@@ -11,15 +11,7 @@ from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    trainers,
-)
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from rungwise.core.errors import DataError
 from rungwise.tokenizer.config import (
@@ -99,10 +91,7 @@ def _train_wordpiece(config: WordPieceConfig, sentences: Iterable[str]) -> Token
 
 
 def wordpiece(
-    pieces: dict[str, int],
-    lowercase: bool,
-    strip_accents: bool | None = None,
-    unknown: str = UNK,
+    pieces: dict[str, int], lowercase: bool, strip_accents: bool | None = None, unknown: str = UNK
 ) -> Tokenizer:
     """Return BERT's tokenizer with the vocabulary `pieces`, without special tokens; accents that
     are left open go with lower-casing."""

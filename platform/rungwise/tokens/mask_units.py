@@ -34,13 +34,7 @@ from rungwise.tokenizer.reference import (
     id_type,
     word_starts,
 )
-from rungwise.tokens.segmenters import (
-    HAN,
-    Segmenter,
-    jieba_words,
-    read_entries,
-    word_list_words,
-)
+from rungwise.tokens.segmenters import HAN, Segmenter, jieba_words, read_entries, word_list_words
 
 
 class MaskUnitsConfig(Config):

@@ -1,7 +1,10 @@
-"""The summary of tokens: a manifest of their files."""
+"""The summary of tokens: a manifest of their files; and the stage, for planning (building.py encodes)."""
 
+from rungwise.core.stages.later import Later
+from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Part, PerSplit, Summary
 from rungwise.tokenizer import SpecialIds
+from rungwise.tokens.config import identity, outside
 
 
 class TokensRow(Part):
@@ -33,3 +36,14 @@ class TokensSummary(Summary):
 
     def split_files(self, split: str) -> list[TokensRow]:
         return [row for row in self.files if row.split == split]
+
+
+TOKENS = StageType(
+    "tokens",
+    2,
+    Later("rungwise.tokens.building:encode_corpus"),
+    TokensSummary,
+    identity=identity,
+    outside=outside,
+    resumes=True,
+)

@@ -15,11 +15,10 @@ import pyarrow as pa
 from rungwise.cluster.shuffle import Rows, group_parts, list_rows, map_packs, unite
 from rungwise.cluster.tasks import Packs
 from rungwise.corpus.building.held_out import fraction_threshold
-from rungwise.corpus.building.range_task import RangeTask
-from rungwise.corpus.building.staging import NO_POSITIONS, PositionFiles
-from rungwise.corpus.deduplication import documents, near_duplicates, paragraphs, signatures
+from rungwise.corpus.building.range_task import NO_POSITIONS, PositionFiles, RangeTask
+from rungwise.corpus.deduplication import documents, near_duplicates, paragraphs
 from rungwise.corpus.deduplication.documents import Decision, Position
-from rungwise.corpus.deduplication.signatures import NearDuplicateConfig
+from rungwise.corpus.deduplication.near_duplicates import NearDuplicateConfig
 
 # A row of near-duplicate bands, without its signature.
 _BAND_ROW_BYTES = 32
@@ -110,7 +109,7 @@ class Comparison:
     ) -> Rows:
         """Return rows that mark the near-duplicates among all documents."""
         row_bytes = config.permutations + _BAND_ROW_BYTES
-        moved_bytes = num_documents * signatures.choose_banding(config).bands * row_bytes
+        moved_bytes = num_documents * near_duplicates.choose_banding(config).bands * row_bytes
         num_partitions = choose_partitions(moved_bytes)
 
         def rows(numbers: list[int]) -> Iterator[pa.Table]:

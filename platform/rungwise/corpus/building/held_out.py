@@ -63,9 +63,7 @@ def fraction_threshold(fraction: float) -> int:
 
 
 def choose_split(
-    fraction: float,
-    decisions: Sequence[Decision],
-    count: Callable[[int, int, int], list[Bucket]],
+    fraction: float, decisions: Sequence[Decision], count: Callable[[int, int, int], list[Bucket]]
 ) -> Split:
     """Choose how to hold out `fraction` of the words of the documents that `decisions` keep.
 

@@ -22,7 +22,7 @@ from rungwise.corpus.cleaning.quality import find_fault
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.cleaning.spans import locate_spans
 from rungwise.corpus.config import Rules
-from rungwise.corpus.deduplication import signatures
+from rungwise.corpus.deduplication import near_duplicates
 from rungwise.corpus.document import SCHEMA, RawDocument, text_length
 from rungwise.corpus.summary import RangeReport, count_units
 
@@ -128,10 +128,10 @@ class RangeBuilder:
         if rules.near_duplicates is not None:
             # Sentence breaks do not count for similarity.
             texts = [document.text.replace("\n", " ") for document in documents]
-            signed = signatures.sign_texts(texts, rules.near_duplicates)
-            banding = signatures.choose_banding(rules.near_duplicates)
-            bands = _binary(signatures.band_keys(signed, banding).astype("<u8"))
-            signature = _binary(signatures.low_bytes(signed))
+            signed = near_duplicates.sign_texts(texts, rules.near_duplicates)
+            banding = near_duplicates.choose_banding(rules.near_duplicates)
+            bands = _binary(near_duplicates.band_keys(signed, banding).astype("<u8"))
+            signature = _binary(near_duplicates.low_bytes(signed))
         names = [f"{self.report.source}\0{one.id}".encode() for one in documents]
         hashes = [hashlib.blake2b(name, digest_size=16).digest() for name in names]
         name = pa.array(hashes, pa.binary(16))
@@ -243,7 +243,9 @@ def _split(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
 def split_keys(digests: pa.Array, seed: int) -> np.ndarray:
     """Return a number per digest, binary(16), that decides its split: (N,) uint64."""
     words = np.frombuffer(digests.buffers()[1], "<u8").reshape(-1, 2)[digests.offset :, 0]
-    return signatures.mix(words[: len(digests)] + signatures.mix(np.array([seed], np.uint64)))
+    return near_duplicates.mix(
+        words[: len(digests)] + near_duplicates.mix(np.array([seed], np.uint64))
+    )
 
 
 def _binary(rows: np.ndarray) -> pa.Array:

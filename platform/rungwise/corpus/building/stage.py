@@ -24,9 +24,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.object_store import is_remote
 from rungwise.corpus.building.comparison import Comparison
 from rungwise.corpus.building.held_out import Bucket, add_buckets, choose_split, count_buckets
-from rungwise.corpus.building.range_task import RangeTask
+from rungwise.corpus.building.range_task import STAGING, RangeTask
 from rungwise.corpus.building.ranges import Range, list_ranges
-from rungwise.corpus.building.staging import STAGING
 from rungwise.corpus.config import CorpusConfig, source_key, source_names
 from rungwise.corpus.deduplication.documents import Position
 from rungwise.corpus.readers.streams import unpacked_bytes

@@ -21,7 +21,7 @@ from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import reached
 from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, clean
 from rungwise.corpus.cleaning.quality import is_word, is_word_alone
-from rungwise.corpus.deduplication.signatures import mix
+from rungwise.corpus.deduplication.near_duplicates import mix
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -56,17 +56,9 @@ class Remainder(NamedTuple):
 
 def hash_test_texts(files: Iterable[SourceFile], ngram: int) -> NgramHashes:
     """Hash the texts of `files`; raises DataError if none is long enough."""
-    hashes: list[np.ndarray] = [np.empty(0, np.uint64)]
-    batch: list[str] = []
-    characters = 0
-    for text in (text for file in files for text in _texts(file)):
-        # As the corpus is cleaned: without its invisible characters, accents composed.
-        batch += [clean(text).text, DOCUMENT]
-        characters += len(text)
-        if characters >= _CHARACTERS_AT_ONCE:
-            hashes.append(np.unique(_ngrams(batch, ngram)[0]))
-            batch, characters = [], 0
-    hashes.append(_ngrams(batch, ngram)[0])
+    # As the corpus is cleaned: without its invisible characters, accents composed.
+    texts = ([clean(text).text] for file in files for text in _texts(file))
+    hashes = [np.unique(_ngrams(batch, ngram)[0]) for batch in _in_batches(texts)]
     unique = np.unique(np.concatenate(hashes))
     if not len(unique):
         raise DataError(

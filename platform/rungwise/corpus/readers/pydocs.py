@@ -9,7 +9,6 @@ import ast
 import gc
 import importlib.metadata
 import importlib.util
-import inspect
 import os
 import platform
 import re
@@ -28,27 +27,11 @@ STDLIB = "stdlib"
 STDLIB_LABEL = "python"
 
 # All are installed with rungwise; the dependencies of tests are left out.
-DEFAULT_PACKAGES = (
-    STDLIB,
-    "torch",
-    "ray",
-    "scipy",
-    "sympy",
-    "sklearn",
-    "pandas",
-    "mlflow",
-    "sqlalchemy",
-    "networkx",
-    "numpy",
-    "matplotlib",
-    "huggingface_hub",
-    "pydantic",
-    "mpmath",
-    "pyarrow",
-    "aiohttp",
-    "fsspec",
-    "rich",
+_PACKAGES = (
+    "torch ray scipy sympy sklearn pandas mlflow sqlalchemy networkx numpy matplotlib "
+    "huggingface_hub pydantic mpmath pyarrow aiohttp fsspec rich"
 )
+DEFAULT_PACKAGES = (STDLIB, *_PACKAGES.split())
 
 # Folders of tests, or of copies of other packages.
 _SKIPPED_FOLDER = re.compile(
@@ -135,14 +118,8 @@ def docstrings(source: bytes) -> list[str]:
 
 
 def _collect(node: ast.AST, texts: list[str]) -> None:
-    if isinstance(node, _SCOPES) and node.body:
-        first = node.body[0]
-        if (
-            isinstance(first, ast.Expr)
-            and isinstance(first.value, ast.Constant)
-            and isinstance(first.value.value, str)
-        ):
-            texts.append(inspect.cleandoc(first.value.value))
+    if isinstance(node, _SCOPES) and (text := ast.get_docstring(node)) is not None:
+        texts.append(text)
     for name in ("body", "handlers", "orelse", "finalbody"):
         for child in getattr(node, name, ()):
             if isinstance(child, ast.stmt | ast.ExceptHandler) and not isinstance(child, ast.Expr):

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import ConfigError
-from rungwise.finetune.crf import CrfHead
 from rungwise.finetune.heads import (
     ChoiceHead,
+    CrfHead,
     HeadedEncoder,
     PooledHead,
     SequenceHead,
