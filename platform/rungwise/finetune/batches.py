@@ -1,4 +1,4 @@
-"""Items as tensors, rows padded to the longest row of their batch, and one model on several devices:
+"""Items as tensors, padded to the longest row of their batch; and one model on several devices:
 
     weights on cuda:0 ──┬────────────────────> part 0 of a batch ──> loss 0 ──┐
                         └──> copy on cuda:1 ──> part 1 of a batch ──> loss 1 ──┴──> backward

@@ -1,5 +1,5 @@
-"""Plan where the instances of a text begin and end, so that no token is lost, and frame them as rows
-`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+"""Plan where the instances of a text begin and end, so that no token is lost, and frame them as
+rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
 Sentences too long for their kind are cut into pieces, and pieces are gathered: an instance ends
 before the piece that would exceed its target length. The random numbers of an instance are drawn

@@ -1,4 +1,4 @@
-"""The summary of tokens: a manifest of their files; and the stage, for planning (building.py encodes)."""
+"""The summary of tokens, a manifest of their files, and the stage, which building.py builds."""
 
 from rungwise.core.stages.later import Later
 from rungwise.core.stages.stage import StageType

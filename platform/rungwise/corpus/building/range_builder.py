@@ -23,6 +23,7 @@ from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.cleaning.spans import locate_spans
 from rungwise.corpus.config import Rules
 from rungwise.corpus.deduplication import near_duplicates
+from rungwise.corpus.deduplication.near_duplicates import mix
 from rungwise.corpus.document import SCHEMA, RawDocument, text_length
 from rungwise.corpus.summary import RangeReport, count_units
 
@@ -243,9 +244,7 @@ def _split(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
 def split_keys(digests: pa.Array, seed: int) -> np.ndarray:
     """Return a number per digest, binary(16), that decides its split: (N,) uint64."""
     words = np.frombuffer(digests.buffers()[1], "<u8").reshape(-1, 2)[digests.offset :, 0]
-    return near_duplicates.mix(
-        words[: len(digests)] + near_duplicates.mix(np.array([seed], np.uint64))
-    )
+    return mix(words[: len(digests)] + mix(np.array([seed], np.uint64)))
 
 
 def _binary(rows: np.ndarray) -> pa.Array:

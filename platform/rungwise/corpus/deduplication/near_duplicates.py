@@ -1,4 +1,4 @@
-"""Near-duplicates among all documents of a corpus: MinHash signatures, and locality-sensitive hashing.
+"""Near-duplicates among all documents of a corpus: MinHash, and locality-sensitive hashing.
 
 Similarity is the Jaccard index of the sets of shingles (Broder 1997). A shingle is a run of
 characters, since scripts without blanks show no words; nine suit prose (Leskovec, Rajaraman and
