@@ -1,5 +1,5 @@
-"""The summary of a corpus artifact, and the reports of its ranges, which add up to it; and the stage,
-for planning (building/stage.py builds it)."""
+"""The summary of a corpus artifact, and the reports of its ranges, which add up to it; and the
+stage, for planning (building/stage.py builds it)."""
 
 from __future__ import annotations
 

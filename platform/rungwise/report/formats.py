@@ -110,7 +110,7 @@ def metric_axis(metric: str, split: str = "test") -> str:
 
 
 def score(value: float, metric: str) -> str:
-    """As `tasks.scoring.units.format_metric`, with a minus sign."""
+    """As `tasks.scoring.metrics.format_metric`, with a minus sign."""
     return format_metric(value, metric).replace("-", _MINUS)
 
 
