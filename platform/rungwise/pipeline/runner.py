@@ -109,11 +109,7 @@ def _refuse(rows: Sequence[Planned]) -> None:
 
 
 def _build(
-    rows: Sequence[Planned],
-    finished: dict[str, Artifact],
-    root: Folder,
-    build: Build,
-    began: float,
+    rows: Sequence[Planned], finished: dict[str, Artifact], root: Folder, build: Build, began: float
 ) -> Outcome:
     from rungwise.cluster.session import session
 

@@ -29,14 +29,7 @@ from rungwise.pretraining.config import CooccurrenceConfig, FitConfig
 from rungwise.pretraining.counts import count_split
 from rungwise.pretraining.initial import INITIAL
 from rungwise.pretraining.pretrained import load_word_vectors
-from rungwise.pretraining.rounds import (
-    Rounds,
-    copy_arrays,
-    count_tokens,
-    finish,
-    fit,
-    run_threads,
-)
+from rungwise.pretraining.rounds import Rounds, copy_arrays, count_tokens, finish, fit, run_threads
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText

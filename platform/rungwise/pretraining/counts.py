@@ -38,10 +38,7 @@ Table = TypeVar("Table")
 
 
 def pretrain_by_counts(
-    config: FitConfig[CountsConfig],
-    inputs: dict[str, Artifact],
-    output: Folder,
-    context: Context,
+    config: FitConfig[CountsConfig], inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> PretrainSummary:
     """Count the training split, write `model.safetensors`, and measure on the held-out split.
     Raises DataError if the corpus is too small."""

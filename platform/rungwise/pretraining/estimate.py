@@ -235,18 +235,12 @@ def _flops_per_token(config: GradientFit, measures: Measures) -> float:
 
 
 def memory_estimate(
-    config: GradientFit,
-    measures: Measures,
-    compute: ComputeConfig,
-    parameters: int,
-    micro: int,
+    config: GradientFit, measures: Measures, compute: ComputeConfig, parameters: int, micro: int
 ) -> int:
     """Bytes per device, by the rule in the module docstring."""
-    sharded_over = {
-        "ddp": 1,
-        "fsdp": compute.num_workers,
-        "hybrid": compute.shard_workers,
-    }[compute.parallel]
+    sharded_over = {"ddp": 1, "fsdp": compute.num_workers, "hybrid": compute.shard_workers}[
+        compute.parallel
+    ]
     settings = config.pretrain
     moments = 2 if settings.optimizer.kind == "adamw" else 1.5
     average = 0 if settings.average is None else 1

@@ -44,13 +44,7 @@ from rungwise.serving.card import (
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import PretrainedPredictor, describe_model, load_predictor
 from rungwise.serving.stage import RegisterConfig, RegisterSummary
-from rungwise.tasks.kinds.examples import (
-    Example,
-    TaskInfo,
-    TaskSummary,
-    Text,
-    read_examples,
-)
+from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
 from rungwise.tokenizer import FILE as TOKENIZER_FILE
 from rungwise.training.tensor_files import MODEL
 

@@ -224,9 +224,7 @@ def build_optimizer(
     )
 
 
-def decay_groups(
-    model: nn.Module,
-) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
+def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
     """Trainable parameters by name: those with weight decay, those without. Biases and all norms
     have none, as in `exclude_from_weight_decay` of google-research/bert."""
     decayed: dict[str, nn.Parameter] = {}

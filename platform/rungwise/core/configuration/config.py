@@ -12,12 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from rungwise.core.configuration.schema import (
-    block_kind,
-    find_blocks,
-    is_block,
-    union_members,
-)
+from rungwise.core.configuration.schema import block_kind, find_blocks, is_block, union_members
 from rungwise.core.errors import BlockError, ConfigError
 
 # Redundant end of "Input should be a valid integer, unable to parse string as an integer".

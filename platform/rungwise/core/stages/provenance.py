@@ -30,10 +30,7 @@ def provenance() -> dict[str, Any]:
             each.name: each.version
             for each in sorted(importlib.metadata.distributions(), key=lambda each: each.name)
         },
-        "machine": {
-            "system": f"{platform.system()} {platform.machine()}",
-            "cpus": os.cpu_count(),
-        },
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "cpus": os.cpu_count()},
     }
 
 

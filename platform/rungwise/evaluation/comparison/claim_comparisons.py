@@ -67,10 +67,7 @@ def interval_verdict(low: float, high: float, threshold: float) -> Verdict:
 
 
 def compare(
-    comparison: Comparison,
-    rungs: Mapping[str, RungItems],
-    runs: TaskRuns,
-    counted: Collection[str],
+    comparison: Comparison, rungs: Mapping[str, RungItems], runs: TaskRuns, counted: Collection[str]
 ) -> ComparisonResult:
     """Make a comparison, or name what it lacks. `counted` rungs have no luck of training."""
     if comparison.of == TASKS:

@@ -37,12 +37,7 @@ from rungwise.evaluation.comparison.claim_comparisons import (
     compare,
 )
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.comparison.task_contrast import (
-    Runs,
-    TaskMean,
-    average_tasks,
-    read_runs,
-)
+from rungwise.evaluation.comparison.task_contrast import Runs, TaskMean, average_tasks, read_runs
 from rungwise.evaluation.statistics import holm
 from rungwise.evaluation.suites.measure import read_items
 

@@ -23,12 +23,7 @@ from rungwise.evaluation.comparison.config import CompareConfig, EvaluateConfig
 from rungwise.evaluation.comparison.inputs import Variant, resolve_variant
 from rungwise.evaluation.comparison.overlap import find_met
 from rungwise.evaluation.comparison.predictions import prediction_rows, write_predictions
-from rungwise.evaluation.comparison.seeds import (
-    SeedJob,
-    SeedResult,
-    load_predictions,
-    score_seeds,
-)
+from rungwise.evaluation.comparison.seeds import SeedJob, SeedResult, load_predictions, score_seeds
 from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     PairedDifference,

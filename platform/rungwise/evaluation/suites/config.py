@@ -11,10 +11,7 @@ from rungwise.evaluation.suites.polysemy import PolysemySuite
 from rungwise.evaluation.suites.probe import ProbeSuite
 from rungwise.evaluation.suites.ranks import RanksSuite
 from rungwise.evaluation.suites.senses import SensesSuite
-from rungwise.evaluation.suites.sentence_probe import (
-    SentenceProbeSuite,
-    SentencePropertiesSuite,
-)
+from rungwise.evaluation.suites.sentence_probe import SentenceProbeSuite, SentencePropertiesSuite
 from rungwise.evaluation.suites.sentences import SentencesSuite
 from rungwise.evaluation.suites.similarity import SimilaritySuite
 from rungwise.evaluation.suites.speed import SpeedSuite

@@ -77,11 +77,7 @@ def measure(
     """
     keep_freed_memory()
     rung = Rung(
-        inputs["pretrain"],
-        inputs["tokens"],
-        inputs["tokenizer"],
-        inputs["corpus"],
-        context.report,
+        inputs["pretrain"], inputs["tokens"], inputs["tokenizer"], inputs["corpus"], context.report
     )
     items: list[Items] = []
     passed_over, seconds = {}, {}

@@ -26,11 +26,7 @@ from rungwise.core.storage.outside import matching
 from rungwise.core.storage.source_files import place_by_name
 from rungwise.core.storage.store_errors import reached
 from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
-from rungwise.evaluation.suites.floors import (
-    floor_vectors,
-    has_sentence_vectors,
-    vectors_by_part,
-)
+from rungwise.evaluation.suites.floors import floor_vectors, has_sentence_vectors, vectors_by_part
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.words import cosines
 from rungwise.tasks.formats.presets import SickFormat, StsFormat

@@ -209,10 +209,7 @@ class Bert(TransformerBody):
         self.clear_padding()
 
     def embed(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
     ) -> Tensor:
         if segments_BT is None:
             segment_BTD = self.segment_embedding.weight[0]

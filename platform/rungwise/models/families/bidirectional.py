@@ -119,11 +119,7 @@ class Bidirectional(Body):
         self.clear_padding()
 
     def encode(
-        self,
-        ids_BT: Tensor,
-        targets_BT: Tensor,
-        lengths_B: Tensor,
-        where: Boundaries = WHOLE,
+        self, ids_BT: Tensor, targets_BT: Tensor, lengths_B: Tensor, where: Boundaries = WHOLE
     ) -> Tensor:
         """Return the states (B, T, 2D) from which each target is predicted: left, then right.
 
@@ -153,10 +149,7 @@ class Bidirectional(Body):
         return torch.cat((left_BTD, right_BTD), dim=-1)
 
     def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         """Return num_layers + 1 tensors (B, T, 2D), embeddings first, for fine-tuning. At t the
         left half has read ids[0 .. t] and the right half ids[t ..] from the end. As in ELMo,
@@ -222,11 +215,7 @@ class BidirectionalForPretraining(TokenOutput):
         return self.sums(self.head.transform(states_BTE), rows.targets, rows.weights)
 
     def logits(
-        self,
-        ids_BT: Tensor,
-        targets_BT: Tensor,
-        lengths_B: Tensor,
-        where: Boundaries = WHOLE,
+        self, ids_BT: Tensor, targets_BT: Tensor, lengths_B: Tensor, where: Boundaries = WHOLE
     ) -> Tensor:
         """Return the logits (B, T, V) of each target, given the rest of its document."""
         states_BTE = self.bidirectional.encode(ids_BT, targets_BT, lengths_B, where)

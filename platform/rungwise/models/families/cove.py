@@ -150,10 +150,7 @@ class TranslatorBody(Body):
         return outputs, (h_BE, c_BE)
 
     def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         return self.encode(ids_BT, lengths_B)[0]
 
@@ -173,11 +170,7 @@ class Decoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self,
-        ids_BT: Tensor,
-        states_BSE: Tensor,
-        lengths_B: Tensor,
-        start: tuple[Tensor, Tensor],
+        self, ids_BT: Tensor, states_BSE: Tensor, lengths_B: Tensor, start: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Return the outputs (B, T, E) from which each of `ids_BT` is predicted, and the shares (B,
         T, S) of the states, of which rows have `lengths_B`."""

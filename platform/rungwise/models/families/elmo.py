@@ -200,10 +200,7 @@ class Elmo(Body):
         return outputs, torch.stack(after, dim=1)
 
     def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         tokens_BTD = self.token_embedding(ids_BT)
         left, _ = self.read_left(tokens_BTD, None)

@@ -94,10 +94,7 @@ class Gpt(TransformerBody):
         self.clear_padding()
 
     def embed(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
     ) -> Tensor:
         position_BTD = learned_positions(self.position_embedding, ids_BT.shape[1], positions_BT)
         return self.dropout(self.token_embedding(ids_BT) + position_BTD)

@@ -179,10 +179,7 @@ def _discounts(
 
 
 def estimate_model(
-    table: Table,
-    vocab_size: int,
-    start_id: int,
-    fallback: tuple[float, float, float] | None = None,
+    table: Table, vocab_size: int, start_id: int, fallback: tuple[float, float, float] | None = None
 ) -> NgramLanguageModel:
     """Estimate the model of a merged table; its order is lower if no sentence is long enough.
 

@@ -95,10 +95,7 @@ class Llama(TransformerBody):
         self.clear_padding()
 
     def embed(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
     ) -> Tensor:
         return self.dropout(self.token_embedding(ids_BT))
 

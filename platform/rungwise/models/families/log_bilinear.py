@@ -88,10 +88,7 @@ class LogBilinear(ContextBody):
         return (x_BTX * self.maps.weight[0]).unflatten(-1, (len(self.offsets), -1)).sum(-2)
 
     def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         return [self.token_embedding(ids_BT), self.predict(ids_BT)]
 

@@ -22,12 +22,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from rungwise.models.families.bert import (
-    EncoderFamily,
-    MaskedOutput,
-    MlmHead,
-    reads,
-)
+from rungwise.models.families.bert import EncoderFamily, MaskedOutput, MlmHead, reads
 from rungwise.models.losses.denoising import SENTENCE_OBJECTIVES
 from rungwise.models.losses.hybrid import HYBRID
 from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
@@ -115,10 +110,7 @@ class ModernBert(TransformerBody):
         self.clear_padding()
 
     def embed(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
     ) -> Tensor:
         return self.dropout(self.embedding_norm(self.token_embedding(ids_BT)))
 

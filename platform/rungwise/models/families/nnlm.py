@@ -184,10 +184,7 @@ class Nnlm(ContextBody):
         return self.dropout(torch.tanh(self.hidden(x_BTX)))
 
     def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         return self.same_width(self.token_embedding(ids_BT), self.activate(self.context(ids_BT)))
 

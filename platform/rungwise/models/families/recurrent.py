@@ -251,10 +251,7 @@ class Recurrent(Body):
         return self.dropout(input_BTD)
 
     def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         return self.encode(ids_BT, None)[0]
 

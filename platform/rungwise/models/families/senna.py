@@ -134,10 +134,7 @@ class Senna(ContextBody):
         return functional.linear(vectors, self.hidden.weight[:, begin : begin + M])
 
     def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
         real_BT = None if lengths_B is None else (place_T < lengths_B[:, None]).long()

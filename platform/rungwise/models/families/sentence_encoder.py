@@ -245,10 +245,7 @@ class SentenceBody(Body):
         return pool(states_NLD, lengths_N, self.pooling)
 
     def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         if lengths_B is None:
             lengths_B = torch.full((len(ids_BT),), ids_BT.shape[1], device=ids_BT.device)

@@ -80,15 +80,7 @@ def token_sums(
     dtype = torch.get_autocast_dtype(kind) if narrow else hidden_XD.dtype
     with torch.autocast(kind, enabled=False):
         outputs = FusedLoss.apply(
-            hidden_XD,
-            weight_PD,
-            bias_V,
-            targets_X,
-            weights_X,
-            vocab_size,
-            rows,
-            dtype,
-            sums_of,
+            hidden_XD, weight_PD, bias_V, targets_X, weights_X, vocab_size, rows, dtype, sums_of
         )
     assert isinstance(outputs, tuple)
     return TokenSums(*outputs)

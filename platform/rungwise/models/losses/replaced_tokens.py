@@ -206,12 +206,7 @@ REPLACED_TOKENS: Objective = dataclasses.replace(
     MLM,
     name="replaced_tokens",
     pair=Part(
-        "detection",
-        "replaced-token",
-        "Tokens told to be replaced or original",
-        "token",
-        2,
-        0.15,
+        "detection", "replaced-token", "Tokens told to be replaced or original", "token", 2, 0.15
     ),
     counts=_counts,
     outputs=_outputs,

@@ -48,11 +48,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 PAIRED = "paired"  # the place of the second text of a pair
 # The places of what is written, in sentences behind the one that is read.
 _NEAR, _OWN = (-1, 1), (0,)
-WRITES = {
-    "skip_thoughts": _NEAR,
-    "sentence_autoencoder": _OWN,
-    "sentence_translation": (PAIRED,),
-}
+WRITES = {"skip_thoughts": _NEAR, "sentence_autoencoder": _OWN, "sentence_translation": (PAIRED,)}
 
 
 def paired(document_BR: Tensor, offset: int) -> Tensor:
@@ -184,10 +180,4 @@ INFERENCE = replace(
     losses=_pair_losses,
     origin=Origin(2017, "Conneau et al.", "learns which sentences follow from which others"),
 )
-SENTENCES = (
-    QUICK_THOUGHTS,
-    SKIP_THOUGHTS,
-    SENTENCE_AUTOENCODER,
-    SENTENCE_TRANSLATION,
-    INFERENCE,
-)
+SENTENCES = (QUICK_THOUGHTS, SKIP_THOUGHTS, SENTENCE_AUTOENCODER, SENTENCE_TRANSLATION, INFERENCE)

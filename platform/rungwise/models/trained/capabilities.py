@@ -132,10 +132,7 @@ class Encoder(Protocol):
     def num_layers(self) -> int: ...
 
     def layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         """Return the embeddings and each layer's states, (B, T, width) each. `lengths_B` counts the
         real tokens of each row; None means no padding. States at padding are meaningless."""

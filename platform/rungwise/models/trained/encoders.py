@@ -53,18 +53,12 @@ class LayeredEncoder(OnBody):
         self.pooler = pooler
 
     def forward(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> Tensor:
         return self.layers(ids_BT, segments_BT, lengths_B)[-1]
 
     def layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         return self.body.encode_layers(ids_BT, segments_BT, lengths_B)
 

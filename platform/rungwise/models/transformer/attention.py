@@ -56,12 +56,7 @@ Visible = Tensor | Documents | None
 
 
 def visible_keys(
-    sequence_length: int,
-    lengths_B: Tensor | None,
-    where: Boundaries,
-    *,
-    causal: bool,
-    varlen: bool,
+    sequence_length: int, lengths_B: Tensor | None, where: Boundaries, *, causal: bool, varlen: bool
 ) -> Visible:
     """Return which keys each query sees, for all layers; None if the kernel's own rule is enough.
 

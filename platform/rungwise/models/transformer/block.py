@@ -228,11 +228,7 @@ class Transformer(nn.Module):
             block.mlp.contract.weight.mul_(factor)
 
     def _enter(
-        self,
-        x_BTD: Tensor,
-        lengths_B: Tensor | None,
-        where: Boundaries,
-        visible: Visible = None,
+        self, x_BTD: Tensor, lengths_B: Tensor | None, where: Boundaries, visible: Visible = None
     ) -> tuple[Tensor, list[Inputs]]:
         """Return the residual stream and each block's mask, rotation and direction."""
         causal = self.causal if where.causal is None else where.causal

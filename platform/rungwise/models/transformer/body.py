@@ -82,10 +82,7 @@ class Body(nn.Module, ABC):
 
     @abstractmethod
     def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         """Return the embeddings and each layer's states, (B, T, E) each; see `Encoder`."""
 
@@ -103,10 +100,7 @@ class TransformerBody(Body):
 
     @abstractmethod
     def embed(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        positions_BT: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
     ) -> Tensor:
         """Return the input of the stack (B, T, D). Segments default to 0, positions to 0, 1, 2,
         ...; a family may ignore both."""
@@ -133,10 +127,7 @@ class TransformerBody(Body):
         return self.transformer(embedded_BTD, lengths_B, where, chosen_BM)
 
     def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         embedded_BTD = self.embed(ids_BT, segments_BT)
         if self.writes:

@@ -79,10 +79,7 @@ class WordTable(Body):
         nn.init.normal_(self.token_embedding.weight, std=size**-0.5)
 
     def encode_layers(
-        self,
-        ids_BT: Tensor,
-        segments_BT: Tensor | None = None,
-        lengths_B: Tensor | None = None,
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         return [self.dropout(self.token_embedding(ids_BT))]
 

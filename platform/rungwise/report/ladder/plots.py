@@ -69,10 +69,7 @@ def _set_factor_ticks(axes: Axes) -> None:
 
 
 def _draw_columns(
-    rungs: Sequence[Rung],
-    columns: Sequence[Column],
-    places: Mapping[str, float],
-    x: str,
+    rungs: Sequence[Rung], columns: Sequence[Column], places: Mapping[str, float], x: str
 ) -> bytes:
     figure, panels = style.new_panels(len(columns), _COLUMNS, 3.0, 0.8)
     for axes, column in zip(panels, columns, strict=True):

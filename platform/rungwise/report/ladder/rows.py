@@ -9,11 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from rungwise.evaluation.comparison import published
-from rungwise.evaluation.statistics import (
-    error_reduction,
-    paired_difference,
-    sign_agreement,
-)
+from rungwise.evaluation.statistics import error_reduction, paired_difference, sign_agreement
 from rungwise.evaluation.suites.items import Items, contrast
 from rungwise.report.ladder.rungs import (
     PAIRS,

@@ -142,9 +142,7 @@ FORMATS: Mapping[str, Format] = {
     "bert": _BERT,
     "gpt2": _GPT2,
     "openai-gpt": replace(
-        _GPT2,
-        settings=_OPENAI_SETTINGS,
-        tied={"lm_head.weight": "transformer.tokens_embed.weight"},
+        _GPT2, settings=_OPENAI_SETTINGS, tied={"lm_head.weight": "transformer.tokens_embed.weight"}
     ),
     "modernbert": Format(
         config=ModernBertConfig,
