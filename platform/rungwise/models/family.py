@@ -38,6 +38,7 @@ class Family(Config):
     year: ClassVar[int]  # of the paper, the place of the rung in history
     paper: ClassVar[str]  # `Devlin et al.`
     idea: ClassVar[str] = ""  # in plain words, for readers who do not know the field
+    page: ClassVar[str]  # its name on the page, unless `page_name` makes one
     objectives: ClassVar[tuple[Objective, ...]]  # the first is the default
     mixes: ClassVar[bool] = False  # whether steps may take turns to train on several of them
 
@@ -74,9 +75,9 @@ class Family(Config):
     def describe(self) -> str:
         """Describe its sizes: `2 layers, 2 heads, hidden size 128`."""
 
-    @abstractmethod
     def page_name(self, objective: Objective) -> str:
         """Return its name on the page, as it follows "a" or "an": `BERT`."""
+        return self.page
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         """Build the model that the objective trains, with random weights from PyTorch's generator.

@@ -50,6 +50,7 @@ class AwdLstmConfig(RecurrentFamily):
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Merity et al.; Howard & Ruder"
     idea: ClassVar[str] = "an LSTM that forgets at random while it learns, so that it learns rules"
+    page: ClassVar[str] = "AWD-LSTM"
     objectives: ClassVar = (CAUSAL,)
 
     kind: Literal["awd_lstm"] = "awd_lstm"
@@ -76,9 +77,6 @@ class AwdLstmConfig(RecurrentFamily):
 
     def describe(self) -> str:
         return f"{super().describe()}, embedding size {self.embedding_size}"
-
-    def page_name(self, objective: Objective) -> str:
-        return "AWD-LSTM"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return AwdLstmForPretraining(self, self.layers(vocab_size, vocab_multiple))

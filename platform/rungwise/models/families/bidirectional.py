@@ -49,6 +49,7 @@ class BidirectionalConfig(TransformerFamily):
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "after Peters et al."
     idea: ClassVar[str] = "two Transformers, one per direction, joined at the end"
+    page: ClassVar[str] = "two-direction Transformer"
     objectives: ClassVar = (BIDIRECTIONAL,)
 
     kind: Literal["bidirectional"] = "bidirectional"
@@ -57,9 +58,6 @@ class BidirectionalConfig(TransformerFamily):
     @property
     def depth(self) -> int:
         return 2 * self.num_layers
-
-    def page_name(self, objective: Objective) -> str:
-        return "two-direction Transformer"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return BidirectionalForPretraining(self, vocab_size, vocab_multiple)

@@ -40,6 +40,7 @@ class BigramConfig(Family):
     year: ClassVar[int] = 2000
     paper: ClassVar[str] = "Xu & Rudnicky"
     idea: ClassVar[str] = "a network that guesses the next word from the one before"
+    page: ClassVar[str] = "neural bigram model"
 
     kind: Literal["bigram"] = "bigram"
 
@@ -57,9 +58,6 @@ class BigramConfig(Family):
 
     def describe(self) -> str:
         return "order 2, 1 weight for each pair of words"
-
-    def page_name(self, objective: Objective) -> str:
-        return "neural bigram model"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return Bigram(vocab_size)

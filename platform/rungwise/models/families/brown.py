@@ -25,7 +25,7 @@ from rungwise.models.families import kneser_ney
 from rungwise.models.families.brown_clusters import ClassModel, cluster_words
 from rungwise.models.families.kneser_ney import Table
 from rungwise.models.family import Family
-from rungwise.models.losses.objectives import CAUSAL, Objective
+from rungwise.models.losses.objectives import CAUSAL
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.tokenizer.special import SpecialIds
@@ -40,6 +40,7 @@ class BrownConfig(Family):
     year: ClassVar[int] = 1992
     paper: ClassVar[str] = "Brown et al."
     idea: ClassVar[str] = "groups words that are used alike, and counts which group follows which"
+    page: ClassVar[str] = "class n-gram model"
     objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)  # counts need no instances
 
     kind: Literal["brown"] = "brown"
@@ -49,9 +50,6 @@ class BrownConfig(Family):
 
     def describe(self) -> str:
         return f"{self.classes} classes of words, order {self.class_order}"
-
-    def page_name(self, objective: Objective) -> str:
-        return "class n-gram model"
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Table:
         """Count the n-grams of one shard of documents, each closed by the end symbol."""

@@ -65,6 +65,7 @@ class CoveConfig(LayeredFamily):
     year: ClassVar[int] = 2017
     paper: ClassVar[str] = "McCann et al."
     idea: ClassVar[str] = "learns to translate; what it knows of a sentence helps other tasks"
+    page: ClassVar[str] = "CoVe"
     objectives: ClassVar = (TRANSLATION,)
 
     kind: Literal["cove"] = "cove"
@@ -91,9 +92,6 @@ class CoveConfig(LayeredFamily):
     def describe(self) -> str:
         layers, vectors = counted(self.num_layers, "layer"), self.embedding_size
         return f"{layers} a direction, hidden size {self.hidden_size}, vectors of {vectors}"
-
-    def page_name(self, objective: Objective) -> str:
-        return "CoVe"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return Translator(self, TranslatorBody(self, vocab_size, vocab_multiple))

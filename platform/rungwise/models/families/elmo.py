@@ -63,6 +63,7 @@ class ElmoConfig(StatefulFamily):
     idea: ClassVar[str] = (
         "reads forwards and backwards, word by word; a word's numbers depend on its sentence"
     )
+    page: ClassVar[str] = "ELMo"
 
     kind: Literal["elmo"] = "elmo"
     num_layers: int = Field(default=2, ge=1)
@@ -102,9 +103,6 @@ class ElmoConfig(StatefulFamily):
     def describe(self) -> str:
         layers = counted(self.num_layers, "layer")
         return f"{layers} a direction, hidden size {self.hidden_size}, cell size {self.cell_size}"
-
-    def page_name(self, objective: Objective) -> str:
-        return "ELMo"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return ElmoForPretraining(self, vocab_size, vocab_multiple)

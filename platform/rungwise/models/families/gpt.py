@@ -63,13 +63,11 @@ class GptConfig(DecoderFamily):
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Radford et al."
     idea: ClassVar[str] = "a Transformer that guesses the next word from all words before it"
+    page: ClassVar[str] = "GPT"
 
     kind: Literal["gpt"] = "gpt"
     max_position_embeddings: int = Field(default=1024, ge=1)  # tokens of the longest row
     crosses_documents: bool = False  # a token also sees earlier documents in its block
-
-    def page_name(self, objective: Objective) -> str:
-        return "GPT"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return GptForPretraining(self, vocab_size, vocab_multiple)

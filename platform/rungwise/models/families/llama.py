@@ -31,6 +31,7 @@ class LlamaConfig(DecoderFamily):
     year: ClassVar[int] = 2023
     paper: ClassVar[str] = "Touvron et al."
     idea: ClassVar[str] = "guesses the next word as GPT does, with newer parts"
+    page: ClassVar[str] = "Llama"
     activation: ClassVar[Activation] = "silu"
 
     kind: Literal["llama"] = "llama"
@@ -70,9 +71,6 @@ class LlamaConfig(DecoderFamily):
             query_key_norm=self.query_key_norm,
             rotary_base=self.rotary_base,
         )
-
-    def page_name(self, objective: Objective) -> str:
-        return "Llama"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return LlamaForPretraining(self, vocab_size, vocab_multiple)

@@ -30,6 +30,7 @@ class LogBilinearConfig(ContextFamily):
     year: ClassVar[int] = 2007
     paper: ClassVar[str] = "Mnih & Hinton"
     idea: ClassVar[str] = "adds up the words before it, each by its place, to guess the next"
+    page: ClassVar[str] = "log-bilinear model"
 
     kind: Literal["log_bilinear"] = "log_bilinear"
     order: int = Field(default=6, ge=2)  # n: it reads the n - 1 words before
@@ -48,9 +49,6 @@ class LogBilinearConfig(ContextFamily):
             f"order {self.order}, vectors of {self.embedding_size}, {maps} maps"
             f"{self.output.describe()}{tied}"
         )
-
-    def page_name(self, objective: Objective) -> str:
-        return "log-bilinear model"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return LogBilinearForPretraining(self, vocab_size, vocab_multiple)

@@ -84,6 +84,7 @@ class NnlmConfig(ContextFamily):
     year: ClassVar[int] = 2003
     paper: ClassVar[str] = "Bengio et al."
     idea: ClassVar[str] = "a network that guesses the next word from the few before it"
+    page: ClassVar[str] = "neural n-gram model"
 
     kind: Literal["nnlm"] = "nnlm"
     hidden_size: int = Field(default=50, ge=1)
@@ -104,9 +105,6 @@ class NnlmConfig(ContextFamily):
             f"order {self.order}, vectors of {self.embedding_size}, hidden size "
             f"{self.hidden_size}, {past} direct connections{self.output.describe()}"
         )
-
-    def page_name(self, objective: Objective) -> str:
-        return "neural n-gram model"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return NnlmForPretraining(self, vocab_size, vocab_multiple)

@@ -145,11 +145,9 @@ class LstmConfig(RecurrentFamily):
     year: ClassVar[int] = 2012
     paper: ClassVar[str] = "Sundermeyer et al."
     idea: ClassVar[str] = "reads word by word with a memory that lasts"
+    page: ClassVar[str] = "LSTM"
 
     kind: Literal["lstm"] = "lstm"
-
-    def page_name(self, objective: Objective) -> str:
-        return "LSTM"
 
     def layers(self, vocab_size: int, vocab_multiple: int = 1) -> Recurrent:
         return Lstm(self, vocab_size, vocab_multiple)
@@ -163,13 +161,11 @@ class RnnConfig(RecurrentFamily):
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Mikolov et al."
     idea: ClassVar[str] = "reads word by word with a short memory"
+    page: ClassVar[str] = "recurrent network"
 
     kind: Literal["rnn"] = "rnn"
     num_layers: int = Field(default=1, ge=1)
     hidden_size: int = Field(default=200, ge=1)
-
-    def page_name(self, objective: Objective) -> str:
-        return "recurrent network"
 
     def layers(self, vocab_size: int, vocab_multiple: int = 1) -> Recurrent:
         return Rnn(self, vocab_size, vocab_multiple)

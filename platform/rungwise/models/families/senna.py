@@ -60,6 +60,7 @@ class SennaConfig(LayeredFamily):
     year: ClassVar[int] = 2008
     paper: ClassVar[str] = "Collobert & Weston"
     idea: ClassVar[str] = "tells real stretches of text from ones with a wrong word in the middle"
+    page: ClassVar[str] = "ranking model"
 
     kind: Literal["senna"] = "senna"
     window: int = Field(default=11, ge=1)  # words it reads, the middle one included; odd
@@ -87,9 +88,6 @@ class SennaConfig(LayeredFamily):
             f"windows of {self.window}, vectors of {self.embedding_size}, hidden size "
             f"{self.hidden_size}"
         )
-
-    def page_name(self, objective: Objective) -> str:
-        return "ranking model"
 
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return SennaForPretraining(Senna(self, vocab_size, vocab_multiple))

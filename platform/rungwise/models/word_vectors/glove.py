@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.models.fitting import Weights
-from rungwise.models.losses.objectives import Objective
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.models.word_vectors.vector_family import (
@@ -45,6 +44,7 @@ class GloveConfig(VectorFamily):
     year: ClassVar[int] = 2014
     paper: ClassVar[str] = "Pennington et al."
     idea: ClassVar[str] = "a list of numbers for every word, from counts of the words around it"
+    page: ClassVar[str] = "GloVe model"
 
     kind: Literal["glove"] = "glove"
     window: int = Field(default=10, ge=1, le=20)  # words on each side
@@ -54,9 +54,6 @@ class GloveConfig(VectorFamily):
 
     def describe(self) -> str:
         return f"vectors of {self.size}, window {self.window}"
-
-    def page_name(self, objective: Objective) -> str:
-        return "GloVe model"
 
     def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
         """Count the co-occurrences within the sentences of one shard, in units of 1 / `_unit`."""

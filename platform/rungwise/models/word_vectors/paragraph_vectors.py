@@ -26,7 +26,6 @@ from pydantic import Field, model_validator
 
 from rungwise.core import randomness
 from rungwise.models.fitting import Losses, Stretch, Weights, documents
-from rungwise.models.losses.objectives import Objective
 from rungwise.models.word_vectors.vector_family import mean, pad_rows, random_rows, vector_objective
 from rungwise.models.word_vectors.word2vec import Counts, Plan, WindowFamily
 
@@ -47,6 +46,7 @@ class ParagraphVectorsConfig(WindowFamily):
     year: ClassVar[int] = 2014
     paper: ClassVar[str] = "Le & Mikolov"
     idea: ClassVar[str] = "a list of numbers for every paragraph, learnt from its words"
+    page: ClassVar[str] = "paragraph-vector model"
 
     kind: Literal["paragraph_vectors"] = "paragraph_vectors"
     # predict a word from its document, or (dm) from its document and its window
@@ -72,9 +72,6 @@ class ParagraphVectorsConfig(WindowFamily):
         name = f"PV-DM ({self.joining})" if self.architecture == "dm" else "PV-DBOW"
         words = f", window {self.window}" if self.learns_words else ""
         return f"{name} with {self.output_name}, vectors of {self.size}{words}"
-
-    def page_name(self, objective: Objective) -> str:
-        return "paragraph-vector model"
 
     def start(self, counts_V: Counts, documents: int, seed: int) -> Weights:
         """Return the initial weights: random vectors, zeros for the output. The last input is for

@@ -30,7 +30,6 @@ from rungwise.core import randomness
 from rungwise.core.errors import DataError
 from rungwise.models.family import Family
 from rungwise.models.fitting import Solution
-from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.contexts import word_means
 from rungwise.models.word_vectors.vector_family import TABLE, TableModel, vector_objective
 
@@ -52,6 +51,7 @@ class PrototypesConfig(Family):
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Reisinger & Mooney"
     idea: ClassVar[str] = "several lists of numbers for a word, one for each kind of place it has"
+    page: ClassVar[str] = "multi-prototype model"
     vectors_by_default: ClassVar[Mapping[str, str]] = {
         "word_vectors.model.kind": "word2vec",
         "word_vectors.pretrain.kind": "asynchronous",
@@ -65,9 +65,6 @@ class PrototypesConfig(Family):
 
     def describe(self) -> str:
         return f"{self.prototypes} prototypes of a word, contexts of {self.window} words a side"
-
-    def page_name(self, objective: Objective) -> str:
-        return "multi-prototype model"
 
     def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> Contexts:
         """Sample the occurrences of one shard, with their neighbours in the document."""

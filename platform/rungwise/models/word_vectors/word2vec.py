@@ -24,7 +24,6 @@ from pydantic import Field
 
 from rungwise.models.family import Family
 from rungwise.models.fitting import Stretch, Weights, sentences
-from rungwise.models.losses.objectives import Objective
 from rungwise.models.word_vectors.vector_family import (
     VectorFamily,
     WordVectorModel,
@@ -88,6 +87,7 @@ class Word2vecConfig(WindowFamily, VectorFamily):
     year: ClassVar[int] = 2013
     paper: ClassVar[str] = "Mikolov et al."
     idea: ClassVar[str] = "a list of numbers for every word, learnt from the words around it"
+    page: ClassVar[str] = "word2vec model"
 
     kind: Literal["word2vec"] = "word2vec"
     # predict a word from one of its neighbours, or (cbow) from the mean of all
@@ -98,9 +98,6 @@ class Word2vecConfig(WindowFamily, VectorFamily):
         return (
             f"{architecture} with {self.output_name}, vectors of {self.size}, window {self.window}"
         )
-
-    def page_name(self, objective: Objective) -> str:
-        return "word2vec model"
 
     def start(self, counts_V: Counts, documents: int, seed: int) -> Weights:
         """Return the initial weights: random vectors, zeros for the output."""
