@@ -60,7 +60,7 @@ def english(limit_bytes: int) -> Iterator[RawDocument]:
             )
         ]
     else:
-        streams = [_raw_documents(source) for source in _sources(data)]
+        streams = [raw_documents(source) for source in sources(data)]
     # A document of each source in turn, so that a short text is mixed too.
     passed = 0
     while streams and passed < limit_bytes:
@@ -73,7 +73,7 @@ def english(limit_bytes: int) -> Iterator[RawDocument]:
             yield document
 
 
-def _sources(data: Path) -> list[FileSource]:
+def sources(data: Path) -> list[FileSource]:
     folder = data / "corpora" / "en"
     return [
         TextSource(
@@ -93,7 +93,7 @@ def _sources(data: Path) -> list[FileSource]:
     ]
 
 
-def _raw_documents(source: FileSource) -> Iterator[RawDocument]:
+def raw_documents(source: FileSource) -> Iterator[RawDocument]:
     config = CorpusConfig(sources=(source,))
     for each in list_ranges(config):
         yield from read_range(each, config)

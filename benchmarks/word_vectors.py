@@ -92,8 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write_sentences(data: Path, folder: Path, file: Path) -> None:
     """The text as both read it."""
-    config_sources = texts._sources(data)[:3]
-    documents = (document for source in config_sources for document in texts._raw_documents(source))
+    config_sources = texts.sources(data)[:3]
+    documents = (document for source in config_sources for document in texts.raw_documents(source))
     corpus = texts.write_corpus(documents, folder / "corpus")
     with file.open("w") as stream:
         for split in ("train", "validation"):
@@ -183,7 +183,7 @@ def quality(file: Path, name: str, seed: int, wordsim: str, **changes: Any) -> d
         words, counts_V, text = encoded(file)
         if name == "glove":
             config = GloveConfig()
-            weights = _glove(config, counts_V, text, seed)
+            weights = train_glove(config, counts_V, text, seed)
         else:
             replicas = changes.pop("replicas", 1)
             config = Word2vecConfig(**changes)
@@ -215,7 +215,10 @@ def _gensim(file: Path, threads: int, seed: int, **changes: Any) -> Any:
     return model
 
 
-def _glove(config: GloveConfig, counts_V: NDArray[np.int64], text: Stretch, seed: int) -> Weights:
+def train_glove(
+    config: GloveConfig, counts_V: NDArray[np.int64], text: Stretch, seed: int, epochs: int = 25
+) -> Weights:
+    """The weights after so many epochs."""
     step = 50_000  # sentences counted at a time
     tables = []
     for first in range(0, text.last, step):
@@ -231,7 +234,7 @@ def _glove(config: GloveConfig, counts_V: NDArray[np.int64], text: Stretch, seed
         config.start(counts_V, 0, seed),
     )
     rng = np.random.default_rng(seed)
-    for _ in range(25):
+    for _ in range(epochs):
         config.read(weights, cells, rng.permutation(len(cells.rows)), 0.05)
     return weights
 

@@ -20,6 +20,7 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.plural import counted
 from rungwise.models.losses.objectives import Objective, Origin, member_names, mix
+from rungwise.models.suggestion import MASKED, ROW, Size, Steps, suggest_steps
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body, OnBody, TokenOutput
 from rungwise.models.transformer.layer import Activation, Layer, Norm
@@ -98,6 +99,11 @@ class Family(Config):
         """Whether a row goes on with the state in which the row before has ended."""
         return False
 
+    def suggest(self, size: Size) -> dict[str, Any]:
+        """Return keys of `model` and `pretrain`, with dots, that suit this size of text and time;
+        {} if there is nothing to choose."""
+        return {}
+
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the floating-point operations per token of a training step, forward and backward: 6
         per weight of each matrix that multiplies the token (2 forward, 4 backward), and attention.
@@ -136,6 +142,16 @@ class Family(Config):
 
 class LayeredFamily(Family):
     """A family with states of tokens, to fine-tune and to probe."""
+
+    suggested_steps: ClassVar[Steps | None] = None
+
+    def suggest(self, size: Size) -> dict[str, Any]:
+        if self.suggested_steps is None:
+            return {}
+        objective = self.objectives[0]
+        masked = MASKED * ROW if objective.masks else ROW
+        each = self.flops_per_token(size.vocabulary, ROW, objective, masked)
+        return suggest_steps(size, each, self.suggested_steps)
 
     @abstractmethod
     def body(self, vocab_size: int, objective: Objective) -> Body:
@@ -187,6 +203,7 @@ class StatefulFamily(LayeredFamily):
 class TransformerFamily(LayeredFamily):
     """The sizes of a Transformer (transformer.py), by default those of BERT base and GPT-2."""
 
+    suggested_steps: ClassVar[Steps | None] = Steps(5e-3)
     layer_norm_epsilon: ClassVar[float] = 1e-5
     activation: ClassVar[Activation] = "gelu_tanh"
 

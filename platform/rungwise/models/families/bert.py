@@ -42,6 +42,7 @@ from rungwise.models.losses.objectives import (
 )
 from rungwise.models.losses.replaced_tokens import REPLACED_TOKENS
 from rungwise.models.losses.span_denoising import SPAN_DENOISING
+from rungwise.models.suggestion import Steps
 from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
@@ -71,6 +72,8 @@ NOT_NEXT, IS_NEXT = 0, 1
 class EncoderFamily(TransformerFamily):
     """Encoders, trained by masking; by an objective that does not mask they read from left to
     right."""
+
+    suggested_steps: ClassVar[Steps | None] = Steps(4e-3, rows=32)
 
     @abstractmethod
     def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> TransformerBody:

@@ -41,6 +41,7 @@ from rungwise.models.families.projected_lstm import ProjectedLstm
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import padded_size
 from rungwise.models.losses.objectives import BILM, Objective
+from rungwise.models.suggestion import Steps
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
@@ -56,6 +57,7 @@ Filter = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 class ElmoConfig(StatefulFamily):
     """The shape of an ELMo; the defaults are the paper's, 93.6 M parameters without the output."""
 
+    suggested_steps: ClassVar[Steps | None] = Steps(3e-3)
     objectives: ClassVar = (BILM,)
 
     year: ClassVar[int] = 2018

@@ -28,6 +28,7 @@ from torch.nn import functional
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
+from rungwise.models.suggestion import Steps
 from rungwise.models.trained.language_models import CausalModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.body import Body, NextWordModel
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
 class ContextFamily(LayeredFamily):
     """The keys of models that read the n - 1 words before."""
 
+    suggested_steps: ClassVar[Steps | None] = Steps(3e-3)
     objectives: ClassVar = (CAUSAL,)
 
     kind: Any

@@ -48,6 +48,7 @@ from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import CAUSAL, Objective, Origin, Part
 from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
+from rungwise.models.suggestion import Steps
 from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.body import Body, NextWordModel
@@ -73,6 +74,7 @@ class RecurrentFamily(StatefulFamily):
     """The keys of both. The dropouts are 0 unless asked for: see BertConfig. Small corpora, which
     are read many times, need them."""
 
+    suggested_steps: ClassVar[Steps | None] = Steps(3e-3)
     objectives: ClassVar = (CAUSAL,)
     gates: ClassVar[int]  # of a cell, each with a matrix for its input and one for its state
 

@@ -12,13 +12,14 @@ V vocabulary, D size of a vector, N cells
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.models.fitting import Weights
+from rungwise.models.suggestion import Size, suggest_passes
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
 from rungwise.models.word_vectors.vector_family import (
@@ -54,6 +55,14 @@ class GloveConfig(VectorFamily):
 
     def describe(self) -> str:
         return f"vectors of {self.size}, window {self.window}"
+
+    def suggest(self, size: Size) -> dict[str, Any]:
+        """The paper's `x_max` is for billions of words, where a pair that counts occurs a hundred
+        times."""
+        return {
+            "model.x_max": min(100.0, max(1.0, round(size.tokens / 7e5, 1))),
+            "pretrain.epochs": suggest_passes(size, 300_000, 25),
+        }
 
     def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
         """Count the co-occurrences within the sentences of one shard, in units of 1 / `_unit`."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from pydantic import Field
 
 from rungwise.models.family import Family
 from rungwise.models.fitting import Stretch, Weights, sentences
+from rungwise.models.suggestion import LITTLE, Size, suggest_passes
 from rungwise.models.word_vectors.vector_family import (
     VectorFamily,
     WordVectorModel,
@@ -98,6 +99,14 @@ class Word2vecConfig(WindowFamily, VectorFamily):
         return (
             f"{architecture} with {self.output_name}, vectors of {self.size}, window {self.window}"
         )
+
+    def suggest(self, size: Size) -> dict[str, Any]:
+        """Forty million words are enough of a little text, of which five passes are not."""
+        most = max(5, 40e6 / size.tokens)
+        return {
+            "model.subsample": 1e-4 if size.tokens < LITTLE else 1e-3,
+            "pretrain.epochs": suggest_passes(size, 400_000, most),
+        }
 
     def start(self, counts_V: Counts, documents: int, seed: int) -> Weights:
         """Return the initial weights: random vectors, zeros for the output."""
