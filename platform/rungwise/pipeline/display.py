@@ -74,6 +74,10 @@ class Display:
         if self._live:
             self._live.stop()
 
+    def add(self, names: Sequence[str]) -> None:
+        """Show further stages, behind the others."""
+        self._lines |= {name: _Line(name) for name in names}
+
     def show(self, name: str, state: str, text: str) -> None:
         """Set the state of a stage; a running stage's clock stops when its state changes."""
         line = self._lines[name]

@@ -30,10 +30,12 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import find_value, resolve, with_overrides
 from rungwise.core.configuration.secrecy import without_passwords
 from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.hub import SCHEME, is_hub, pin, pin_all
 from rungwise.core.tracking.store import TrackingConfig
 from rungwise.corpus.config import CorpusConfig
 from rungwise.evaluation.comparison.config import EvaluateConfig
+from rungwise.evaluation.search.config import SearchConfig
 from rungwise.evaluation.suites.config import SuiteConfig
 from rungwise.finetune import FinetuneConfig
 from rungwise.instances.kinds import InstancesConfig
@@ -121,16 +123,29 @@ class Recipe(Config):
     # flops: give each variant the steps that cost as much compute as the first one's
     match_pretraining: Literal["steps", "flops"] = "steps"
     finetune: FinetuneConfig | None = None
+    search: SearchConfig | None = None  # search for pretraining settings; null: none
     sweep: SweepConfig | None = None  # search for fine-tuning settings; null: none
     evaluate: EvaluateConfig | None = None  # how variants are compared
     registry: RegistryConfig | None = None  # register models in MLflow; null: do not
 
     _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _searches: dict[str, Stage] = PrivateAttr(default_factory=dict)
 
     @property
     def raw(self) -> Mapping[str, Any]:
         """The data that this recipe was resolved from."""
         return self._raw
+
+    @property
+    def searches(self) -> Mapping[str, Stage]:
+        """The records of the searches whose best values it has, by title."""
+        return self._searches
+
+    def with_searches(self, searches: Mapping[str, Stage]) -> Recipe:
+        """The same recipe with the records of the searches that it comes from."""
+        recipe = self.model_copy()
+        recipe._searches = dict(searches)
+        return recipe
 
     @model_validator(mode="wrap")
     @classmethod
@@ -236,7 +251,8 @@ class Recipe(Config):
         and the objectives of a model."""
         data = self.model_dump(mode="json")
         varying = {key for keys in self.variants.values() for key in keys}
-        varying |= self.sweep.space.keys() if self.sweep else set()
+        for block in (self.sweep, self.search):
+            varying |= block.space.keys() if block else set()
         for block in sorted(key.removesuffix(".kind") for key in varying if key.endswith(".kind")):
             if find_value(data, block) is not None:
                 data = with_overrides(data, {block: find_value(self._raw, block)}, Recipe)

@@ -19,13 +19,14 @@ from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.lease import register_driver
 from rungwise.core.stages.provenance import provenance
-from rungwise.core.stages.stage import Planned, Stage, plan
+from rungwise.core.stages.stage import Planned, Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import NOTE_TAG
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.monitoring import Monitor
 from rungwise.pipeline import overview
 from rungwise.pipeline.display import Display
+from rungwise.pipeline.growth import Grow, Growth
 from rungwise.pipeline.job import Build, source_tags
 from rungwise.pipeline.schedule import Schedule, show_cached
 
@@ -45,7 +46,7 @@ class Outcome:
 
 
 def run(
-    stages: Sequence[Stage],
+    stages: Sequence[Stage] | Grow,
     root: Folder,
     label: str,
     compute: ComputeConfig,
@@ -53,7 +54,8 @@ def run(
     console: Console,
     recipe: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Build what is missing of `stages` (in order, inputs first) below `root`.
+    """Build what is missing of `stages` (in order, inputs first) below `root`; of a function, also
+    the stages that follow from finished ones.
 
     `tracker`, given the id of this driver, is called only if something must be built, or if runs of
     a killed driver must be ended; `recipe` is kept in the records. A failed stage stops only the
@@ -62,12 +64,12 @@ def run(
     """
     began = time.monotonic()
     root.check_writable("root")
-    job, needs = os.environ.get("RAY_JOB_ID"), [stage.fingerprint for stage in stages]
-    # The lease comes first: what the plan finds must stay.
-    with terminate_as_interrupt(), register_driver(root, needs, job) as driver:
-        rows = plan(stages, root, label)
-        with Display([stage.display_name for stage in stages], console) as display:
-            finished = {row.stage.display_name: row.artifact for row in rows if row.artifact}
+    job = os.environ.get("RAY_JOB_ID")
+    with terminate_as_interrupt(), register_driver(root, (), job) as driver:
+        # The lease comes first: what the plan finds must stay.
+        growth = Growth(stages, root, label, driver.lease.add_needs)
+        rows, finished = growth.rows, growth.finished
+        with Display([row.stage.display_name for row in rows], console) as display:
             for row in rows:
                 if row.artifact:
                     show_cached(row, row.artifact, display)
@@ -83,19 +85,18 @@ def run(
                 untracked = sender.finish(_FINISH_SECONDS)
                 seconds = time.monotonic() - began
                 return Outcome(finished, (), seconds, 0.0, untracked, sender.fault)
-            fingerprints = {stage.display_name: stage.fingerprint for stage in stages}
             build = Build(
                 label=label,
                 compute=compute,
                 tracker=sender,
                 driver=driver.id,
-                parent="run-" + fingerprint(fingerprints),
+                parent="run-" + fingerprint(growth.first),
                 made_by=provenance(),
                 display=display,
                 monitor=Monitor(label, compute),
                 recipe=recipe or {},
             )
-            return _build(rows, finished, root, build, began)
+            return _build(growth, root, build, began)
 
 
 def _refuse(rows: Sequence[Planned]) -> None:
@@ -108,14 +109,12 @@ def _refuse(rows: Sequence[Planned]) -> None:
                 raise UserError(f"{row.stage.display_name}: {error}") from error
 
 
-def _build(
-    rows: Sequence[Planned], finished: dict[str, Artifact], root: Folder, build: Build, began: float
-) -> Outcome:
+def _build(growth: Growth, root: Folder, build: Build, began: float) -> Outcome:
     from rungwise.cluster.session import session
 
     tracker, parent = build.tracker, build.parent
     tags = source_tags(build.made_by) | {"rungwise.label": build.label}
-    schedule = Schedule(rows, finished, root, build)
+    schedule = Schedule(growth, root, build)
     status = "FAILED"
     try:
         tracker.open(parent, build.label, tags=tags, params=flatten(dict(build.recipe)))
@@ -126,7 +125,7 @@ def _build(
         schedule.check()
         waiting = time.monotonic() - began - schedule.working_seconds
         tracker.metrics(parent, {"system/starting_seconds": waiting}, step=0)
-        names = [row.stage.display_name for row in rows]
+        names = [name for name in growth.fingerprints if name in schedule.finished]
         finished = {name: schedule.finished[name] for name in names}
         tracker.tags(
             parent, {f"rungwise.{name}": each.fingerprint for name, each in finished.items()}

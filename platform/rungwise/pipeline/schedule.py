@@ -6,6 +6,7 @@
 The driver works through the stages in one loop. It starts every stage whose inputs are finished, up
 to `compute.max_concurrent_stages`, as a Ray task that begins when the cluster has room. A stage is
 built under a lease (core/stages/lease.py), so that concurrent drivers build each artifact once.
+Finished stages may decide which stages come next (growth.py).
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from rungwise.core.stages.stage import Planned
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline.display import Display
+from rungwise.pipeline.growth import Growth
 from rungwise.pipeline.job import Build, Job
 
 _POLL_SECONDS = 0.2
@@ -41,23 +43,15 @@ _ENDED = "ended"  # in place of the number of a board that does not start again
 class Schedule:
     """The stages of a run and their progress, by displayed name."""
 
-    def __init__(
-        self, rows: Sequence[Planned], finished: dict[str, Artifact], root: Folder, build: Build
-    ) -> None:
-        self.finished = dict(finished)
+    def __init__(self, growth: Growth, root: Folder, build: Build) -> None:
+        self._growth = growth
+        self._ended = 0  # how many stages had ended when it was last looked what follows
+        self.finished = growth.finished
         self.built: set[str] = set()
         self._worked: list[tuple[float, float]] = []  # from when to when each finished stage worked
         self._errors: dict[str, Exception] = {}
         self._failed_before: dict[str, str] = {}  # stage not built -> failed stage it needs
-        # In the order of starts: by kind, and within a kind the last first. The later rungs of a
-        # ladder take longer, and the longest should not run alone at the end.
-        kinds = list(dict.fromkeys(row.stage.name for row in rows))
-        self._pending = {
-            row.stage.display_name: row
-            for kind in kinds
-            for row in reversed(rows)
-            if row.stage.name == kind and row.artifact is None
-        }
+        self._pending = _order(growth.rows)
         self._running: dict[str, Job] = {}
         self._leases: dict[str, Lease] = {}  # of running stages, and of those others build
         self._retry_at: dict[str, float] = {}
@@ -89,15 +83,24 @@ class Schedule:
                 for name in list(self._pending):
                     self._start(name, board)
                 self._poll(board)
+                self._grow()
         finally:
             self._show_reports(board, last=True)
             ray.kill(board)
 
     def check(self) -> None:
         """Raise the first failure, if any; its message also names the stages not built."""
-        if not self._errors:
+        optional = self._growth.known.optional
+        errors = {
+            name: error
+            for name, error in self._errors.items()
+            if self._growth.fingerprints[name] not in optional or self._growth.known.missing
+        }
+        if not errors:
+            if self._growth.known.missing:
+                raise UserError(self._growth.known.missing)
             return
-        (name, error), *others = self._errors.items()
+        (name, error), *others = errors.items()
         more = f"; failed as well: {', '.join(other for other, _ in others)}" if others else ""
         if self._failed_before:
             more += f"; not built: {', '.join(self._failed_before)}"
@@ -112,6 +115,22 @@ class Schedule:
             job.end(status)
         for lease in self._leases.values():
             lease.release()
+
+    def _grow(self) -> None:
+        """Add the stages that follow from what has finished or failed since the last look."""
+        ended = len(self.finished) + len(self._errors) + len(self._failed_before)
+        if ended == self._ended:
+            return
+        self._ended = ended
+        failed = {name: str(find_user_error(each) or each) for name, each in self._errors.items()}
+        failed |= {name: failed[source] for name, source in self._failed_before.items()}
+        if rows := self._growth.grow(self.finished, failed):
+            self._build.display.add([row.stage.display_name for row in rows])
+            for row in rows:
+                if row.artifact:
+                    self.finished[row.stage.display_name] = row.artifact
+                    show_cached(row, row.artifact, self._build.display)
+            self._pending |= _order(rows)
 
     def _start(self, name: str, board: Any) -> None:
         """Start a pending stage if its inputs are finished, there is room and the lease is free."""
@@ -232,6 +251,18 @@ class Schedule:
             self._build.display.show(
                 name, "failed", str(find_user_error(error) or _last_line(error))
             )
+
+
+def _order(rows: Sequence[Planned]) -> dict[str, Planned]:
+    """The stages to build in the order of starts: by kind, and within a kind the last first. The
+    later rungs of a ladder take longer, and the longest should not run alone at the end."""
+    kinds = list(dict.fromkeys(row.stage.name for row in rows))
+    return {
+        row.stage.display_name: row
+        for kind in kinds
+        for row in reversed(rows)
+        if row.stage.name == kind and row.artifact is None
+    }
 
 
 def show_cached(row: Planned, artifact: Artifact, display: Display) -> None:

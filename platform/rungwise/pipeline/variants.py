@@ -31,6 +31,7 @@ _BLOCKS = (
     "continued_pretraining",
     "finetune",
     "sweep",
+    "search",
 )
 _FINETUNE = "finetune."
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from rungwise.cluster.environment import set_environment
 from rungwise.core.configuration.yaml_file import load
 from rungwise.core.errors import ConfigError, UserError, as_overrides
-from rungwise.core.stages import stage
 from rungwise.core.stages.stage import Planned, Stage
+from rungwise.pipeline.growth import Grow, Growth
 from rungwise.pipeline.places import (
     PLACES,
     find_place,
@@ -27,6 +27,7 @@ from rungwise.pipeline.places import (
     tracking_uri,
 )
 from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.searching import grow_stages
 
 if TYPE_CHECKING:
     from rungwise.core.tracking.tracker import Tracker
@@ -59,10 +60,18 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def make_stages(workflow: Workflow, recipe: Recipe) -> list[Stage]:
-    """Make the stages of a workflow, inputs first. Raises UserError if the recipe does not fit."""
+    """Make the stages of a workflow that are known before anything is built, inputs first. Raises
+    UserError if the recipe does not fit."""
+    stages = _make(workflow, recipe)
+    return list(stages({}, {}).stages) if callable(stages) else stages
+
+
+def _make(workflow: Workflow, recipe: Recipe) -> list[Stage] | Grow:
+    """The stages of a workflow, or how they grow where searches decide about the later ones."""
     make = workflow if callable(workflow) else _read(workflow)
     try:
-        return make(recipe)
+        stages = make(recipe)
+        return grow_stages(recipe, make, stages) or stages
     except ConfigError as error:
         raise error.completed(
             lambda changes: make(recipe.with_changes(changes, recipe.name))
@@ -71,7 +80,7 @@ def make_stages(workflow: Workflow, recipe: Recipe) -> list[Stage]:
 
 def plan(workflow: Workflow, recipe: Recipe) -> list[Planned]:
     """Say for each stage whether it is done below the recipe's root, or why not; build nothing."""
-    return stage.plan(make_stages(workflow, recipe), root_folder(recipe.root), recipe.name)
+    return Growth(_make(workflow, recipe), root_folder(recipe.root), recipe.name).rows
 
 
 def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> Outcome:
@@ -89,7 +98,7 @@ def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> O
     def tracker(driver: str) -> Tracker:
         return Tracker(uri, recipe.tracking.experiment, spool_folder(root), driver)
 
-    stages = make_stages(workflow, recipe)
+    stages = _make(workflow, recipe)
     record = recipe.to_record(root.uri)
     console = console or Console()
     return runner.run(stages, root, recipe.name, recipe.compute, tracker, console, record)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -11,10 +12,21 @@ from rungwise.core.configuration.config import Config
 from rungwise.finetune import FinetuneConfig
 from rungwise.sweep.space import Choice, Grid, Space, check_space
 
+T = TypeVar("T")
 FINETUNE = "finetune"
 EPOCHS = f"{FINETUNE}.epochs"
 # Blocks that affect neither the data nor the training of a trial.
-_OUTSIDE = ("sweep", "evaluate", "registry", "report", "compute", "tracking", "name", "root")
+_OUTSIDE = (
+    "sweep",
+    "search",
+    "evaluate",
+    "registry",
+    "report",
+    "compute",
+    "tracking",
+    "name",
+    "root",
+)
 
 
 class RandomSearch(Config):
@@ -47,16 +59,25 @@ class NoScheduler(Config):
     kind: Literal["none"] = "none"
 
 
-class HalvingScheduler(Config):
-    """Synchronous successive halving: when all trials have reached a milestone, the best go on.
+class Halving(Config):
+    """Synchronous successive halving: when all trials have come as far, the best go on.
 
-    Jamieson & Talwalkar 2016, arXiv:1502.07943. The same sweep has the same survivors each time.
+    Jamieson & Talwalkar 2016, arXiv:1502.07943. The same scores have the same survivors each time.
     """
 
     kind: Literal["halving"] = "halving"
-    # epochs before the first milestone; each next one is reduction_factor times as late
-    grace_epochs: int = Field(default=1, ge=1)
-    reduction_factor: int = Field(default=2, ge=2)  # one trial in so many goes on at a milestone
+    # one trial in so many goes on, each time to so many times as far
+    reduction_factor: int = Field(default=2, ge=2)
+
+    def select(self, ranked: Sequence[T]) -> list[T]:
+        """Those of `ranked`, the best first, that go on: at least one."""
+        return list(ranked[: max(1, len(ranked) // self.reduction_factor)])
+
+
+class HalvingScheduler(Halving):
+    """Successive halving by epochs of fine-tuning."""
+
+    grace_epochs: int = Field(default=1, ge=1)  # epochs before trials are compared first
 
     def milestones(self, most_epochs: int) -> list[int]:
         """The epochs after which trials of at most `most_epochs` are compared."""
@@ -71,41 +92,22 @@ Search = Annotated[RandomSearch | GridSearch | OptunaSearch, Field(discriminator
 Scheduler = Annotated[NoScheduler | HalvingScheduler, Field(discriminator="kind")]
 
 
-class SweepConfig(Config):
-    """Which settings to try. Keys of `finetune` are cheap to vary.
+class Draws(Config):
+    """Which settings to try: what sweeps over fine-tuning and searches over pretraining share."""
 
-    For each value of a key of an earlier block, everything before fine-tuning is built again, so
-    such a key takes a list of values.
-    """
-
-    space: dict[str, Space] = Field(min_length=1)  # by dotted key of the recipe: the values to try
+    space: dict[str, Space]  # by dotted key of the recipe: the values to try
     search: Search = RandomSearch()  # how settings are chosen
-    scheduler: Scheduler = NoScheduler()  # which trials are stopped early
-    # number of draws; null with search grid, whose size follows from `space`
+    # number of draws; null with search grid, which tries all of `space`
     trials: int | None = Field(default=None, ge=1)
-    seed: int = Field(default=0, ge=0)  # of the draws and of every trial
+    seed: int = Field(default=0, ge=0)  # of the draws, and of every trial of a sweep
 
     @model_validator(mode="after")
-    def _check_keys(self) -> SweepConfig:
+    def _check_draws(self) -> Draws:
         for key, allowed in self.space.items():
-            block, _, rest = key.partition(".")
-            if not rest or block in _OUTSIDE:
-                raise ValueError(
-                    f"space.{key}: expected a dotted key of finetune or of a block before it, "
-                    "such as finetune.learning_rate"
-                )
-            if block != FINETUNE and not isinstance(allowed, Choice | Grid):
-                raise ValueError(
-                    f"space.{key}: every value of an earlier block is built before the sweep, so "
-                    f"list them (kind choice or grid), found kind {allowed.kind}"
-                )
+            self.check_key(key, allowed)
             inside = [other for other in self.space if other.startswith(f"{key}.")]
             if inside:
                 raise ValueError(f"space.{inside[0]} lies inside space.{key}; keep one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _check_search(self) -> SweepConfig:
         ranges = [key for key, allowed in self.space.items() if allowed.finite() is None]
         grids = [key for key, allowed in self.space.items() if isinstance(allowed, Grid)]
         if isinstance(self.search, GridSearch):
@@ -118,34 +120,58 @@ class SweepConfig(Config):
                 raise ValueError(
                     f"trials: leave it out, search grid has {self.size()}; found {self.trials}"
                 )
-            return self
-        if self.trials is None:
+        elif self.trials is None:
             raise ValueError(f"trials: search {self.search.kind} needs their number")
-        if isinstance(self.search, OptunaSearch):
-            if grids:
-                raise ValueError(
-                    f"space.{grids[0]}: search optuna draws every key; use kind choice"
-                )
-            if isinstance(self.scheduler, HalvingScheduler):
-                raise ValueError(
-                    "scheduler halving compares all trials at its first milestone, and search "
-                    "optuna draws them one after the other: use search random or grid, or "
-                    "scheduler none"
-                )
-            return self
-        combinations = _product(
-            [allowed for allowed in self.space.values() if not isinstance(allowed, Grid)]
-        )
-        if combinations is not None and self.trials > combinations:
+        elif isinstance(self.search, OptunaSearch) and grids:
+            raise ValueError(f"space.{grids[0]}: search optuna draws every key; use kind choice")
+        return self
+
+    def check_key(self, key: str, allowed: Space) -> None:
+        """Raise ValueError for a key that is not one to try, or not with such values."""
+
+    def size(self) -> int | None:
+        """The number of combinations of values; None if a key has a range."""
+        return _product(list(self.space.values()))
+
+    def combinations(self) -> int | None:
+        """The number of combinations of the keys that are drawn; None if one has a range."""
+        return _product([each for each in self.space.values() if not isinstance(each, Grid)])
+
+
+class SweepConfig(Draws):
+    """Which settings to try. Keys of `finetune` are cheap to vary.
+
+    For each value of a key of an earlier block, everything before fine-tuning is built again, so
+    such a key takes a list of values.
+    """
+
+    space: dict[str, Space] = Field(min_length=1)  # by dotted key of the recipe: the values to try
+    scheduler: Scheduler = NoScheduler()  # which trials are stopped early
+
+    def check_key(self, key: str, allowed: Space) -> None:
+        block, _, rest = key.partition(".")
+        if not rest or block in _OUTSIDE:
+            raise ValueError(
+                f"space.{key}: expected a dotted key of finetune or of a block before it, "
+                "such as finetune.learning_rate"
+            )
+        if block != FINETUNE and not isinstance(allowed, Choice | Grid):
+            raise ValueError(
+                f"space.{key}: every value of an earlier block is built before the sweep, so "
+                f"list them (kind choice or grid), found kind {allowed.kind}"
+            )
+
+    @model_validator(mode="after")
+    def _check_trials(self) -> SweepConfig:
+        refuse_optuna_with_halving(self.search, self.scheduler)
+        combinations = self.combinations()
+        drawn = isinstance(self.search, RandomSearch) and combinations is not None
+        if drawn and self.trials is not None and self.trials > combinations:
             raise ValueError(
                 f"trials: the keys that are drawn have {combinations} combinations, found "
                 f"{self.trials}; ask for fewer, or use search: {{kind: grid}}"
             )
         return self
-
-    def size(self) -> int | None:
-        """The number of combinations of values; None if a key has a range."""
-        return _product(list(self.space.values()))
 
 
 class SweepStageConfig(Config):
@@ -168,6 +194,15 @@ class _Finetune(Config):
 def most_epochs(config: SweepStageConfig) -> int:
     allowed = config.sweep.space.get(EPOCHS)
     return config.finetune.epochs if allowed is None else int(max(allowed.probes()))
+
+
+def refuse_optuna_with_halving(search: Search, scheduler: Config) -> None:
+    """Raise ValueError for both together."""
+    if isinstance(search, OptunaSearch) and not isinstance(scheduler, NoScheduler):
+        raise ValueError(
+            "scheduler halving compares all trials at its first milestone, and search optuna "
+            "draws them one after the other: use search random or grid, or scheduler none"
+        )
 
 
 def _product(spaces: list[Any]) -> int | None:

@@ -5,6 +5,7 @@ number, so adding trials does not change the earlier ones.
 """
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,19 @@ from rungwise.finetune import FinetuneConfig, check_task
 from rungwise.sweep.config import (
     EPOCHS,
     FINETUNE,
+    Draws,
     GridSearch,
     OptunaSearch,
     SweepConfig,
     SweepStageConfig,
 )
-from rungwise.sweep.space import Grid, holds
+from rungwise.sweep.space import Grid, Listed, holds
 from rungwise.tasks.kinds.examples import TaskInfo
 
 Values = dict[str, Any]  # of one trial, by dotted key
 
 
-def draw_trials(sweep: SweepConfig) -> list[Values]:
+def draw_trials(sweep: Draws) -> list[Values]:
     """The values of every trial, by number. Not for Optuna, which chooses as it goes."""
     assert not isinstance(sweep.search, OptunaSearch)
     keys = sorted(sweep.space)
@@ -48,6 +50,46 @@ def draw_trials(sweep: SweepConfig) -> list[Values]:
                 trials.append({key: values[key] for key in keys})
                 break
     return trials
+
+
+def propose(sweep: Draws, number: int, scored: Sequence[tuple[Values, float]], seed: int) -> Values:
+    """The values that Optuna proposes for a trial, given those of others and their scores, of which
+    higher ones are better. The same arguments give the same values."""
+    import optuna
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    def distribution(allowed: Any) -> Any:
+        match allowed.kind:
+            case "integer":
+                return IntDistribution(allowed.low, allowed.high, step=allowed.step)
+            case "uniform" | "loguniform":
+                log = allowed.kind == "loguniform"
+                return FloatDistribution(allowed.low, allowed.high, log=log)
+            case _:  # by index, since values may be lists and blocks
+                return CategoricalDistribution(range(len(allowed.values)))
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    state = np.random.SeedSequence([seed, number, len(scored)]).generate_state(1)
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(
+            n_startup_trials=max(1, min(10, (sweep.trials or 0) // 3)), seed=int(state[0])
+        ),
+    )
+    distributions = {key: distribution(sweep.space[key]) for key in sorted(sweep.space)}
+    for values, score in scored:
+        parameters = {
+            key: allowed.values.index(values[key]) if isinstance(allowed, Listed) else values[key]
+            for key, allowed in sweep.space.items()
+        }
+        study.add_trial(
+            optuna.trial.create_trial(params=parameters, distributions=distributions, value=score)
+        )
+    asked = study.ask(distributions).params
+    return {
+        key: allowed.values[asked[key]] if isinstance(allowed, Listed) else asked[key]
+        for key, allowed in sorted(sweep.space.items())
+    }
 
 
 def upstream_values(sweep: SweepConfig) -> list[Values]:
@@ -110,6 +152,6 @@ def grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:
     return size // (len(epochs) if allowed is not None else 1) * sum(epochs)
 
 
-def _combine(sweep: SweepConfig, keys: list[str]) -> list[Values]:
+def _combine(sweep: Draws, keys: list[str]) -> list[Values]:
     lists = [sweep.space[key].finite() or [] for key in keys]
     return [dict(zip(keys, values, strict=True)) for values in itertools.product(*lists)]

@@ -27,16 +27,18 @@ from rungwise.sweep.record import TrialRecord, read_records, trial_name, write_r
 from rungwise.sweep.trial import DECISIONS, Job
 
 
-def select_survivors(trials: Iterable[TrialRecord], milestone: int, factor: int) -> list[str]:
-    """The names of trials that continue: one in `factor` of those at the milestone, at least one.
-    Ties are broken by smaller loss, then by number."""
+def select_survivors(
+    trials: Iterable[TrialRecord], milestone: int, scheduler: HalvingScheduler
+) -> list[str]:
+    """The names of trials that continue from a milestone. Ties are broken by smaller loss, then by
+    number."""
     ranked = sorted(
         (-row["score"], float("inf") if row["loss"] is None else row["loss"], trial.number)
         for trial in trials
         for row in trial.history
         if row["epoch"] == milestone and trial.state != "failed"
     )
-    return [trial_name(number) for _, _, number in ranked[: max(1, len(ranked) // factor)]]
+    return [trial_name(number) for _, _, number in scheduler.select(ranked)]
 
 
 class Legs(Searcher):
@@ -50,7 +52,7 @@ class Legs(Searcher):
         scheduler = job.config.sweep.scheduler
         assert isinstance(scheduler, HalvingScheduler)
         last_epoch = most_epochs(job.config)
-        self._factor = scheduler.reduction_factor
+        self._scheduler = scheduler
         self._ends = [*scheduler.milestones(last_epoch), last_epoch]
         self._job, self._values, self._stop = job, values, stop
         self._survivors: dict[str, list[str]] = {}  # by milestone: the trials that continue
@@ -127,7 +129,7 @@ class Legs(Searcher):
         milestone, output = self._ends[self._round], self._job.output
         trials = [each for each in read_records(output) if self._survived(each.name)]
         if str(milestone) not in self._survivors:
-            self._survivors[str(milestone)] = select_survivors(trials, milestone, self._factor)
+            self._survivors[str(milestone)] = select_survivors(trials, milestone, self._scheduler)
             write_note(output, DECISIONS, self._survivors)
         for trial in trials:
             if trial.state == "waiting" and trial.name not in self._survivors[str(milestone)]:

@@ -32,11 +32,11 @@ Value = Annotated[
 ]
 
 
-class _Listed(Config):
+class Listed(Config):
     values: list[Value] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _distinct(self) -> _Listed:
+    def _distinct(self) -> Listed:
         for place, value in enumerate(self.values):
             if value in self.values[:place]:
                 raise ValueError(f"expected values that differ, found {value!r} twice")
@@ -52,13 +52,13 @@ class _Listed(Config):
         return self.values[int(rng.integers(len(self.values)))]
 
 
-class Choice(_Listed):
+class Choice(Listed):
     """One of `values`, all equally likely."""
 
     kind: Literal["choice"] = "choice"
 
 
-class Grid(_Listed):
+class Grid(Listed):
     """Each of `values`, combined with those of all other grid keys."""
 
     kind: Literal["grid"] = "grid"
@@ -135,20 +135,22 @@ class Integer(Config):
 Space = Annotated[Choice | Grid | Uniform | LogUniform | Integer, Field(discriminator="kind")]
 
 
-def check_space(model: type[ConfigT], data: Mapping[str, Any], space: Mapping[str, Space]) -> None:
+def check_space(
+    model: type[ConfigT], data: Mapping[str, Any], space: Mapping[str, Space], block: str = "sweep"
+) -> None:
     """Test every listed value, and each range's bounds and one inner point, in `data`.
 
-    `data` is a valid `model` as plain data. Raises ConfigError with `sweep.space.<key>`, the value
-    and, for an unknown key, the nearest one.
+    `data` is a valid `model` as plain data. Raises ConfigError with `<block>.space.<key>`, the
+    value and, for an unknown key, the nearest one.
     """
     for key, allowed in space.items():
         for value in allowed.probes():
-            where = f"sweep.space.{key}: {value!r} does not fit"
+            where = f"{block}.space.{key}: {value!r} does not fit"
             config = resolve(model, data, {key: value}, where)
             resolved = find_value(config.model_dump(mode="json"), key)
             if not holds(resolved, value):
                 raise ConfigError(
-                    f"sweep.space.{key}: {value!r} would become {resolved!r}; give values as the "
+                    f"{block}.space.{key}: {value!r} would become {resolved!r}; give values as the "
                     "key takes them (whole numbers: kind integer)"
                 )
 

@@ -54,7 +54,7 @@ _NAME = re.compile(r"\.([0-9a-z]+)\.([0-9]{12})\.[0-9a-f]{12}\.lease")
 
 
 class _Holder(BaseModel):
-    """The text of a lease. Its length never changes, so a beat can be written in place."""
+    """The text of a lease. It never gets shorter, so a beat can be written in place."""
 
     state: Literal["held", "asks"]
     beats: str
@@ -108,6 +108,7 @@ class Lease:
         )
         self._lives_here = False  # that driver is a process of this machine
         self._ended = threading.Event()
+        self._writing = threading.Lock()  # a shorter text must not be written after a longer one
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     def take(self) -> bool:
@@ -150,6 +151,12 @@ class Lease:
             first = self._blocking
             time.sleep(_LOOK_SECONDS)
         return True
+
+    def add_needs(self, needs: Iterable[str]) -> None:
+        """Name further artifacts that this driver needs."""
+        if not self._own_needs >= (more := self._own_needs | frozenset(needs)):
+            self._own_needs = more
+            self._renew()
 
     def is_valid(self) -> bool:
         """Whether a lease that `take` gave has not been taken over."""
@@ -198,8 +205,9 @@ class Lease:
                 logger.warning("the lease of %s was not renewed: %s", self._folder.uri, error)
 
     def _renew(self) -> None:
-        self._beats += 1
-        self._folder.overwrite(self._name, self._text())
+        with self._writing:
+            self._beats += 1
+            self._folder.overwrite(self._name, self._text())
 
     def _names(self) -> list[str]:
         """The files of this lease, the latest last."""
@@ -267,10 +275,11 @@ def _list_files(folder: Folder) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Driver:
-    """The id of a driver, and those of drivers that were killed on this machine before. Ids sort by
-    the time of their start."""
+    """The id of a driver, its lease, and the ids of drivers that were killed on this machine
+    before. Ids sort by the time of their start."""
 
     id: str
+    lease: Lease
     dead: tuple[str, ...] = ()
 
 
@@ -283,11 +292,11 @@ def register_driver(root: Folder, needs: Iterable[str], job: str | None = None) 
         if lease.take():
             dead += lease.dead
             lease.release()
-    driver = Driver(f"{time.time_ns():016x}{uuid.uuid4().hex[:16]}", tuple(dead))
-    lease = Lease(root, driver.id, job, needs, driver.id)
+    id = f"{time.time_ns():016x}{uuid.uuid4().hex[:16]}"
+    lease = Lease(root, id, job, needs, id)
     lease.take()
     try:
-        yield driver
+        yield Driver(id, lease, tuple(dead))
     finally:
         lease.release()
 

@@ -1,0 +1,90 @@
+"""The record of a search: its trials with their scores and costs, and the best with its seeds."""
+
+from typing import Any
+
+from rungwise.core.configuration.config import Config
+from rungwise.core.stages.summary import Part, Summary
+from rungwise.evaluation.search.config import SearchConfig
+
+
+class RunPlan(Config):
+    """A pretraining of a trial: the titles of its stages. `measured` is that of a word list."""
+
+    pretrain: str
+    measured: str | None = None
+
+
+class TrialPlan(Config):
+    """A trial: the values of its keys, its pretrainings, the last with its score, and those before
+    that only told how long an epoch takes. `error` says why it failed, "" if it did not."""
+
+    number: int
+    values: dict[str, Any]
+    runs: tuple[RunPlan, ...]
+    pilot: RunPlan | None = None
+    error: str = ""
+
+
+class SearchStageConfig(Config):
+    """A search whose trials have ended; `variant` is the name of what it tuned."""
+
+    variant: str
+    search: SearchConfig
+    trials: tuple[TrialPlan, ...]
+    best: int
+    seeds: tuple[RunPlan, ...]  # of the best, with each further seed
+
+
+class Run(Part):
+    """A finished pretraining. Seconds and tokens are its own, without those of a shorter run that
+    it continues."""
+
+    pretrain: str  # the title of its stage
+    fingerprint: str
+    score: float
+    seconds: float
+    tokens: int
+    curve: tuple[tuple[int, float], ...]  # the score by tokens; empty if it has none
+
+
+class Trial(Part):
+    """A trial that has ended: `score` is None if it failed, `pilot_seconds` what telling the length
+    of an epoch took."""
+
+    number: int
+    values: dict[str, Any]
+    runs: tuple[Run, ...]
+    score: float | None
+    seconds: float
+    tokens: int
+    error: str
+
+    @property
+    def name(self) -> str:
+        return f"trial-{self.number:03d}"
+
+
+class SearchSummary(Summary):
+    """All trials, the best one and its score with each seed of pretraining. `rounds` is how many
+    pretrainings a trial has that was not stopped early."""
+
+    variant: str
+    measure: str
+    higher_is_better: bool
+    exchangeable: bool  # whether trials were drawn independently and all ran to their end
+    trials: tuple[Trial, ...]
+    best: Trial
+    seeds: tuple[Run, ...]
+    budget: str | None
+    seconds: float
+    tokens: int
+
+    @property
+    def scores(self) -> list[float]:
+        """The scores of trials that ran to their end, in the order of their numbers."""
+        rounds = len(self.best.runs)
+        return [
+            trial.score
+            for trial in self.trials
+            if trial.score is not None and len(trial.runs) == rounds
+        ]

@@ -1,0 +1,9 @@
+"""The search stage, for planning; running.py writes its record."""
+
+from rungwise.core.stages.later import Later
+from rungwise.core.stages.stage import StageType
+from rungwise.evaluation.search.record import SearchSummary
+
+SEARCH = StageType(
+    "search", 1, Later("rungwise.evaluation.search.running:run_search"), SearchSummary
+)

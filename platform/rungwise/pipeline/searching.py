@@ -1,0 +1,489 @@
+"""Searches over pretraining: which trials to build next, and what the recipe becomes at their end.
+
+    space ──> values ──> recipe with changes ──> its stages up to pretrain ──> score
+                                                                                 │
+    recipe with the best values  <── best, with other seeds  <── all scores  <───┘
+
+A search is a function of finished stages (growth.py): whoever has the same scores takes the same
+next step. So it is resumed by looking at the records again, and every trial is an ordinary chain of
+stages: cached, leased and built side by side with others as any stage is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+from rungwise.core.configuration.canonical import canonical_json
+from rungwise.core.errors import ConfigError
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import Stage
+from rungwise.core.stages.title import Title
+from rungwise.core.storage.outside import matching
+from rungwise.evaluation.search.config import BitsPerByte, HalvingRounds, WordList
+from rungwise.evaluation.search.record import RunPlan, SearchStageConfig, TrialPlan
+from rungwise.evaluation.search.scoring import LIST, count_cost, score_run
+from rungwise.evaluation.search.stage import SEARCH
+from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
+from rungwise.evaluation.suites.similarity import SimilaritySuite, read_pairs
+from rungwise.models.family import LayeredFamily
+from rungwise.models.fitting import SolvedFamily
+from rungwise.models.word_vectors.vector_family import VectorFamily
+from rungwise.pipeline.experiment import Graph
+from rungwise.pipeline.growth import Grow, Known
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import pretrain_config, pretrain_stages
+from rungwise.pipeline.variants import change_recipe
+from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig
+from rungwise.sweep import check_space
+from rungwise.sweep.config import OptunaSearch
+from rungwise.sweep.draws import Values, draw_trials, propose
+from rungwise.training.config import GradientConfig
+
+ONLY = {"pretrained": {}}  # the variants of a recipe that names none
+_GROUP = 4  # trials that Optuna proposes before it is told their scores
+_MOST_STEPS = 10_000_000  # where a budget ends the run
+_MOST_COUNTING = 10  # one epoch takes at least so small a part of a run of one epoch
+# Keys that change what a loss is of, or its scale: losses with other values do not compare.
+_LOSS_KEYS = ("pretrain.objective", "pretrain.mixture", "instances.kind", "instances.masking")
+_SAME_PAIRS = 0.5  # a list with so many of its pairs in another is that list
+
+
+@dataclass(frozen=True)
+class Run:
+    """A pretraining, with the measurement of the word list if that is the score. `changes` are the
+    keys by which it differs from the recipe."""
+
+    changes: Values
+    stages: Mapping[str, Stage]
+
+    @property
+    def ends(self) -> list[Stage]:
+        """The stages that hold its result."""
+        return [self.stages[name] for name in ("pretrain", "measure") if name in self.stages]
+
+    def plan(self) -> RunPlan:
+        pretrain, *measured = (stage.display_name for stage in self.ends)
+        return RunPlan(pretrain=pretrain, measured=next(iter(measured), None))
+
+
+@dataclass
+class _Trial:
+    number: int
+    values: Values
+    runs: list[Run] = field(default_factory=list)
+    pilot: Run | None = None
+
+
+class _Waits(Exception):
+    """Nothing more is known until further stages have finished."""
+
+
+class Search:
+    """The search of one variant. Its stages are added to `graph` as they become known."""
+
+    def __init__(self, recipe: Recipe, variant: str, label: str | None, graph: Graph) -> None:
+        assert recipe.search
+        self.variant = variant
+        self.stage: Stage | None = None  # its record, once all trials have ended
+        self._recipe, self._label, self._graph = recipe, label, graph
+        self._config = recipe.search
+        check_space(Recipe, recipe.raw, self._config.space, "search")
+        combinations = self._config.combinations()
+        if combinations is not None and self._config.trials is not None:
+            trials = min(self._config.trials, combinations)
+            self._config = self._config.model_copy(update={"trials": trials})
+        self._drawn: list[Values] | None = None
+        if not isinstance(self._config.search, OptunaSearch):
+            self._drawn = draw_trials(self._config)
+        self._runs: dict[str, Run] = {}
+        self._best: Values = {}
+        self._finished: Mapping[str, Artifact] = {}
+        self._failed: Mapping[str, str] = {}
+        self._check()
+
+    def proceed(self, finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> Values | None:
+        """Add the stages that follow from those that are finished or have failed; return the
+        changes of the best once they are known. Raises ConfigError if settings do not fit, or if
+        every trial failed."""
+        if self.stage is not None:
+            return self._best
+        self._finished, self._failed = finished, failed
+        try:
+            trials = self._end_trials()
+            alive = self._rank(trials)
+            if not alive:
+                first = self._error(trials[0].runs[-1])
+                raise _AllFailed(
+                    f"search of {self.variant}: all {len(trials)} trials failed, the first with: "
+                    f"{first}"
+                )
+            best = alive[0]
+            seeds = self._repeat(best.runs[-1])
+            self.stage = self._record(trials, best.number, seeds)
+            self._best = best.runs[-1].changes
+            return self._best
+        except _Waits:
+            return None
+
+    def _end_trials(self) -> list[_Trial]:
+        """Every trial with its runs, all of which have ended."""
+        scheduler = self._config.scheduler
+        trials = self._begin_trials()
+        if not isinstance(scheduler, HalvingRounds):
+            return trials
+        going = trials
+        for number, fraction in enumerate(scheduler.fractions(), start=1):
+            if number > 1:
+                going = scheduler.select(self._rank(going))
+            for trial in going:
+                steps = self._recipe_of(trial.values).pretrain.steps
+                length = {"pretrain.steps": max(1, round(steps * fraction))}
+                trial.runs.append(self._run(trial, length, f"round-{number}"))
+            self._await([trial.runs[-1] for trial in going])
+        return trials
+
+    def _begin_trials(self) -> list[_Trial]:
+        """The trials, with their only run unless they are halved."""
+        config, trials = self._config, list[_Trial]()
+        halves = isinstance(config.scheduler, HalvingRounds)
+        count = len(self._drawn) if self._drawn is not None else config.trials
+        assert count is not None
+        for number in range(count):
+            trials.append(_Trial(number, self._choose(number, trials)))
+            if not halves and not self._takes_turns:
+                length = self._share(count)
+                trials[-1].runs.append(self._run(trials[-1], length))
+        if not halves and self._takes_turns:
+            trials = self._spend(trials)
+        if not halves:
+            self._await([trial.runs[-1] for trial in trials])
+        return trials
+
+    def _choose(self, number: int, trials: Sequence[_Trial]) -> Values:
+        if self._drawn is not None:
+            return self._drawn[number]
+        before = trials[: number // _GROUP * _GROUP]
+        self._await([trial.runs[-1] for trial in before])
+        sign = 1 if isinstance(self._config.measure, WordList) else -1
+        scores = [(trial.values, self._score(trial.runs[-1])) for trial in before]
+        told = [(values, sign * score) for values, score in scores if score is not None]
+        return propose(self._config, number, told, self._config.seed)
+
+    @property
+    def _takes_turns(self) -> bool:
+        """Whether a trial's length depends on what those before took: epochs are whole."""
+        gradient = isinstance(self._recipe.pretrain, GradientConfig)
+        return self._config.budget is not None and not gradient
+
+    def _share(self, count: int) -> Values:
+        """The keys that end a training by gradient when its share of the budget is spent."""
+        budget = self._config.budget
+        if budget is None:
+            return {}
+        total = getattr(self._config, budget)
+        share = total / count if budget == "seconds" else max(1, total // count)
+        return {f"pretrain.max_{budget}": share, "pretrain.steps": _MOST_STEPS}
+
+    def _spend(self, trials: list[_Trial]) -> list[_Trial]:
+        """Give trials as many epochs, one after the other, as their share of what is left allows;
+        those for which nothing is left are not begun. What cannot be prolonged runs as it is."""
+        assert self._config.budget
+        left = float(getattr(self._config, self._config.budget))
+        if self._has_epochs:
+            for trial in trials:
+                trial.pilot = self._run(trial, {"pretrain.epochs": 1}, "pilot")
+            self._await([trial.pilot for trial in trials if trial.pilot])
+            left -= sum(self._cost(trial.pilot) for trial in trials)
+        begun: list[_Trial] = []
+        fixed: list[float] = []  # what trials took besides their epochs, as to count the text
+        for place, trial in enumerate(trials):
+            length, least = {}, self._cost(trials[0].runs[0]) if begun else 0.0
+            if trial.pilot:
+                least, once = self._cost(trial.pilot), fmean(fixed or [0.0])
+                each = max(least - once, least / _MOST_COUNTING) or 1.0
+                share = left / (len(trials) - place)
+                length = {"pretrain.epochs": max(1, round((share - once) / each))}
+            if begun and left < least / 2:
+                break
+            trial.runs.append(self._run(trial, length))
+            self._await(trial.runs)
+            begun.append(trial)
+            cost = self._cost(trial.runs[0])
+            if trial.runs[0] is not trial.pilot:
+                left -= cost
+                epochs = length.get("pretrain.epochs", 1)
+                if epochs > 1 and cost:
+                    fixed.append(max(0.0, least - (cost - least) / (epochs - 1)))
+        return begun
+
+    @property
+    def _has_epochs(self) -> bool:
+        solved = isinstance(self._recipe.model, SolvedFamily)
+        kinds = (AsynchronousConfig, CooccurrenceConfig)
+        return isinstance(self._recipe.pretrain, kinds) and not solved
+
+    def _cost(self, run: Run | None) -> float:
+        """What a run that has ended took of the budget; 0 if it failed."""
+        artifact = run and self._finished.get(run.stages["pretrain"].fingerprint)
+        if not artifact:
+            return 0.0
+        seconds, tokens = count_cost(artifact, None)
+        return seconds if self._config.budget == "seconds" else float(tokens)
+
+    def _recipe_of(self, changes: Values) -> Any:
+        return self._recipe.with_changes(changes, f"search of {self.variant}")
+
+    def _run(self, trial: _Trial, length: Values, part: str | None = None) -> Run:
+        title = Title("", variant=self._label, trial=trial.number, part=part)
+        return self._build(trial.values | length, title)
+
+    def _build(self, changes: Values, title: Title) -> Run:
+        """The stages of the recipe with these changes, under titles of their own where the space
+        reaches them."""
+        key = canonical_json(changes)
+        if key in self._runs:
+            return self._runs[key]
+        recipe = self._recipe_of(changes)
+        stages = pretrain_stages(recipe)
+        if isinstance(self._config.measure, WordList):
+            suite = SimilaritySuite(path=self._config.measure.path)
+            inputs = {name: stages[name] for name in ("corpus", "tokenizer", "tokens", "pretrain")}
+            stages["measure"] = MEASURE.stage(MeasureConfig(suites={LIST: suite}), inputs)
+        common = Title("", variant=self._label)
+        added = {
+            name: self._graph.add(
+                stage, replace(title if self._varies(name) else common, stage=name)
+            )
+            for name, stage in stages.items()
+        }
+        run = self._runs[key] = Run(changes, added)
+        return run
+
+    def _varies(self, stage: str) -> bool:
+        """Whether the space reaches a stage."""
+        blocks = {key.partition(".")[0] for key in self._config.space}
+        if stage in ("pretrain", "measure"):
+            return True
+        if stage == "tokenizer":
+            return "tokenizer" in blocks
+        return stage not in ("corpus", "task") and bool(blocks & {"tokenizer", "instances"})
+
+    def _repeat(self, best: Run) -> list[Run]:
+        """The best with further seeds; all of them have ended."""
+        seed = getattr(self._recipe_of(best.changes).pretrain, "seed", None)
+        if seed is None:
+            return []
+        runs = [
+            self._build(
+                best.changes | {"pretrain.seed": seed + n},
+                Title("", variant=self._label, part="best", seed=n),
+            )
+            for n in range(1, self._config.winner_seeds)
+        ]
+        self._await(runs)
+        return runs
+
+    def _record(self, trials: Sequence[_Trial], best: int, seeds: Sequence[Run]) -> Stage:
+        config = SearchStageConfig(
+            variant=self.variant,
+            search=self._config,
+            best=best,
+            trials=tuple(
+                TrialPlan(
+                    number=trial.number,
+                    values=trial.values,
+                    runs=tuple(run.plan() for run in trial.runs),
+                    pilot=trial.pilot.plan() if trial.pilot else None,
+                    error=self._error(trial.runs[-1]),
+                )
+                for trial in trials
+            ),
+            seeds=tuple(run.plan() for run in seeds),
+        )
+        runs = [run for trial in trials for run in (*trial.runs, trial.pilot) if run]
+        inputs = {
+            stage.display_name: stage
+            for run in (*runs, *seeds)
+            for stage in run.ends
+            if stage.fingerprint in self._finished
+        }
+        return self._graph.add(SEARCH.stage(config, inputs), Title("search", variant=self._label))
+
+    def _await(self, runs: Sequence[Run]) -> None:
+        """Raise _Waits unless all have ended."""
+        if not all(self._error(run) or self._is_finished(run) for run in runs):
+            raise _Waits
+
+    def _is_finished(self, run: Run) -> bool:
+        return all(stage.fingerprint in self._finished for stage in run.ends)
+
+    def _error(self, run: Run) -> str:
+        """Why a run failed, "" if it did not."""
+        errors = (self._failed.get(stage.fingerprint) for stage in run.ends)
+        error = next((each for each in errors if each), "")
+        if not error and self._is_finished(run) and self._score(run) is None:
+            return f"it has no {self._config.measure.kind.replace('_', ' ')}"
+        return error
+
+    def _score(self, run: Run) -> float | None:
+        if not self._is_finished(run):
+            return None
+        pretrain, *measured = (self._finished[stage.fingerprint] for stage in run.ends)
+        return score_run(self._config.measure, pretrain, next(iter(measured), None))
+
+    def _rank(self, trials: Sequence[_Trial]) -> list[_Trial]:
+        """Those that came the farthest and did not fail, the best first; ties by number."""
+        sign = -1 if isinstance(self._config.measure, WordList) else 1
+        farthest = max((len(trial.runs) for trial in trials), default=0)
+        scored = [
+            (sign * score, trial.number, trial)
+            for trial in trials
+            if len(trial.runs) == farthest and (score := self._score(trial.runs[-1])) is not None
+        ]
+        return [trial for *_, trial in sorted(scored, key=lambda each: each[:2])]
+
+    def _check(self) -> None:
+        """Raise ConfigError if scores of the space would not compare, or budgets not be kept."""
+        config, recipe = self._config, self._recipe
+        objective = pretrain_config(recipe).objective
+        space, model = list(config.space), recipe.model
+        if isinstance(config.measure, WordList):
+            self._check_list(config.measure)
+        elif isinstance(config.measure, BitsPerByte):
+            if not objective.is_code_length:
+                raise ConfigError(
+                    f"search.measure is bits_per_byte, but the loss of {objective.name} is not the "
+                    "length of a code; take validation_loss"
+                )
+        else:
+            for key in space:
+                if key.startswith("tokenizer."):
+                    raise ConfigError(
+                        f"search.space.{key}: losses over several tokenizers do not compare; set "
+                        "search.measure to {kind: bits_per_byte}"
+                    )
+                of_vectors = isinstance(model, VectorFamily) and key.startswith("model.")
+                if key.startswith(_LOSS_KEYS) or (of_vectors and key != "model.size"):
+                    other = (
+                        "set search.measure to {kind: word_list, path: ...}"
+                        if isinstance(model, VectorFamily)
+                        else "leave it out"
+                    )
+                    raise ConfigError(
+                        f"search.space.{key}: another value is another loss, and these do not "
+                        f"compare; {other}"
+                    )
+        for key in ("pretrain.steps", "pretrain.epochs", "pretrain.max_tokens"):
+            if config.budget and key in space:
+                raise ConfigError(
+                    f"search.space.{key}: the length of a trial is its share of search."
+                    f"{config.budget}; leave one of them out"
+                )
+        if isinstance(config.scheduler, HalvingRounds):
+            self._check_rounds()
+
+    def _check_list(self, measure: WordList) -> None:
+        if not isinstance(self._recipe.model, LayeredFamily):
+            raise ConfigError(
+                f"search.measure is word_list, but model.kind {self._recipe.model.kind} has no "  # pyright: ignore[reportOptionalMemberAccess]
+                "vectors of words; take validation_loss"
+            )
+        key = "search.measure.path"
+        own = SimilaritySuite(path=measure.path)
+        for name, suite in self._recipe.measure.items():
+            if not isinstance(suite, SimilaritySuite):
+                continue
+            reported = {
+                frozenset((pair.first.lower(), pair.second.lower()))
+                for file in matching(suite.path, f"measure.{name}.path")
+                for pair in read_pairs(file, f"measure.{name}.path")
+            }
+            for file in matching(own.path, key):
+                pairs = [
+                    frozenset((pair.first.lower(), pair.second.lower()))
+                    for pair in read_pairs(file, key)
+                ]
+                shared = sum(pair in reported for pair in pairs)
+                if shared >= _SAME_PAIRS * len(pairs):
+                    raise ConfigError(
+                        f"{key}: {shared} of {len(pairs)} pairs of {file.name} are in "
+                        f"measure.{name}, which the page reports; choose by another list"
+                    )
+
+    def _check_rounds(self) -> None:
+        """Raise ConfigError unless longer runs continue shorter ones."""
+        pretrain = self._recipe.pretrain
+        if not isinstance(pretrain, GradientConfig) or not pretrain.shared_steps:
+            schedule = "{kind: warmup_stable_decay, warmup_steps: 100}"
+            raise ConfigError(
+                f"search.scheduler of {self.variant} is halving, where trials go on from their "
+                "first steps, but these depend on how many follow; set pretrain.optimizer.schedule "
+                f"to {schedule}, without a budget or early stop, or take scheduler none"
+            )
+
+
+class _AllFailed(Exception):
+    """No trial of a search has a score."""
+
+
+def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | None:
+    """How the stages of a workflow grow with the searches of its recipe; None if it has none.
+    `make` makes the stages of a recipe, `stages` are those of this one as it is."""
+    if not any(stage.name == "pretrain" for stage in stages):
+        return None
+    graph = Graph()
+    alone = recipe.variants == ONLY
+    recipes = {name: change_recipe(recipe, name) for name in recipe.variants}
+    searches = [
+        Search(each, name, None if alone else name, graph)
+        for name, each in recipes.items()
+        if each.search is not None and each.search.space
+    ]
+    if not searches:
+        return None
+    made: dict[str, list[Stage]] = {}
+
+    def grow(finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> Known:
+        best: dict[str, Values] = {}
+        missing = ""
+        for search in searches:
+            try:
+                if (values := search.proceed(finished, failed)) is not None:
+                    best[search.variant] = values
+            except _AllFailed as error:
+                missing = str(error)
+        known = dict(graph.stages)
+        optional = frozenset(stage.fingerprint for stage in known.values())
+        if len(best) == len(searches):
+            key = canonical_json(best)
+            if key not in made:
+                records = {each.stage.display_name: each.stage for each in searches if each.stage}
+                made[key] = make(_with_best(recipe, best, alone, records))
+            for stage in made[key]:
+                same = known.setdefault(stage.display_name, stage)
+                assert same.fingerprint == stage.fingerprint, f"two stages called {stage.title}"
+            optional -= {stage.fingerprint for stage in made[key]}
+        return Known(list(known.values()), optional, missing)
+
+    return grow
+
+
+def _with_best(
+    recipe: Recipe, best: Mapping[str, Values], alone: bool, records: Mapping[str, Stage]
+) -> Recipe:
+    """The recipe with the best values of each search in its place."""
+    if alone:
+        (changes,) = best.values()
+    else:
+        changes = {
+            f"variants.{name}": {
+                key: value
+                for key, value in recipe.variants[name].items()
+                if not any(key.startswith(f"{own}.") or key == own for own in values)
+            }
+            | values
+            for name, values in best.items()
+        }
+    tuned = recipe.with_changes(changes, "search")
+    return tuned.with_searches(records)
