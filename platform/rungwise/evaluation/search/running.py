@@ -23,7 +23,7 @@ from rungwise.evaluation.search.record import (
 from rungwise.evaluation.search.scoring import count_cost, loss_key, score_run
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.sweep.config import OptunaSearch
-from rungwise.tasks.scoring.units import format_metric
+from rungwise.tasks.scoring.metrics import format_metric
 
 TABLE = "trials.csv"
 
