@@ -19,9 +19,8 @@ from rungwise.core.configuration.schema import union_members
 from rungwise.core.errors import DataError
 from rungwise.corpus.building.ranges import list_ranges, read_range
 from rungwise.corpus.config import CorpusConfig, FileSource
-from rungwise.corpus.description import FileGroup, describe_files
+from rungwise.corpus.description import FileGroup, describe_files, language
 from rungwise.corpus.files import list_source_files
-from rungwise.corpus.prose import language
 from rungwise.corpus.summary import format_amount
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline.recipe import Recipe

@@ -30,7 +30,7 @@ from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import ImportConfig, check_initial, compare_tensors, load_initial
 from rungwise.serving.hugging_face import export_model, load_model
 from rungwise.serving.hugging_face.stage import INITIAL_WEIGHTS, import_weights
-from rungwise.tokenizer.new_words import add_new_words
+from rungwise.tokenizer.building import add_new_words
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from tests.conftest import small_recipe
 from tests.summaries import made_of

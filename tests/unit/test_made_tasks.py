@@ -20,7 +20,7 @@ from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
 from rungwise.models.families import kneser_ney
 from rungwise.tasks.config import CapitalsConfig, MissingWordConfig, NextParagraphConfig
 from rungwise.tasks.data import made
-from rungwise.tasks.data.corpus_text import PLAIN_WORD, LikeWords, Paragraph, count_words
+from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, Paragraph, count_words
 from rungwise.tasks.kinds.examples import SPLITS
 from rungwise.tokenizer import CLS_ID
 from tests.summaries import corpus_of

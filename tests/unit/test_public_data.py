@@ -19,8 +19,7 @@ import yaml
 from rungwise.__main__ import main
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.public import fetch, sets
-from rungwise.core.public.fetch import fetch_set, missing_files
-from rungwise.core.public.rules import RULES
+from rungwise.core.public.fetch import RULES, fetch_set, missing_files
 from rungwise.core.public.sets import Download, PublicFile, PublicSet, public_sets, sets_with
 from rungwise.core.storage.outside import matching
 from tests.conftest import REPOSITORY, mounted_disk

@@ -17,8 +17,7 @@ from rungwise.corpus.cleaning.characters import clean
 from rungwise.evaluation.suites.base import Rung
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Kind, Tagged, TaskInfo, Text
-from rungwise.tasks.kinds.items import Frame
-from rungwise.tasks.kinds.pieces import locate
+from rungwise.tasks.kinds.items import Frame, locate
 from rungwise.tokenizer import (
     CLEAN_UP,
     FILE,

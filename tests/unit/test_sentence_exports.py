@@ -13,7 +13,7 @@ from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, Sen
 from rungwise.models.losses.sentences import QUICK_THOUGHTS, SKIP_THOUGHTS
 from rungwise.serving.hugging_face import export_sentence_encoder
 from rungwise.tasks.kinds.examples import Text
-from rungwise.tasks.kinds.pieces import token_ids
+from rungwise.tasks.kinds.items import token_ids
 from rungwise.tokenizer import WordPieceConfig, train
 from tests.conftest import made_up_sentences
 from tests.small_models import shaken

@@ -12,9 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import ChoiceExample, TaskInfo, Text
-from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.items import Frame, Item, longest_first
 from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading
-from rungwise.tasks.kinds.pieces import longest_first
 
 WORDS = [
     "zero",

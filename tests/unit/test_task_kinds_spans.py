@@ -16,9 +16,8 @@ from rungwise.finetune import Split, scoring
 from rungwise.finetune.loop import build
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Answer, Question
-from rungwise.tasks.kinds.items import Frame, Item, Row
+from rungwise.tasks.kinds.items import Frame, Item, Row, locate, windows
 from rungwise.tasks.kinds.kind import Outputs, Reading
-from rungwise.tasks.kinds.pieces import locate, windows
 from rungwise.tasks.kinds.span import NO_ANSWER
 from rungwise.tasks.scoring import squad_rules
 from rungwise.tokenizer import (

@@ -31,7 +31,7 @@ from rungwise.pretraining.initial import trained_config
 from rungwise.pretraining.pretrained import find_tokenizer, load_encoder, load_model
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
-from rungwise.tasks.kinds.pieces import token_ids
+from rungwise.tasks.kinds.items import token_ids
 from rungwise.tokenizer import load_reader, special_ids
 
 _NEAREST = 10

@@ -33,8 +33,8 @@ from rungwise.models.trained.language_models import MaskedModel
 from rungwise.serving.predictor import Predictor
 from rungwise.serving.pretrained import Model
 from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.items import token_ids
 from rungwise.tasks.kinds.kind import Record
-from rungwise.tasks.kinds.pieces import token_ids
 from rungwise.tokenizer import special_ids
 
 GAP = "___"

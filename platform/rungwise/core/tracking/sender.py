@@ -9,21 +9,41 @@ The tag `rungwise.driver` names the driver that opened a run last. Ids of driver
 only the last one changes the state of a run, so events that arrive late change no newer state.
 """
 
+import hashlib
 import json
 import logging
+import re
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rungwise.core.configuration.secrecy import without_password
-from rungwise.core.tracking.names import (
-    PARAM_CHARACTERS,
-    TAG_CHARACTERS,
-    acceptable_name,
-    acceptable_text,
-)
 from rungwise.core.tracking.store import artifact_location, identify_file, make_store, open_store
+
+PARAM_CHARACTERS = 6000  # MLflow's own limit
+TAG_CHARACTERS = 5000
+_NAME_CHARACTERS = 250
+_OTHER = re.compile(r"[^/\w.\- :]+")
+_DOTS = re.compile(r"(?<![^/])\.+(?![^/])")  # a part of a path such as `..`
+
+
+def acceptable_name(name: str) -> str:
+    """The name of a metric, parameter or tag as MLflow takes it; unchanged if it takes it already.
+    Others end with four bytes of their hash, so that `C++` and `C#` stay two."""
+    parts = [part for part in _DOTS.sub("-", _OTHER.sub("-", name)).split("/") if part]
+    cleaned = "/".join(parts) or "-"
+    if cleaned == name and len(name) <= _NAME_CHARACTERS:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{cleaned[: _NAME_CHARACTERS - len(digest) - 1]}-{digest}"
+
+
+def acceptable_text(text: str, characters: int) -> str:
+    """A value as databases take it: without NUL and half surrogate pairs, and cut to a length."""
+    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+    return text if len(text) <= characters else text[: characters - 1] + "…"
+
 
 logger = logging.getLogger(__name__)
 

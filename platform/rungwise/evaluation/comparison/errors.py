@@ -14,7 +14,7 @@ import numpy as np
 
 from rungwise.evaluation.comparison.predictions import PredictionRow
 from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo
-from rungwise.tasks.kinds.pieces import WORD
+from rungwise.tasks.kinds.items import WORD
 from rungwise.tasks.kinds.tagging import marks_spans, tagged_spans
 from rungwise.tasks.scoring import chrf, squad_rules
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.tasks.data.corpus_text import (
+from rungwise.tasks.data.made import (
     PLAIN_WORD,
     LikeWords,
     count_words,

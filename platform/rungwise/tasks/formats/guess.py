@@ -33,10 +33,9 @@ from rungwise.tasks.formats.base import (
     join_names,
     read_bytes,
 )
-from rungwise.tasks.formats.guess_fields import ROWS
+from rungwise.tasks.formats.guess_fields import ROWS, find_split_column, group_by_split, name_split
 from rungwise.tasks.formats.guess_json import guess_json, guess_parquet, list_parts
 from rungwise.tasks.formats.guess_lines import guess_lines
-from rungwise.tasks.formats.guess_splits import find_split_column, group_by_split, name_split
 from rungwise.tasks.formats.records import RecordsFormat, is_columnar
 from rungwise.tasks.kinds.examples import SPLITS, Example
 

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import ChoiceExample, TaskInfo
-from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.items import Frame, Item, cuts, token_ids
 from rungwise.tasks.kinds.kind import (
     Calibration,
     Outputs,
@@ -31,7 +31,6 @@ from rungwise.tasks.kinds.kind import (
     TaskKind,
     commonest,
 )
-from rungwise.tasks.kinds.pieces import cuts, token_ids
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means
 
 _OPTION = "option"

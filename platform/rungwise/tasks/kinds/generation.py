@@ -19,9 +19,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from rungwise.tasks.kinds.examples import TaskInfo, Text
-from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.items import Frame, Item, cuts, token_ids
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, commonest
-from rungwise.tasks.kinds.pieces import cuts, token_ids
 from rungwise.tasks.kinds.sentences import TextKind
 from rungwise.tasks.scoring import chrf
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, means

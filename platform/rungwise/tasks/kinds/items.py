@@ -1,4 +1,5 @@
-"""Model inputs: an example as rows of ids, framed as the model family reads them.
+"""Model inputs: an example as rows of ids, framed as the model family reads them; and the places of
+tokens in their text.
 
     one text    start  a a a  end
     two texts   start  a a a  between  b b b  end
@@ -7,11 +8,25 @@ In BERT start is [CLS] and the other two are [SEP] (Devlin et al. 2019, arXiv:18
 In GPT they are three new tokens that fine-tuning learns: start, delimiter and extract (Radford et
 al. 2018, "Improving Language Understanding by Generative Pre-Training", figure 1). Segments are 0
 up to and including `between` and 1 after it; GPT ignores them.
+
+Places are in code points of the original, whatever the tokenizer normalises, so that an answer is a
+slice of it. A token's place excludes blanks at both ends and is empty for a blank token. Tokens
+that share a character, such as bytes, share a place. Accents that a tokenizer drops or composes
+belong to the letter before them. Other characters dropped at the edge of a token, such as a byte
+order mark, belong to none: annotators do not see them either.
 """
 
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from tokenizers import Encoding, Tokenizer
+
+from rungwise.tokenizer import refuse_panic
+from rungwise.tokens.segmenters import HAN
 
 
 @dataclass(frozen=True)
@@ -92,3 +107,104 @@ class Frame:
         assert len(ids) <= self.sequence_length, "the texts are longer than the frame"
         begin = len(first) + 2
         return Row(ids, (0,) * begin + (1,) * (len(ids) - begin), begin)
+
+
+WORD = re.compile(rf"[{HAN}]|[^\s{HAN}]+")
+
+
+def token_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of each text, without special tokens."""
+    with refuse_panic():
+        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
+
+
+def cuts(*texts: tuple[str, Sequence[int], int, int]) -> tuple[Cut, ...]:
+    """Return the texts that lose something, from (text, ids, first token that stays, end)."""
+    return tuple(Cut(text, begin, end) for text, ids, begin, end in texts if end - begin < len(ids))
+
+
+def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """Return [begin, end) of each window of at most `room` tokens; together they cover all."""
+    step = max(1, min(stride, room // 2))
+    spans = [(0, min(tokens, room))]
+    while spans[-1][1] < tokens:
+        begin = spans[-1][0] + step
+        spans.append((begin, min(tokens, begin + room)))
+    return spans
+
+
+def longest_first(
+    first: Sequence[int], second: Sequence[int], room: int, *, alike: bool = False
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Cut both texts at their ends to at most `room` tokens together.
+
+    The longer one loses tokens until they fit, the second if they are equally long, as in BERT's
+    released code; `alike`, both lose the odd token, so that the order does not matter.
+    """
+    fair = room // 2
+    return (
+        first[: max(fair if alike else room - fair, room - len(second))],
+        second[: max(fair, room - len(first))],
+    )
+
+
+@dataclass(frozen=True)
+class Located:
+    """The N tokens of a text: ids, and places [start, end) with both bounds ascending."""
+
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
+
+    def covering(self, start: int, end: int) -> tuple[int, int] | None:
+        """Return the first and last token with a character in [start, end), None if none has."""
+        first = bisect_right(self.ends, start)
+        last = bisect_left(self.starts, end) - 1
+        while first <= last and self.starts[first] == self.ends[first]:
+            first += 1
+        while first <= last and self.starts[last] == self.ends[last]:
+            last -= 1
+        return (first, last) if first <= last else None
+
+
+def locate(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Located]:
+    """Tokenise each text and find the places of its tokens."""
+    with refuse_panic():
+        encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    return [_located(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+
+def _located(text: str, encoding: Encoding) -> Located:
+    starts, ends = [], []
+    for start, end in encoding.offsets:
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        starts.append(start)
+        ends.append(end)
+    # A normaliser strips what follows a letter, or composes both to one, whose place is the first.
+    for token in range(len(starts)):
+        limit = starts[token + 1] if token + 1 < len(starts) else len(text)
+        while starts[token] < ends[token] < limit and _continues_letter(text[ends[token]]):
+            ends[token] += 1
+    _join_overlapping(starts, ends)
+    return Located(encoding.ids, starts, ends)
+
+
+def _continues_letter(character: str) -> bool:
+    """Whether it is a mark on a letter, or a vowel or final of a Hangul syllable."""
+    return unicodedata.category(character).startswith("M") or "\u1160" <= character <= "\u11ff"
+
+
+def _join_overlapping(starts: list[int], ends: list[int]) -> None:
+    """Give tokens that share characters, such as the bytes of one, their common range."""
+    first = 0
+    for token in range(1, len(starts) + 1):
+        reach = max(ends[first:token])
+        if token == len(starts) or starts[token] >= reach:
+            together = token - first
+            starts[first:token] = [min(starts[first:token])] * together
+            ends[first:token] = [reach] * together
+            first = token

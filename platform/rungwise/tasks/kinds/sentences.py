@@ -16,9 +16,8 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.kinds.examples import TaskInfo, Text
-from rungwise.tasks.kinds.items import Frame, Item, Row
+from rungwise.tasks.kinds.items import Frame, Item, Row, cuts, longest_first, token_ids, windows
 from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading, Record, TaskKind
-from rungwise.tasks.kinds.pieces import cuts, longest_first, token_ids, windows
 
 _Spans = tuple[tuple[int, int], tuple[int, int]]  # [begin, end) of both texts
 

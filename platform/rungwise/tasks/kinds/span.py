@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.tasks.kinds.examples import Question, TaskInfo
-from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.items import WORD, Frame, Item, cuts, locate, token_ids, windows
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Record, Rules, TaskKind
-from rungwise.tasks.kinds.pieces import WORD, cuts, locate, token_ids, windows
 from rungwise.tasks.scoring import squad_rules
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, ratio
 

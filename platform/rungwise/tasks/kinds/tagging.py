@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo
-from rungwise.tasks.kinds.items import Frame, Item
+from rungwise.tasks.kinds.items import Frame, Item, cuts, token_ids
 from rungwise.tasks.kinds.kind import (
     Calibration,
     Outputs,
@@ -41,7 +41,6 @@ from rungwise.tasks.kinds.kind import (
     TaskKind,
     commonest,
 )
-from rungwise.tasks.kinds.pieces import cuts, token_ids
 from rungwise.tasks.scoring.metrics import Metric, Numbers, Predictions, mean, ratio
 from rungwise.tokenizer import ids_after_blank, special_ids
 from rungwise.tokens.segmenters import HAN
