@@ -3,9 +3,11 @@
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +22,7 @@ from rungwise.cluster.session import session
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.tracking.store import make_store
 from rungwise.instances.shards import Shard, write_shard
 from rungwise.instances.summary import InstancesSummary, ShardFile
 from rungwise.tokenizer import SpecialIds
@@ -27,6 +30,9 @@ from rungwise.tokenizer import SpecialIds
 # Ray's workers are not to wait for the other tests, as its default has it.
 os.environ.setdefault("RAY_worker_niceness", "0")
 set_environment()
+# Tests start a hundred processes, which would each compile the same modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A script's shell has what it starts with & ignore Ctrl-C, and so would what tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,6 +59,23 @@ def ray_session() -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Spread files over the processes: those of tests/ray, which mostly wait for processes of Ray,
+    begin in the first one, and the others compute beside them."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class RayInOneProcess(LoadFileScheduling):
+        def _assign_work_unit(self, node: Any) -> None:
+            first = node is self.nodes[0]
+            files = [file for file in self.workqueue if file.startswith("tests/ray/") == first]
+            if files:
+                self.workqueue.move_to_end(files[0], last=False)
+            super()._assign_work_unit(node)
+
+    return RayInOneProcess(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real corpora and tasks; skips where it does not lie beside the repository."""
@@ -61,6 +84,20 @@ def real_data() -> Path:
         if place and Path(place).is_dir():
             return Path(place)
     pytest.skip("no real data: set RUNGWISE_DATA or put it at ../shared/data")
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database of an MLflow store without runs, to copy: MLflow takes a second to make one."""
+    database = tmp_path_factory.mktemp("store") / "mlflow.db"
+    make_store(f"sqlite:///{database}")
+    return database
+
+
+@pytest.fixture
+def uri(empty_store: Path, tmp_path: Path) -> str:
+    """A store of a test's own."""
+    return f"sqlite:///{shutil.copy(empty_store, tmp_path)}"
 
 
 @contextlib.contextmanager

@@ -25,13 +25,13 @@ from tests.killed_stage import KILLED, KilledConfig
     ],
 )
 def test_a_killed_process_is_said_once_and_costs_no_more_than_it_must(
-    tmp_path: Path, ray_session: None, what: str, message: str, notes: int
+    uri: str, tmp_path: Path, ray_session: None, what: str, message: str, notes: int
 ) -> None:
     stage = KILLED.stage(KilledConfig.model_validate({"what": what}))
     out = io.StringIO()
 
     def tracker(driver: str) -> Tracker:
-        return Tracker(f"sqlite:///{tmp_path}/mlflow.db", "test", tmp_path / "spool", driver)
+        return Tracker(uri, "test", tmp_path / "spool", driver)
 
     def run() -> runner.Outcome:
         console = Console(file=out, width=200)

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 import signal
 import socket
 import sqlite3
@@ -29,11 +30,6 @@ from rungwise.core.tracking.store import default_uri, find_database, make_store,
 from rungwise.core.tracking.tracker import Synced, Tracker, sync
 from rungwise.pipeline import runner
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/mlflow.db"
 
 
 def runs(uri: str, experiment_name: str = "test") -> dict[str, Run]:
@@ -204,7 +200,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_client_that_fails_at_any_one_call_loses_and_doubles_nothing(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None, after: bool
 ) -> None:
-    make_store(uri)
     client = open_store(uri)
     (tmp_path / "page.html").write_text("hello")
     number, calls = 0, [""]
@@ -249,13 +244,14 @@ def record(tracker: Tracker, steps: Iterable[int]) -> None:
 
 @pytest.mark.parametrize("new", ["empty", "with another experiment under its number"])
 def test_a_server_that_comes_back_empty_gets_everything_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None, new: str
+    empty_store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at_once: None,
+    new: str,
 ) -> None:
-    stores = [f"sqlite:///{tmp_path}/{name}/mlflow.db" for name in ("old", "new")]
-    clients: list[Any] = []
-    for uri in stores:
-        make_store(uri)
-        clients.append(open_store(uri))
+    stores = [f"sqlite:///{shutil.copy(empty_store, tmp_path / name)}" for name in ("old", "new")]
+    clients: list[Any] = [open_store(uri) for uri in stores]
     if new != "empty":
         clients[1].create_experiment("of somebody else")
     current = [clients[0]]
@@ -351,7 +347,6 @@ def test_of_a_batch_only_what_is_refused_is_lost(
 def test_a_deleted_experiment_keeps_the_events_and_is_named(
     uri: str, tmp_path: Path, at_once: None
 ) -> None:
-    make_store(uri)
     client = open_store(uri)
     number = client.create_experiment("test")
     client.delete_experiment(number)
@@ -433,8 +428,9 @@ with register_driver(Folder.at(root), []) as driver:
 
 def test_a_kill_while_the_store_is_made_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
     code = """
-import os, sqlite3, sys
+import os, signal, sqlite3, sys
 from pathlib import Path
+import mlflow
 from rungwise.core.tracking import store
 statements = 0
 class Connection(sqlite3.Connection):
@@ -444,20 +440,23 @@ class Cursor(sqlite3.Cursor):
     def execute(self, *arguments):
         global statements
         statements += 1
-        if statements == int(sys.argv[2]):
+        if statements == last:
             os.kill(os.getpid(), 9)
         return super().execute(*arguments)
 connect = sqlite3.connect
 sqlite3.connect = sqlite3.dbapi2.connect = (
     lambda *arguments, **named: connect(*arguments, **{**named, "factory": Connection})
 )
-store.make_store(sys.argv[1])
+database = Path(sys.argv[1])
+for last in (1, 40, 120, 250):
+    if (child := os.fork()) == 0:
+        store.make_store(f"sqlite:///{database}")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert not database.exists()
 """
     database = tmp_path / "mlflow.db"
-    for number in (1, 40, 120, 250):
-        command = [sys.executable, "-c", code, f"sqlite:///{database}", str(number)]
-        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-        assert not database.exists()
+    subprocess.run([sys.executable, "-c", code, str(database)], check=True)
     make_store(f"sqlite:///{database}")
     assert open_store(f"sqlite:///{database}").search_experiments()
 
