@@ -6,6 +6,7 @@ module or a topic of the reference, labelled with its library.
 """
 
 import ast
+import functools
 import gc
 import importlib.metadata
 import importlib.util
@@ -39,6 +40,8 @@ _SKIPPED_FOLDER = re.compile(
     r"third_party|thirdparty|thirdparty_files|node_modules"
 )
 _TOPICS = "pydoc_data/topics.py"
+# The distributions of each package: what is installed is listed once, which takes a second.
+_distributions = functools.cache(importlib.metadata.packages_distributions)
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -52,13 +55,12 @@ def module_name(module: SourceFile) -> str:
 
 def package_versions(packages: Iterable[str], key: str) -> dict[str, Any]:
     """Return the versions of Python and of each package: they identify the documentation."""
-    distributions = importlib.metadata.packages_distributions()
     by_package: dict[str, str] = {}
     for package in packages:
         if package == STDLIB:
             continue
         _folders(package, key)
-        names = sorted(set(distributions.get(package, ())))
+        names = sorted(set(_distributions().get(package, ())))
         by_package[package] = ", ".join(
             f"{name} {importlib.metadata.version(name)}" for name in names
         )
