@@ -328,6 +328,34 @@ def test_instances_of_a_recipe_are_of_its_task(tmp_path: Path) -> None:
     assert instances_with(tmp_path, pretraining_task={"seed": 1}) != stages["instances"].fingerprint
 
 
+def test_members_of_a_mixture_may_be_of_tasks_of_their_own(tmp_path: Path) -> None:
+    trees = tmp_path / "trees.mrg"
+    trees.write_text("(S (NN time))")
+    parses = recipe_of(tmp_path)["pretraining_task"] | {"format": {"kind": "parses"}}
+    recipe = recipe_of(
+        tmp_path,
+        instances={"kind": "sentence_runs"},
+        mixed_tasks={"sentence_translation": parses | {"train": str(trees)}},
+        model={"kind": "sentence_encoder"},
+        pretrain={
+            "objective": "skip_thoughts+sentence_translation+inference",
+            "steps": 1,
+            "mixture": {
+                "sentence_translation": {"instances": {"kind": "aligned_lines"}},
+                "inference": {"instances": {"kind": "labelled_pairs"}},
+            },
+        },
+    )
+    stages = instances_stages(validate(Recipe, recipe))
+    titles = [str(each.title) for each in stages.values()]
+    assert len({*titles}) == len(titles)
+    for name, task in (("sentence_translation", parses), ("inference", None)):
+        tokens = stages[f"instances_of_{name}"].inputs["tokens"]
+        kind = tokens.inputs["task"].config.format.kind
+        assert kind == ("parses" if task else "table")
+    assert "task" not in stages["instances"].inputs["tokens"].inputs
+
+
 def instances_with(folder: Path, **blocks: dict[str, Any]) -> str:
     recipe = recipe_of(folder)
     stages = instances_stages(
@@ -342,6 +370,14 @@ def instances_with(folder: Path, **blocks: dict[str, Any]) -> str:
         ({"pretraining_task": None}, "of pretraining_task, but only the first is set"),
         ({"instances": {"kind": "causal"}}, "of pretraining_task, but only the second is set"),
         ({"longer_instances": {"kind": "causal"}}, "but only instances are pairs of a task"),
+        (
+            {
+                "mixed_tasks": {
+                    "inference": {"kind": "files", "train": "a", "format": {"kind": "sick"}}
+                }
+            },
+            "mixed_tasks names inference, but in pretrain.mixture the rows of a task are",
+        ),
         (
             {
                 "continued_pretraining": {

@@ -97,6 +97,8 @@ class Recipe(Config):
     instances: InstancesConfig | None = None
     # task whose pairs of texts `instances` are; null: they are of the corpus
     pretraining_task: FilesTaskConfig | None = None
+    # by name of an objective of a mixture: the task of its rows, if not `pretraining_task`
+    mixed_tasks: dict[str, FilesTaskConfig] = Field(default_factory=dict)
     # rows for the last steps of training, by `pretrain.longer_share`
     longer_instances: InstancesConfig | None = None
     model: ModelConfig | None = None
@@ -189,7 +191,13 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _labels_of_a_task(self) -> Recipe:
         labelled = self.instances is not None and self.instances.labelled
-        of_any = labelled or any(rows.labelled for rows in self.mixed_rows.values())
+        of_task = {name for name, rows in self.mixed_rows.items() if rows.labelled}
+        if unread := sorted(self.mixed_tasks.keys() - of_task):
+            raise ValueError(
+                f"mixed_tasks names {', '.join(unread)}, but in pretrain.mixture the rows of a "
+                f"task are those of {', '.join(sorted(of_task)) or 'none'}"
+            )
+        of_any = labelled or bool(of_task - self.mixed_tasks.keys())
         if of_any != (self.pretraining_task is not None):
             raise ValueError(
                 "instances of kind labelled_pairs or aligned_lines are those of pretraining_task, "

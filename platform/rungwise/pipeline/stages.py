@@ -49,13 +49,14 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
     if recipe.longer_instances is not None:
         stages["longer_instances"] = LONGER_INSTANCES.stage(recipe.longer_instances, inputs)
     for name, rows in recipe.mixed_rows.items():
-        tokens = stages["tokens"]
-        if rows.labelled and not recipe.instances.labelled:
-            assert recipe.pretraining_task
-            of_task = _task_tokens_stages(recipe, recipe.pretraining_task)
-            stages["task"], tokens = of_task["task"], of_task["tokens"]
-            stages["task_tokens"] = tokens
-        stages[MIXED_INSTANCES + name] = INSTANCES.stage(rows, {"tokens": tokens})
+        tokens, own = stages["tokens"], recipe.mixed_tasks.get(name)
+        task = own or recipe.pretraining_task
+        if rows.labelled and task and (own or not recipe.instances.labelled):
+            of_task = _task_tokens_stages(recipe, task, name)
+            tokens = of_task["tokens"]
+            stages |= {f"task_of_{name}": of_task["task"], f"tokens_of_{name}": tokens}
+        title = Title("instances", step=name)
+        stages[MIXED_INSTANCES + name] = INSTANCES.stage(rows, {"tokens": tokens}, title)
     return stages
 
 
@@ -65,10 +66,14 @@ def tokens_stages(recipe: Recipe, config: TokensConfig) -> dict[str, Stage]:
     return {**inputs, "tokens": TOKENS.stage(config, inputs)}
 
 
-def _task_tokens_stages(recipe: Recipe, task: FilesTaskConfig) -> dict[str, Stage]:
+def _task_tokens_stages(
+    recipe: Recipe, task: FilesTaskConfig, step: str | None = None
+) -> dict[str, Stage]:
     stages = _tokenizer_stages(recipe)
-    inputs = {"task": TASK.stage(task), "tokenizer": stages["tokenizer"]}
-    return {**stages, **inputs, "tokens": TASK_TOKENS.stage(TaskTokensConfig(), inputs)}
+    of_task = TASK.stage(task, title=Title("task", step=step))
+    inputs = {"task": of_task, "tokenizer": stages["tokenizer"]}
+    title = Title("tokens", step=step)
+    return {**stages, **inputs, "tokens": TASK_TOKENS.stage(TaskTokensConfig(), inputs, title)}
 
 
 def _tokenizer_stages(recipe: Recipe) -> dict[str, Stage]:

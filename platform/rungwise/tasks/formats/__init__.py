@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rungwise.tasks.formats.choice import ChoiceFormat, DreamFormat
 from rungwise.tasks.formats.columns import ConllFormat, ConlluFormat
+from rungwise.tasks.formats.parses import ParsesFormat
 from rungwise.tasks.formats.presets import (
     CodahFormat,
     GlueFormat,
@@ -26,6 +27,7 @@ TaggedFormat = Annotated[
     | FoldersFormat
     | FastTextFormat
     | ParallelFormat
+    | ParsesFormat
     | GlueFormat
     | ConllFormat
     | ConlluFormat
