@@ -4,9 +4,7 @@
     model = finetune(config, data, seed, on_epoch)
     scores = evaluate(model, data, "test")
 
-config.py has the settings, model.py combines encoder, top and head, batches.py turns items into
-tensors, learning.py sets learning rates per layer, and scoring.py decodes outputs. The sweep and
-the evaluation call the same functions.
+The sweep and the evaluation call the same functions.
 """
 
 # ruff: noqa: F401  (names for the packages above)

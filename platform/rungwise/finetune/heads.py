@@ -2,18 +2,9 @@
 
     ids ──> encoder ──> states (R, T, E) ──> top ──> head ──> logits
 
-    head      tasks                                   logits
-    sequence  classification, multilabel, regression  (B, C), C = 1 for a number
-    token     tagging, generation                     (W, C), for each word of the batch; in
-                                                      generation each target token, C the vocabulary
-    span      questions                               (B, T, 2), start and end of the answer
-    choice    multiple choice                         (B, O), O the most options; -inf if missing
-
 The heads are those of Devlin et al. 2019 (arXiv:1810.04805, section 4): one linear layer after
-dropout. The sequence and choice heads read one vector per row: the state of the first token, [CLS],
-the mean, or the state of the last token, "extract" in Radford et al. 2018; or the last, the maximum
-and the mean side by side, as in Howard & Ruder 2018. BERT's pooler, a layer
-and tanh on [CLS], is trained by pretraining with sentence pairs.
+dropout. The sequence and choice heads read one vector per row (`FinetuneConfig.pooling`). BERT's
+pooler, a layer and tanh on [CLS], is trained by pretraining with sentence pairs.
 
 An item may have several rows. The vectors of both orders of a pair are added before the linear
 layer (Radford et al. 2018, figure 1), so that the order does not matter. Of texts in rows of their

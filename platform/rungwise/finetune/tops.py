@@ -1,13 +1,8 @@
 """Layers between an encoder and its head: a BiLSTM, a learned mean of the encoder's layers.
 
-Devlin et al. 2019 (arXiv:1810.04805) add a BiLSTM with random weights to the left-to-right model
-(table 5, "+ BiLSTM") and to the fixed features of BERT (section 5.3).
-
-With token vectors of its own it is TagLM's tagger (Peters et al. 2017, arXiv:1705.00108): the
-states of a language model join the output of one of its layers.
-
-The mean is that of Peters et al. 2018 ("Deep contextualized word representations",
-arXiv:1802.05365, equation 1):
+The BiLSTM is that of Devlin et al. 2019 (arXiv:1810.04805, table 5 and section 5.3); with token
+vectors of its own it is TagLM's tagger (Peters et al. 2017, arXiv:1705.00108). The mean is that of
+Peters et al. 2018 ("Deep contextualized word representations", arXiv:1802.05365, equation 1):
 
     mixed = gamma · sum over l of softmax(s)_l · layer_l
 

@@ -15,8 +15,8 @@ the text. Every draw is a function of (seed, epoch, instance, position): masks d
 epochs, but not between workers. Special tokens and padding are never selected and never drawn as a
 replacement.
 
-A rate that falls over the run, as in mmBERT (Marone et al. 2025, arXiv:2509.06888), asks easier
-questions at the end, when the learning rate is low. It only takes fewer of the same tokens.
+A rate that falls over the run (mmBERT, Marone et al. 2025, arXiv:2509.06888) only takes fewer of
+the same tokens.
 
 B batch, T sequence, M the most positions that one instance predicts, P predictions of a batch.
 "Flat" positions count through a (B, T) array row by row.

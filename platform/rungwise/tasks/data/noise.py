@@ -12,8 +12,7 @@ letters; for a letter that is not on an American keyboard the next letter of the
 depend only on the seed, the example and the position of the word, and the words changed at one rate
 are changed in the same way at each higher rate.
 
-Targets stay valid: no tagged word is lost, and the words of an answer are not changed while its
-offset moves with the text.
+No tagged word is lost, and the words of an answer stay while its offset moves with the text.
 """
 
 import re
