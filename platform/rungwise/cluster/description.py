@@ -4,10 +4,8 @@ infra/terraform writes the file into a machine's user data, so it holds no secre
 ARNs, and a machine fetches them with the rights of its own role.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -65,7 +63,7 @@ class Machine(Config):
     environment: dict[str, str] = Field(default_factory=dict)  # of every service of ours
 
     @model_validator(mode="after")
-    def _complete(self) -> Machine:
+    def _complete(self) -> Self:
         needed = {
             "head": ("token_secret", "scaling"),
             "worker": ("token_secret", "head_address"),

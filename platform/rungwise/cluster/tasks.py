@@ -9,8 +9,6 @@ these are only orders and reports.
 Few bytes are processed here, in less time than a task takes to start.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +37,7 @@ class Packs(list[list[ItemT]]):
         super().__init__(packs)
         self.small = small
 
-    def map(self, function: Callable[[ItemT], OtherT]) -> Packs[OtherT]:
+    def map(self, function: Callable[[ItemT], OtherT]) -> "Packs[OtherT]":
         """The packs with `function` of each item in its place."""
         return Packs(([function(item) for item in pack] for pack in self), self.small)
 

@@ -10,8 +10,6 @@
 Bugs in rungwise are ordinary exceptions and keep their traceback.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable, Mapping
@@ -38,11 +36,11 @@ class ConfigError(UserError):
         remedy = f"; set {shlex.join(as_overrides(self.changes))}" if self.changes else ""
         return f"{super().__str__()}{remedy}"
 
-    def with_changes(self, changes: Mapping[str, Any]) -> ConfigError:
+    def with_changes(self, changes: Mapping[str, Any]) -> "ConfigError":
         """The same error with other changes."""
         return ConfigError(super().__str__(), changes)
 
-    def completed(self, attempt: Callable[[dict[str, Any]], object]) -> ConfigError:
+    def completed(self, attempt: Callable[[dict[str, Any]], object]) -> "ConfigError":
         """The same error with what `attempt`, made with the changes so far, asks for as well."""
         changes = dict(self.changes)
         while changes:

@@ -3,13 +3,11 @@
 `identity` is the config without paths; `outside` (files.py) gives the digests of the files instead.
 """
 
-from __future__ import annotations
-
 import codecs
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -87,7 +85,7 @@ class TextSource(_Encoded):
     label: str | None = None  # label of every document; null: the name of the source
 
     @model_validator(mode="after")
-    def _boilerplate_of_files(self) -> TextSource:
+    def _boilerplate_of_files(self) -> Self:
         if self.boilerplate and self.documents not in ("file", "chunk"):
             raise ValueError(
                 f"boilerplate={self.boilerplate} is taken out of whole files; set documents=file "
@@ -187,7 +185,7 @@ class CorpusConfig(Rules):
     skip_limit: float = Field(default=0.01, ge=0, le=1)
 
     @model_validator(mode="after")
-    def _names_differ(self) -> CorpusConfig:
+    def _names_differ(self) -> Self:
         source_names(self.sources)
         return self
 

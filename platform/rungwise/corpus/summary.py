@@ -1,8 +1,6 @@
 """The summary of a corpus artifact, and the reports of its ranges, which add up to it; and the
 stage, for planning (building/stage.py builds it)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -138,7 +136,7 @@ class RangeReport:
         return _REPORTS.dump_python(self, mode="json")
 
     @staticmethod
-    def from_plain(data: dict[str, Any]) -> RangeReport:
+    def from_plain(data: dict[str, Any]) -> "RangeReport":
         return _REPORTS.validate_python(data)
 
 

@@ -7,8 +7,6 @@ B batch, T sequence, U units of a batch, K units considered per row, P tokens se
 positions count through a (B, T) array row by row.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +30,7 @@ class Draws:
     length: NDArray[np.uint64]
 
     @classmethod
-    def of(cls, seed: int, epochs: NDArray[np.int64], instances: NDArray[np.int64]) -> Draws:
+    def of(cls, seed: int, epochs: NDArray[np.int64], instances: NDArray[np.int64]) -> "Draws":
         return cls(*bits(bits(seed, epochs, instances), np.arange(1, 6)[:, None]))
 
 
@@ -80,7 +78,7 @@ class _Units:
     sizes: NDArray[np.intp]  # (U,) tokens
 
     @classmethod
-    def of(cls, maskable: NDArray[np.bool_], unit_starts: NDArray[np.bool_]) -> _Units:
+    def of(cls, maskable: NDArray[np.bool_], unit_starts: NDArray[np.bool_]) -> "_Units":
         starts = unit_starts | ~maskable
         starts[:, 0] = True  # a row may begin inside a word that was cut
         starts[:, 1:] |= ~maskable[:, :-1]

@@ -22,10 +22,8 @@ B batch, T sequence, M the most positions that one instance predicts, P predicti
 "Flat" positions count through a (B, T) array row by row.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,13 +64,13 @@ class MaskingConfig(Config):
         """The rates at the beginning and at the end of a run."""
         return self.rate, self.rate if self.final_rate is None else self.final_rate
 
-    def at(self, progress: float) -> MaskingConfig:
+    def at(self, progress: float) -> "MaskingConfig":
         """The config after this share of a run's steps."""
         first, last = self.rates
         return self.model_copy(update={"rate": first + progress * (last - first)})
 
     @model_validator(mode="after")
-    def _shares(self) -> MaskingConfig:
+    def _shares(self) -> Self:
         if self.mask_share + self.random_share > 1:
             raise ValueError(
                 f"mask_share and random_share must be at most 1 together, found "

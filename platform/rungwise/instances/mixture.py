@@ -17,8 +17,6 @@ two), so a batch is within 3.4. At the end of every epoch the draws equal the qu
 With `lanes`, a rank reads the same lanes of every source, except for a few at either end.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,8 +40,8 @@ _LOW = (1 << _HALF) - 1
 class _Node:
     """Two parts of a mixture, each a node or a source number, and the left one's share."""
 
-    left: _Node | int
-    right: _Node | int
+    left: "_Node | int"
+    right: "_Node | int"
     share: int  # of 2^62, rounded up so that whole epochs are exact
 
 

@@ -16,12 +16,10 @@ Position p of a run is place p % N of epoch p // N. Step s takes positions [s B,
 number of workers, so the data position of a run is one integer. B global batch size
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +54,7 @@ class OrderConfig(Config):
     epochs: dict[str, _Amount] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _one_mixture(self) -> OrderConfig:
+    def _one_mixture(self) -> Self:
         if self.weights and self.epochs:
             raise ValueError("order.weights and order.epochs each say how much is read; set one")
         return self

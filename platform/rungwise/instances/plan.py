@@ -9,8 +9,6 @@ is a loop.
 P pieces, D documents
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +37,9 @@ class Pieces:
     end: NDArray[np.int64]  # of each planned piece's document, in pieces
 
     @classmethod
-    def of(cls, starts: NDArray[np.int64], first: NDArray[np.int64], planned: int | None) -> Pieces:
+    def of(
+        cls, starts: NDArray[np.int64], first: NDArray[np.int64], planned: int | None
+    ) -> "Pieces":
         planned = len(first) - 1 if planned is None else planned
         document = np.repeat(np.arange(planned), np.diff(first[: planned + 1]))
         end = first[1:][document]

@@ -4,8 +4,6 @@ A narrow terminal cuts only the last column; names, states and times stay whole.
 is cut: long text wraps.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
@@ -64,7 +62,7 @@ class Display:
             else None
         )
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> "Display":
         if self._live:
             self._live.start()
         return self

@@ -4,9 +4,7 @@ A new kind of fitting adds its config to the union `PretrainConfig`, with a tag,
 stage.py.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
@@ -78,7 +76,7 @@ class AsynchronousConfig(_Passes):
     rounds_per_epoch: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
-    def _falls(self) -> AsynchronousConfig:
+    def _falls(self) -> Self:
         if self.minimum_rate > self.learning_rate:
             raise BlockError(
                 f"minimum_rate {self.minimum_rate} is above learning_rate {self.learning_rate}, "

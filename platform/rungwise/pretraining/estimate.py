@@ -13,8 +13,6 @@ attention matrix, which the flash kernel never stores, and 4 more where the resi
 float32; benchmarks/simulated_step.py counts 34 and 38), and logits with their gradient.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,14 +64,14 @@ class Measures:
         return self.kind.masked_per_row
 
     @classmethod
-    def of(cls, artifact: Artifact) -> Measures:
+    def of(cls, artifact: Artifact) -> "Measures":
         """The measures of instances that are built."""
         kind, summary = read_kind(artifact), InstancesSummary.of(artifact)
         tokens = sum(row.tokens for row in summary.files) / summary.instances.total
         return cls(kind, summary.vocab_size, min(tokens, kind.length), summary.instances.train)
 
     @classmethod
-    def planned(cls, kind: Kind, vocab_size: int) -> Measures:
+    def planned(cls, kind: Kind, vocab_size: int) -> "Measures":
         """The measures of instances still to be built, assuming full rows."""
         return cls(kind, vocab_size, kind.length)
 

@@ -7,8 +7,6 @@
 It needs only these three files, neither Ray nor the artifacts it was made from.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -50,7 +48,7 @@ class Predictor:
         self.frame = build_frame(self.model.config, self.model.pretrained, tokenizer)
 
     @classmethod
-    def load(cls, folder: Folder, quiet: bool = False) -> Predictor:
+    def load(cls, folder: Folder, quiet: bool = False) -> "Predictor":
         """Load from a folder with the three files; `quiet` models do not warn about cut texts.
 
         Raises DataError naming a missing file.

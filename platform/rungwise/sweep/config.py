@@ -1,10 +1,8 @@
 """The `sweep` block: what to try, how to choose settings, and which trials to stop early."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -102,7 +100,7 @@ class Draws(Config):
     seed: int = Field(default=0, ge=0)  # of the draws, and of every trial of a sweep
 
     @model_validator(mode="after")
-    def _check_draws(self) -> Draws:
+    def _check_draws(self) -> Self:
         for key, allowed in self.space.items():
             self.check_key(key, allowed)
             inside = [other for other in self.space if other.startswith(f"{key}.")]
@@ -162,7 +160,7 @@ class SweepConfig(Draws):
             )
 
     @model_validator(mode="after")
-    def _check_trials(self) -> SweepConfig:
+    def _check_trials(self) -> Self:
         refuse_optuna_with_halving(self.search, self.scheduler)
         combinations = self.combinations()
         drawn = isinstance(self.search, RandomSearch) and combinations is not None
@@ -181,7 +179,7 @@ class SweepStageConfig(Config):
     sweep: SweepConfig
 
     @model_validator(mode="after")
-    def _known_keys(self) -> SweepStageConfig:
+    def _known_keys(self) -> Self:
         own = {k: v for k, v in self.sweep.space.items() if k.startswith(f"{FINETUNE}.")}
         check_space(_Finetune, {FINETUNE: self.finetune.model_dump(mode="json")}, own)
         return self

@@ -5,8 +5,6 @@ only it knows (stopped early, failed) when the trial ends. Writes are atomic. Af
 killed, the records alone tell which trials have ended; Tune's snapshots are infrequent and lag.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterable
@@ -63,7 +61,7 @@ class TrialRecord:
         others = {k: v for k, v in self.values.items() if not k.startswith("finetune.")}
         return flatten(self.settings, "finetune") | flatten(others)
 
-    def trial(self) -> Trial:
+    def trial(self) -> "Trial":
         fields = asdict(self)
         del fields["saved_epoch"], fields["number"]
         fields["finetune"] = fields.pop("settings")

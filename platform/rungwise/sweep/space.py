@@ -3,12 +3,10 @@
 A key is a dotted key of the recipe, such as `finetune.learning_rate` or `model.num_layers`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
@@ -36,7 +34,7 @@ class Listed(Config):
     values: list[Value] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _distinct(self) -> Listed:
+    def _distinct(self) -> Self:
         for place, value in enumerate(self.values):
             if value in self.values[:place]:
                 raise ValueError(f"expected values that differ, found {value!r} twice")
@@ -69,7 +67,7 @@ class _Range(Config):
     high: float
 
     @model_validator(mode="after")
-    def _ordered(self) -> _Range:
+    def _ordered(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"low must be below high, found {self.low:g} and {self.high:g}")
         return self
@@ -114,7 +112,7 @@ class Integer(Config):
     step: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
-    def _reached(self) -> Integer:
+    def _reached(self) -> Self:
         if self.low >= self.high or (self.high - self.low) % self.step:
             raise ValueError(
                 "high must lie a whole number of steps above low, found "

@@ -4,8 +4,6 @@
 moving a data set keeps the identity and changing it does not. Both run before anything is built.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -42,7 +40,7 @@ class ParagraphTaskConfig(CorpusTaskConfig):
     validation_per_label: int = Field(default=30, ge=1)
     test_per_label: int = Field(default=60, ge=1)
 
-    def with_budget(self, budget: int) -> ParagraphTaskConfig:
+    def with_budget(self, budget: int) -> "ParagraphTaskConfig":
         """Limit the training examples. Raises ConfigError for fewer than one a label."""
         if per_label := budget // self.num_labels:
             return self.model_copy(update={"train_per_label": per_label})
@@ -121,7 +119,7 @@ class FilesTaskConfig(Config):
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
-    def _whole(self) -> FilesTaskConfig:
+    def _whole(self) -> Self:
         for split in SPLITS[1:]:
             path, fraction = getattr(self, split), getattr(self, f"{split}_fraction")
             if (path is None) == (fraction is None):
@@ -168,7 +166,7 @@ class FilesTaskConfig(Config):
     def task_kind(self) -> Kind:
         return self.format.task_kind
 
-    def with_budget(self, budget: int) -> FilesTaskConfig:
+    def with_budget(self, budget: int) -> "FilesTaskConfig":
         """Return the config with this many training examples."""
         return self.model_copy(update={"train_examples": budget})
 

@@ -6,8 +6,6 @@ starts equal those of the `tokenizers` library on a megabyte of the text and on 
 `[MASK]` and the like in a text never become special tokens. An encoder uses one core.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ _HARD_TEXTS = 2000
 _SAMPLED_FILES = 16
 _SHOWN_CHARACTERS = 80
 _CACHED = 2  # each may take 300 MB; the oldest is dropped
-_cache: dict[tuple[str, EncoderChoice], TextEncoder] = {}
+_cache: "dict[tuple[str, EncoderChoice], TextEncoder]" = {}
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ through the encoder, which is several times faster.
 P texts, N tokens, S spans, C characters
 """
 
-from __future__ import annotations
-
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +48,7 @@ class MaskUnitsConfig(Config):
     phrases: str | None = None  # UTF-8 file with a phrase per line, matched in any case; null: none
 
     @model_validator(mode="after")
-    def _list_for_segmenter(self) -> MaskUnitsConfig:
+    def _list_for_segmenter(self) -> Self:
         if (self.segmenter == "word_list") != (self.word_list is not None):
             raise ValueError(
                 "segmenter: word_list and the path word_list need each other, found "

@@ -1,11 +1,9 @@
 """Keys of training by gradient: the block `pretrain` with kind gradient."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +49,7 @@ class OutlierConfig(Config):
     norm_factor: float | None = Field(default=4.0, gt=1)
 
     @model_validator(mode="after")
-    def _compares_something(self) -> OutlierConfig:
+    def _compares_something(self) -> Self:
         if self.loss_factor is None and self.norm_factor is None:
             raise ValueError(
                 "loss_factor and norm_factor are both null, so no step could stand out; give one, "
@@ -195,7 +193,7 @@ class GradientConfig(Fitting):
                     f"block: {reason}; leave it at {only}"
                 )
 
-    def of_member(self, name: str) -> GradientConfig:
+    def of_member(self, name: str) -> "GradientConfig":
         """The settings of the steps that train on this member of a mixture."""
         own = self.mixture.get(name)
         size = self.global_batch_size if own is None else own.global_batch_size
@@ -246,7 +244,7 @@ class GradientConfig(Fitting):
         return next((key for key in keys if getattr(self, key) is not None), None)
 
     @model_validator(mode="after")
-    def _fits_its_steps(self) -> GradientConfig:
+    def _fits_its_steps(self) -> Self:
         steps, average, schedule = self.steps, self.average, self.optimizer.schedule
         if self.longer_share is not None:
             if end := self.ends_early:

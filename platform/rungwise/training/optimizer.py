@@ -37,12 +37,10 @@ The learning rate is a pure function of the step, so resuming needs only the ste
 The last is from Hu et al. 2024 (MiniCPM, arXiv:2404.06395): a run can continue from its plateau.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -94,7 +92,7 @@ class ScheduleConfig(Config):
         return max(warmup, total_steps - decay)
 
     @model_validator(mode="after")
-    def _fits(self) -> ScheduleConfig:
+    def _fits(self) -> Self:
         if self.warmup_steps is not None or self.decay_steps is not None:
             return self  # a number of steps replaces its fraction
         if self.kind == "warmup_stable_decay" and self.warmup_fraction + self.decay_fraction > 1:

@@ -15,8 +15,6 @@ the last bit from an undisturbed one. Here buckets follow from the model alone, 
 step are a function of the number of workers. They are sums, not means, as objectives.py requires.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -44,7 +42,7 @@ class Group:
     device: torch.device
 
     @classmethod
-    def current(cls, device: torch.device) -> Group:
+    def current(cls, device: torch.device) -> "Group":
         if dist.is_available() and dist.is_initialized():
             return cls(dist.get_rank(), dist.get_world_size(), device)
         return cls(0, 1, device)

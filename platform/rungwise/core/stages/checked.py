@@ -4,8 +4,6 @@ Local files and cached copies are hashed once per process, and again if size or 
 change. `open` and `read_bytes` download an object and hash it each time.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from dataclasses import dataclass
@@ -68,7 +66,7 @@ class CheckedFolder(Folder):
     root: str
 
     @classmethod
-    def of(cls, folder: Folder, record: dict[str, Any]) -> CheckedFolder:
+    def of(cls, folder: Folder, record: dict[str, Any]) -> "CheckedFolder":
         _digests[folder.uri] = {name: file["sha256"] for name, file in record["files"].items()}
         return cls(folder.uri, folder.uri)
 

@@ -9,8 +9,6 @@ the outside data it reads, and the fingerprints of its inputs. It cannot depend 
 paths, the label or job ids. Raise `version` when a change of code changes the output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -75,9 +73,9 @@ class StageType(Generic[StageConfigT, SummaryT]):
     def stage(
         self,
         config: StageConfigT,
-        inputs: Mapping[str, Stage] | None = None,
+        inputs: "Mapping[str, Stage] | None" = None,
         title: Title | None = None,
-    ) -> Stage:
+    ) -> "Stage":
         """Make a stage with this config. Raises what `outside` raises, as for a missing file."""
         return Stage(
             self,
@@ -96,7 +94,7 @@ class Stage:
 
     type: StageType[Any, Any]
     config: Config
-    inputs: Mapping[str, Stage]
+    inputs: "Mapping[str, Stage]"
     identity: Config | Mapping[str, Any]
     outside: Mapping[str, Any]
     title: Title

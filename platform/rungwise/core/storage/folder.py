@@ -5,8 +5,6 @@ whole or not at all: locally by a rename, on S3 because one object is one write.
 distinguishes buckets from folders.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -43,7 +41,7 @@ class Folder:
     uri: str
 
     @classmethod
-    def at(cls, uri: str | Path) -> Folder:
+    def at(cls, uri: str | Path) -> "Folder":
         """The folder at a path or URL. Local paths become absolute, so that workers agree."""
         text = str(uri).removeprefix("file://")
         if is_remote(text):
@@ -51,7 +49,7 @@ class Folder:
             return cls(f"{scheme}://{place.rstrip('/')}")
         return cls(str(local_path(text).absolute()))
 
-    def __truediv__(self, name: str) -> Folder:
+    def __truediv__(self, name: str) -> "Folder":
         return Folder(f"{self.uri}/{name}")
 
     @property

@@ -7,8 +7,6 @@ events stay in the spool file, whose first line names the server, and are sent b
 gets every event of the file again.
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading
@@ -158,7 +156,7 @@ class Tracker:
             event = following
         yield event
 
-    def _deliver(self, delivery: _Delivery, event: Event) -> bool:
+    def _deliver(self, delivery: "_Delivery", event: Event) -> bool:
         """Send one event, retrying while the server is away; False if the tracker closes first."""
         tries = 0
         while True:

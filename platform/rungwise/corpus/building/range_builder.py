@@ -4,8 +4,6 @@ A range gives tables of documents, and a table of keys (digests and signatures),
 compared with other ranges.
 """
 
-from __future__ import annotations
-
 import hashlib
 import operator
 from collections.abc import Iterable, Iterator, Sequence
@@ -89,7 +87,7 @@ class RangeBuilder:
     def keys(self) -> pa.Table:
         return pa.concat_tables(self._keys).combine_chunks()
 
-    def _clean(self, batch: list[RawDocument]) -> Iterator[_CleanDocument]:
+    def _clean(self, batch: list[RawDocument]) -> "Iterator[_CleanDocument]":
         cleaned = clean_all([document.paragraphs for document in batch])
         self.report.characters_removed += cleaned.removed
         self.report.characters_replaced += cleaned.replaced
@@ -107,7 +105,7 @@ class RangeBuilder:
                 self.report.cut(BOILERPLATE, 0, raw.boilerplate)
             yield _CleanDocument(raw, *lines, is_cut=number in contaminated)
 
-    def _fault(self, document: _CleanDocument) -> str:
+    def _fault(self, document: "_CleanDocument") -> str:
         if not document.sentences:
             return TEST_TEXT if document.is_cut else "no text"
         if text_length(document.text) < self._rules.minimum_characters:
@@ -115,7 +113,7 @@ class RangeBuilder:
         quality = self._rules.quality
         return "" if quality is None else find_fault(document.sentences, quality)
 
-    def _table(self, documents: list[_CleanDocument]) -> pa.Table:
+    def _table(self, documents: "list[_CleanDocument]") -> pa.Table:
         rules = self._rules
         self.report.documents += len(documents)
         digests = [hashlib.blake2b(one.encoded, digest_size=16) for one in documents]

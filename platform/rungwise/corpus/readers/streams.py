@@ -4,8 +4,6 @@ Memory holds at most a piece and one line, and a line only up to the limit: 200 
 break need no more memory than the longest permitted line.
 """
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import contextlib
@@ -54,7 +52,7 @@ class _Streams:
         self._stream: Any = None
         self._begin = 0  # where what is not known to be intact begins
 
-    def __enter__(self) -> _Streams:
+    def __enter__(self) -> "_Streams":
         return self
 
     def __exit__(self, *_: object) -> None:

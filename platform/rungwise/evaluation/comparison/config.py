@@ -1,8 +1,6 @@
 """The settings of an evaluation: the recipe's block `evaluate`, and the config of its stage."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -37,7 +35,7 @@ class EvaluateConfig(Config):
         return list(range(first, first + self.num_seeds))
 
     @model_validator(mode="after")
-    def _check_distinct(self) -> EvaluateConfig:
+    def _check_distinct(self) -> Self:
         budgets, noise = self.label_budgets or [], self.noise or []
         if len(set(noise)) < len(noise):
             raise ValueError(f"noise must be different shares, found {noise}")

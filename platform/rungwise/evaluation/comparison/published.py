@@ -4,10 +4,8 @@ The published models are a hundred to ten thousand times larger and use the full
 the signs of differences are comparable.
 """
 
-from __future__ import annotations
-
 from importlib import resources
-from typing import Literal
+from typing import Literal, Self
 
 import yaml
 from pydantic import Field, model_validator
@@ -65,7 +63,7 @@ class PublishedConfig(Config):
     rows: dict[str, str] = Field(min_length=1)  # by variant: the row to show beside it
 
     @model_validator(mode="after")
-    def _check_rows(self) -> PublishedConfig:
+    def _check_rows(self) -> Self:
         names = TABLES[self.table].rows
         for variant, row in self.rows.items():
             if row not in names:

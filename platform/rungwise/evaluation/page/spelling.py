@@ -4,8 +4,6 @@ WordPiece marks pieces that continue a word (`##ing`); byte-level BPE and Unigra
 before a word (`Ġthe`, `▁the`). Tokens of a word vocabulary are words; characters hardly ever are.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,7 +24,7 @@ class Spelling:
     mark: Mark
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Spelling:
+    def of(cls, tokenizer: Tokenizer) -> "Spelling":
         """Infer the mark from the model and the decoder, so foreign vocabularies work too."""
         decoder = type(tokenizer.decoder).__name__
         match type(tokenizer.model).__name__:

@@ -5,8 +5,6 @@ It needs one capability of the model (models/trained/capabilities.py); rungs wit
 skipped, and the page says so.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -50,7 +48,7 @@ class Rung:
         return load_encoder(self.pretrain, self.is_trained)
 
     @cached_property
-    def untrained(self) -> Rung | None:
+    def untrained(self) -> "Rung | None":
         """The same model before training; None for one that is not fitted by gradient."""
         return None if self.summary.gradient is None else replace(self, is_trained=False)
 

@@ -17,8 +17,6 @@ and, with several seeds, another training (statistics.py).
 U runs (a model and seed), N items, R resamples
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -92,12 +90,12 @@ class Items:
     @classmethod
     def of_credit(
         cls, suite: str, part: str, names: list[str], groups: list[str], credit: NDArray[Any]
-    ) -> Items:
+    ) -> "Items":
         """Items of accuracy, with a credit from 0 to 1 each."""
         numbers = np.stack([credit.astype(np.float64), np.ones(len(credit))], axis=1)
         return cls(suite, "accuracy", names, groups, numbers, part)
 
-    def select(self, places: Sequence[int]) -> Items:
+    def select(self, places: Sequence[int]) -> "Items":
         return replace(
             self,
             names=[self.names[place] for place in places],
@@ -105,7 +103,7 @@ class Items:
             numbers=self.numbers[list(places)],
         )
 
-    def select_group(self, group: str) -> Items:
+    def select_group(self, group: str) -> "Items":
         return self.select([place for place, name in enumerate(self.groups) if name == group])
 
 

@@ -18,8 +18,6 @@ word is lost. A word without a piece, such as one of control characters, has a z
 Shapes: K layers, N words, E width, B batch, T sequence.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ class Sentence:
     words: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of_words(cls, words: Sequence[str], places: Iterable[int] | None = None) -> Sentence:
+    def of_words(cls, words: Sequence[str], places: Iterable[int] | None = None) -> "Sentence":
         """Write the words as a sentence with those at `places`, or all."""
         text, spans = "", []
         for blank, word in zip(blanks_before(words), words, strict=True):

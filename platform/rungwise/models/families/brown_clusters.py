@@ -11,8 +11,6 @@ bits, as in Turian, Ratinov & Bengio 2010 ("Word Representations").
 V vocabulary, C clusters, N distinct pairs of adjacent words, D prefixes
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -134,7 +132,7 @@ class ClassModel:
         return self.ngrams.to_tensors() | own | {"paths": np.array(bits, np.int8)}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], end: int) -> ClassModel:
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], end: int) -> "ClassModel":
         """Restore a model from `to_tensors`; `end` is the class of the end symbol."""
         ngrams = replace(NgramLanguageModel.from_tensors(tensors), end_id=end)
         bits = ("".join(map(str, row)).rstrip("2") for row in tensors["paths"].tolist())

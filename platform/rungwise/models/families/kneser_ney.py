@@ -20,8 +20,6 @@ all positions at once.
 N n-grams, O order, V vocabulary, T tokens
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -180,7 +178,7 @@ def _discounts(
 
 def estimate_model(
     table: Table, vocab_size: int, start_id: int, fallback: tuple[float, float, float] | None = None
-) -> NgramLanguageModel:
+) -> "NgramLanguageModel":
     """Estimate the model of a merged table; its order is lower if no sentence is long enough.
 
     Every id below `vocab_size` except the start symbol can be predicted; an id that never occurred
@@ -305,7 +303,7 @@ class NgramLanguageModel:
         return tensors
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> NgramLanguageModel:
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> "NgramLanguageModel":
         """Restore a model from `to_tensors`."""
         vocab_size, start_id = tensors["vocabulary"].tolist()
         orders = range(1, len(tensors["discounts"]) + 1)

@@ -14,8 +14,6 @@ similar length. The first layer has no norm before attention, because the embedd
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -76,7 +74,7 @@ class ModernBertConfig(EncoderFamily):
     def page_name(self, objective: Objective) -> str:
         return f"{reads(objective)}ModernBERT"
 
-    def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> ModernBert:
+    def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> "ModernBert":
         return ModernBert(self, vocab_size, vocab_multiple, causal=causal)
 
     def head(self, vocab_size: int) -> MlmHead:

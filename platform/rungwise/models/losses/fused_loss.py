@@ -16,8 +16,6 @@ the compiler, which fuses the passes itself, and for GPUs. `SummedLoss` takes lo
 Shapes: X tokens, R rows of a chunk, D hidden, V vocabulary.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -43,7 +41,7 @@ class FusedLoss(torch.autograd.Function):
         vocab_size: int,
         rows: int,
         dtype: torch.dtype,
-        sums_of: type[Sums],
+        sums_of: "type[Sums]",
     ) -> tuple[Tensor, Tensor]:
         sums = sums_of(weight_PD, bias_V, vocab_size, dtype, any(ctx.needs_input_grad[:3]))
         total = hidden_XD.new_zeros((), dtype=sums.wide)

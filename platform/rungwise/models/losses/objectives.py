@@ -38,8 +38,6 @@ NSP (Lan et al. 2020, arXiv:1909.11942, section 3.1).
 Shapes: B batch, T sequence, V vocabulary, M masked positions, P parts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -191,7 +189,7 @@ class Objective:
     passes: int = 1  # over each row per forward
     sentences: bool = False  # whether the model gives one vector per text
     origin: Origin | None = None  # if it, and not the family, is what a paper proposed
-    members: tuple[Objective, ...] = ()  # of a mixture: each step trains on one of them
+    members: "tuple[Objective, ...]" = ()  # of a mixture: each step trains on one of them
     among: tuple[str, ...] = ()  # the parts of the mixture that it is a member of
     compiles: bool = True  # whether torch.compile is known to take its step whole
     # Builds the model of an encoder family from the family, its body and its head for tokens.

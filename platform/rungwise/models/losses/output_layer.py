@@ -20,8 +20,6 @@ Shapes: X tokens, D width, V vocabulary, P rows of the output matrix, C classes,
 K nodes of the longest path, R pairs of a token and a leaf.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from abc import ABC, abstractmethod
@@ -82,7 +80,7 @@ class ClassesOutput(Config):
     def classes(self, V: int) -> int:
         return self.count or math.isqrt(V)
 
-    def build(self, V: int, width: int, bound: float) -> WordClasses:
+    def build(self, V: int, width: int, bound: float) -> "WordClasses":
         return WordClasses(self, V, width, bound)
 
 
@@ -112,7 +110,7 @@ class TreeOutput(Config):
     def rows(self, V: int) -> float:
         return max(1.0, math.log2(V))
 
-    def build(self, V: int, width: int, bound: float) -> WordTree:
+    def build(self, V: int, width: int, bound: float) -> "WordTree":
         return WordTree(self, V, width, bound)
 
 

@@ -4,13 +4,11 @@ DREAM (Sun et al. 2019, arXiv:1902.00164) asks questions about dialogues;
 C3 (Sun et al. 2020, arXiv:1904.09679) has the same layout.
 """
 
-from __future__ import annotations
-
 import itertools
 import string
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -35,7 +33,7 @@ class ChoiceColumns(Config):
     answer: Column  # the right answer
 
     @model_validator(mode="after")
-    def _whole(self) -> ChoiceColumns:
+    def _whole(self) -> Self:
         if self.context is None and self.question is None:
             raise ValueError("expected context or question, found neither")
         if (self.options is None) == (self.option is None):

@@ -4,15 +4,13 @@ Span tags of any scheme (schemes.py) are converted to IOB2 by default, so that a
 in all data sets. CoNLL-U follows universaldependencies.org/format.html.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -128,7 +126,7 @@ class ConllFormat(_Tagging):
     extra_columns: bool = False
 
     @model_validator(mode="after")
-    def _counted(self) -> ConllFormat:
+    def _counted(self) -> Self:
         if self.extra_columns and min(self.word, self.tag) < 0:
             raise ValueError(
                 "extra_columns: count word and tag from the left, as in tag: 3; the last column "

@@ -1,11 +1,9 @@
 """Texts and pairs in TSV, CSV, JSON or JSON Lines, with a stated mapping of the columns."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -29,7 +27,7 @@ class ColumnsConfig(Config):
     target: TextColumn | None = None  # the text to write, in generation
 
     @model_validator(mode="after")
-    def _one_target(self) -> ColumnsConfig:
+    def _one_target(self) -> Self:
         if len(self.targets) > 1:
             raise ValueError(f"{' and '.join(self.targets)} are both set; a table has one target")
         if self.second is not None and self.target is not None:

@@ -5,14 +5,12 @@ digits, with every other character, and every Chinese one, a word of its own. Wo
 ends of a mark, so that a mark is always whole words.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -48,7 +46,7 @@ class _JsonTags(RecordsFormat):
     labels: Labels | None = None
 
     @model_validator(mode="after")
-    def _json(self) -> _JsonTags:
+    def _json(self) -> Self:
         if self.layout == "delimited":
             raise ValueError(
                 "layout: expected json_lines, json or parquet; kind: conll is for columns"
@@ -140,7 +138,7 @@ class MarksFormat(_JsonTags):
         return {"columns.text": self.columns.text, "columns.marks": self.columns.marks}
 
     @model_validator(mode="after")
-    def _named(self) -> MarksFormat:
+    def _named(self) -> Self:
         if isinstance(self.labels, tuple):
             raise ValueError("labels: expected {what the file says: name}; leave it out for names")
         return self

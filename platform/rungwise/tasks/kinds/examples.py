@@ -13,8 +13,6 @@
 characters, never ids. The target is None where it is unknown, as in data to predict.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, islice
@@ -205,7 +203,7 @@ class TaskInfo:
         }[self.kind]
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> TaskInfo:
+    def from_data(cls, data: Mapping[str, Any]) -> "TaskInfo":
         """Build from plain data; other keys are ignored."""
         return cls(data["kind"], tuple(data["labels"]), data["pair"], data["metric"])
 
