@@ -223,8 +223,8 @@ def together(
 @contextlib.contextmanager
 def forkserver() -> Iterator[None]:
     """Processes started in this block come from a server that has imported PyTorch already, from
-    where this process has it."""
-    multiprocessing.set_forkserver_preload([__name__])
+    where this process has it, and what the first step imports."""
+    multiprocessing.set_forkserver_preload([__name__, "torch._dynamo", "pandas"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         yield
