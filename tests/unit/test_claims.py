@@ -87,7 +87,10 @@ def test_what_is_missing_is_named_and_not_judged() -> None:
     assert (got.verdict, got.missing, got.value) == ("not tested", ("rnn",), None)
 
 
-def test_the_last_layer_is_the_highest_that_a_rung_has() -> None:
+@pytest.mark.parametrize(("end", "share"), [("first", 0.0), ("last", 0.5)])
+def test_first_and_last_are_the_lowest_and_the_highest_layer_of_a_rung(
+    end: str, share: float
+) -> None:
     def right(share: float) -> list[Items]:
         credit = np.arange(100) < 100 * share
         names = [f"s{index}" for index in range(100)]
@@ -98,10 +101,10 @@ def test_the_last_layer_is_the_highest_that_a_rung_has() -> None:
     comparison = Comparison(
         of="senses",
         metric="accuracy",
-        terms={"bert/nearest layer last": 1, "word2vec/nearest layer last": -1},
+        terms={f"bert/nearest layer {end}": 1, f"word2vec/nearest layer {end}": -1},
     )
     got = claim_comparisons.compare(comparison, {"bert": layers, "word2vec": of_static}, {}, ())
-    assert got.value == pytest.approx(0.5 - 0.1)
+    assert got.value == pytest.approx(share - 0.1)
 
 
 def result(above: float, below: float) -> ComparisonResult:

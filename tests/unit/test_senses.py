@@ -14,7 +14,7 @@ from torch import Tensor
 from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
 from rungwise.evaluation.suites import classifiers, senses
-from rungwise.evaluation.suites.senses import SensesSuite
+from rungwise.evaluation.suites.senses import SensesSuite, make_pseudo_words
 from rungwise.tokenizer.training import wordpiece
 from tests.toy_rungs import Table, encoder_rung
 
@@ -148,3 +148,27 @@ def test_real_words_are_read(real_data: Path) -> None:
         for sentence in word.train.sentences + word.test.sentences:
             ((first, end),) = sentence.words
             assert sentence.text[first:end] in {word.word, "perl"}  # one line is at the wrong word
+
+
+@pytest.mark.parametrize("most", [15, None])
+def test_one_word_of_a_pair_stands_for_both_in_equally_many_sentences(most: int | None) -> None:
+    draw = random.Random(0)
+    vocabulary, shares = [f"w{chr(97 + n)}" for n in range(20)], range(2, 22)
+    sentences = [" ".join(draw.choices(vocabulary, shares, k=6)) for _ in range(900)]
+    words = make_pseudo_words(sentences, 3, most)
+    assert len(words) == 3
+    for each in words:
+        first, second = each.word.split("/")
+        assert each.names == {"0": first, "1": second}
+        size = sum(len(split.senses) for split in (each.train, each.test))
+        assert size >= (4 * most if most else 2 * 20)
+        for split in (each.train, each.test):
+            assert split.senses.count("0") == split.senses.count("1")
+            for sentence, sense, line in zip(
+                split.sentences, split.senses, split.lines, strict=True
+            ):
+                ((start, end),) = sentence.words
+                before, after = sentence.text[:start], sentence.text[end:]
+                assert sentence.text[start:end] == first
+                assert before + each.names[sense] + after == sentences[line - 1]
+                assert not {first, second}.intersection((before + after).split())

@@ -20,7 +20,7 @@ from rungwise.evaluation.suites.items import METRICS, ItemKey, Items, contrast
 TASKS = "tasks"  # `Comparison.of`: the judged metric, averaged over all tasks
 FEW = "few"  # the smallest label budget
 _AT = "@"  # between a rung and a label budget
-LAST = "last"  # the highest layer of a rung
+_ENDS = {"first": min, "last": max}  # of the numbers of a part: layers of a rung, lengths of texts
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -129,9 +129,10 @@ def _compare_suite(
 
 
 def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str:
-    """The part that a term names, with a trailing `last` replaced by the highest number."""
+    """The part that a term names, with a trailing `first` or `last` replaced by the lowest or the
+    highest number."""
     words, _, place = part.rpartition(" ")
-    if place != LAST:
+    if place not in _ENDS:
         return part
     numbers = [
         int(number)
@@ -139,7 +140,7 @@ def _resolve_part(part: str, suite: str, metric: str, results: RungItems) -> str
         for before, _, number in [name.rpartition(" ")]
         if (item_suite, before, item_metric) == (suite, words, metric) and number.isdecimal()
     ]
-    return f"{words} {max(numbers)}" if numbers else part
+    return f"{words} {_ENDS[place](numbers)}" if numbers else part
 
 
 def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared | _Missing:

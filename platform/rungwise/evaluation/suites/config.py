@@ -10,7 +10,7 @@ from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.evaluation.suites.polysemy import PolysemySuite
 from rungwise.evaluation.suites.probe import ProbeSuite
 from rungwise.evaluation.suites.ranks import RanksSuite
-from rungwise.evaluation.suites.senses import SensesSuite
+from rungwise.evaluation.suites.senses import PseudoWordsSuite, SensesSuite
 from rungwise.evaluation.suites.sentence_probe import SentenceProbeSuite, SentencePropertiesSuite
 from rungwise.evaluation.suites.sentences import SentencesSuite
 from rungwise.evaluation.suites.similarity import SimilaritySuite
@@ -26,6 +26,7 @@ SuiteConfig = Annotated[
     | SentenceProbeSuite
     | SentencePropertiesSuite
     | SensesSuite
+    | PseudoWordsSuite
     | PolysemySuite
     | ProbeSuite
     | SpeedSuite,

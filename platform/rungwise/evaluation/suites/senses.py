@@ -17,13 +17,18 @@ the number of the sense, `classes_map.txt` the names of senses.
     nearest context     the nearest mean for the averaged static vectors of the surrounding words;
                         likewise neighbours and linear
 
+`pseudo_words` needs only the corpus: pairs of words, one of which stands for both in held-out
+sentences (Gale, Church and Yarowsky 1992, "Work on Statistical Methods for Word Sense
+Disambiguation"; Schuetze 1992, "Context Space"). The senses are the two words, equally frequent.
+
 A static vector is the same in every sentence and scores as the most frequent sense does; `context`
 shows what the surrounding words add. The map shows test sentences in the layer (above the static
 layer 0, if any) whose nearest means score best in cross-validation on train.
 """
 
 import json
-from collections import defaultdict
+from abc import abstractmethod
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -36,56 +41,22 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import FileSuite, Rung, SuiteResult
+from rungwise.evaluation.suites.altered import held_out_sentences
+from rungwise.evaluation.suites.base import FileSuite, Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, WordReader, reads_words, word_reader
 from rungwise.instances.order import evenly
+from rungwise.tasks.data.corpus_text import PLAIN_WORD
 from rungwise.tasks.formats.base import quote, read_text, split_lines
 
 MAP = "map.json"
 MIX = "mix.json"
 _NAMES = "classes_map.txt"
+_FEWEST = 40  # sentences of a word of a pair
 _FOLDS = 5
 _POINTS = 150  # on the map of a word
 _CONTEXT = 40  # characters on each side of the word
-
-
-class SensesSuite(FileSuite):
-    """Folders of CoarseWSD-20: do a word's vectors tell its senses apart?"""
-
-    needs: ClassVar[str] = "word vectors"
-
-    kind: Literal["senses"] = "senses"
-    # most training and most test sentences per word; null: all
-    sentences_per_word: int | None = Field(default=200, ge=1)
-    neighbours: int = Field(default=5, ge=1)  # nearest training sentences that vote on the sense
-
-    def serves(self, rung: Rung) -> bool:
-        return reads_words(rung)
-
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
-        files = outside.matching(self.path, f"measure.{name}.path")
-        reader = word_reader(rung)
-        words = [_encode(reader, each) for each in read_words(files, self.sentences_per_word)]
-        predictions: dict[str, list[Classes]] = defaultdict(list)
-        for word in words:
-            for part, classes in word.predict(self.neighbours).items():
-                predictions[part].append(classes)
-        mix, predictions["linear mix"] = _predict_by_mix(words)
-        names = [f"{each.word.word} {line}" for each in words for line in each.word.test.lines]
-        groups = [each.word.word for each in words for _ in each.word.test.lines]
-        truth = np.concatenate([each.test_senses for each in words])
-        items = [
-            Items.of_credit(name, part, names, groups, np.concatenate(classes) == truth)
-            for part, classes in predictions.items()
-        ]
-        counts = {
-            "without_piece": sum(each.without_piece for each in words),
-            "in_windows": sum(each.in_windows for each in words),
-        }
-        maps = {each.word.word: each.map() for each in words}
-        return SuiteResult(items, {MIX: mix.as_data() | counts, MAP: maps})
 
 
 @dataclass(frozen=True)
@@ -109,6 +80,72 @@ class AmbiguousWord:
     def sense_name(self, sense: str) -> str:
         """The readable name of a sense: `bank_bank_(geography)` gives `bank (geography)`."""
         return self.names[sense].removeprefix(f"{self.word}_").replace("_", " ")
+
+
+class _Senses(Suite):
+    """The keys and the measure of words with several senses."""
+
+    needs: ClassVar[str] = "word vectors"
+
+    # most training and most test sentences per word; null: all
+    sentences_per_word: int | None = Field(default=200, ge=1)
+    neighbours: int = Field(default=5, ge=1)  # nearest training sentences that vote on the sense
+
+    @abstractmethod
+    def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
+        """The words; raises DataError if there are none."""
+
+    def serves(self, rung: Rung) -> bool:
+        return reads_words(rung)
+
+    def measure(self, rung: Rung, name: str) -> SuiteResult:
+        reader = word_reader(rung)
+        words = [_encode(reader, each) for each in self.words(rung, name)]
+        predictions: dict[str, list[Classes]] = defaultdict(list)
+        for word in words:
+            for part, classes in word.predict(self.neighbours).items():
+                predictions[part].append(classes)
+        mix, predictions["linear mix"] = _predict_by_mix(words)
+        names = [f"{each.word.word} {line}" for each in words for line in each.word.test.lines]
+        groups = [each.word.word for each in words for _ in each.word.test.lines]
+        truth = np.concatenate([each.test_senses for each in words])
+        items = [
+            Items.of_credit(name, part, names, groups, np.concatenate(classes) == truth)
+            for part, classes in predictions.items()
+        ]
+        counts = {
+            "without_piece": sum(each.without_piece for each in words),
+            "in_windows": sum(each.in_windows for each in words),
+        }
+        maps = {each.word.word: each.map() for each in words}
+        return SuiteResult(items, {MIX: mix.as_data() | counts, MAP: maps})
+
+
+class SensesSuite(_Senses, FileSuite):
+    """Folders of CoarseWSD-20: do a word's vectors tell its senses apart?"""
+
+    kind: Literal["senses"] = "senses"
+
+    def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
+        files = outside.matching(self.path, f"measure.{name}.path")
+        return read_words(files, self.sentences_per_word)
+
+
+class PseudoWordsSuite(_Senses):
+    """Pairs of words, one of which stands for both in held-out sentences: do its vectors tell
+    which was there?"""
+
+    kind: Literal["pseudo_words"] = "pseudo_words"
+    pairs: int = Field(default=20, ge=1)  # of words, evenly spread over their frequencies
+
+    def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
+        sentences = [text for _, text in held_out_sentences(rung.corpus)]
+        if words := make_pseudo_words(sentences, self.pairs, self.sentences_per_word):
+            return words
+        raise DataError(
+            f"measure.{name}: expected two words that stand in {_FEWEST} held-out sentences each, "
+            f"found none in {len(sentences)}; add text, or raise corpus.held_out_fraction"
+        )
 
 
 @dataclass(frozen=True)
@@ -197,6 +234,43 @@ def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]
             for split in ("train", "test")
         )
         words.append(AmbiguousWord(folder.rpartition("/")[2], names, train, test))
+    return words
+
+
+def make_pseudo_words(
+    sentences: Sequence[str], pairs: int, most: int | None
+) -> list[AmbiguousWord]:
+    """Pairs of words of like frequency in small letters; the first stands for both. Each has as
+    many sentences as the other, with neither word elsewhere in them, in turns to train and test."""
+    places: dict[str, list[int]] = defaultdict(list)
+    matches = [list(PLAIN_WORD.finditer(sentence)) for sentence in sentences]
+    counts = [Counter(match[0] for match in each) for each in matches]
+    for number, each in enumerate(counts):
+        for word in each:
+            if each[word] == 1 and word == word.lower():
+                places[word].append(number)
+    ranked = sorted(places, key=lambda word: (-len(places[word]), word))
+    ranked = [word for word in ranked if len(places[word]) >= _FEWEST]
+    words = []
+    for place in evenly(len(ranked) // 2, pairs).tolist():
+        first, second = ranked[2 * place : 2 * place + 2]
+        alone = [
+            [number for number in places[word] if other not in counts[number]]
+            for word, other in ((first, second), (second, first))
+        ]
+        size = min(map(len, alone))
+        size = size if most is None else min(size, 2 * most)
+        splits = Split([], [], []), Split([], [], [])
+        for sense, (word, numbers) in enumerate(zip((first, second), alone, strict=True)):
+            for turn, index in enumerate(evenly(len(numbers), size).tolist()):
+                number, split = numbers[index], splits[turn % 2]
+                (match,) = (each for each in matches[number] if each[0] == word)
+                text, start = sentences[number], match.start()
+                text = text[:start] + first + text[match.end() :]
+                split.sentences.append(Sentence(text, ((start, start + len(first)),)))
+                split.senses.append(str(sense))
+                split.lines.append(number + 1)
+        words.append(AmbiguousWord(f"{first}/{second}", {"0": first, "1": second}, *splits))
     return words
 
 

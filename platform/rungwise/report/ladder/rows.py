@@ -208,7 +208,7 @@ class LayerShare:
 
 def layer_scores(rungs: Sequence[Rung]) -> list[LayerScore]:
     rows = []
-    for suite in suite_names(rungs, SENSES, PROBE, POLYSEMY):
+    for suite in suite_names(rungs, *SENSES, PROBE, POLYSEMY):
         for rung in rungs:
             for score in rung.scores(suite):
                 words, _, number = score.part.rpartition("layer ")
@@ -222,7 +222,7 @@ def layer_scores(rungs: Sequence[Rung]) -> list[LayerScore]:
 def layer_shares(rungs: Sequence[Rung]) -> list[LayerShare]:
     return [
         LayerShare(suite, rung.name, layer, share)
-        for suite, rung, mix in _suite_files(rungs, "mix.json", SENSES, PROBE)
+        for suite, rung, mix in _suite_files(rungs, "mix.json", *SENSES, PROBE)
         for layer, share in enumerate(mix["shares"])
     ]
 
@@ -240,7 +240,7 @@ def _suite_files(
 def maps(rungs: Sequence[Rung]) -> dict[str, dict[str, Mapping[str, Any]]]:
     """Maps of senses, {word: {rung: map}}, words with the most balanced senses first."""
     by_word: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for _, rung, data in _suite_files(rungs, "map.json", SENSES):
+    for _, rung, data in _suite_files(rungs, "map.json", *SENSES):
         for word, each in data.items():
             by_word.setdefault(word, {})[rung.name] = each
 
@@ -298,7 +298,7 @@ def neighbours(rungs: Sequence[Rung]) -> list[Row]:
 
 def others(rungs: Sequence[Rung]) -> list[Row]:
     """Every value without a section of its own: word vectors, sentence vectors and so on."""
-    elsewhere = (PERPLEXITY, PAIRS, SENSES, POLYSEMY, PROBE)
+    elsewhere = (PERPLEXITY, PAIRS, *SENSES, POLYSEMY, PROBE)
     return [
         {"rung": rung.name} | score.model_dump(exclude={"group"})
         for suite in dict.fromkeys(name for rung in rungs for name in rung.kinds)

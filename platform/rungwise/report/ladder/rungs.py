@@ -25,7 +25,8 @@ from rungwise.report.sections.variants import input_artifact
 from rungwise.tasks.scoring.metrics import format_metric
 
 PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"
-SENSES, POLYSEMY, PROBE, SENTENCE_PROBE = "senses", "polysemy", "probe", "sentence_probe"
+POLYSEMY, PROBE, SENTENCE_PROBE = "polysemy", "probe", "sentence_probe"
+SENSES = ("senses", "pseudo_words")
 RANKS = "ranks"
 MIXED = "linear mix"  # the part of senses and probes that needs no choice of layer
 TASKS = "mean of tasks"
@@ -181,7 +182,7 @@ def gather_columns(
         columns.append(_column(rungs, suite, "", "accuracy", suite))
     for suite in suite_names(rungs, SIMILARITY):
         columns.append(_column(rungs, suite, _largest_part(rungs, suite), "correlation", suite))
-    for suite in suite_names(rungs, SENSES):
+    for suite in suite_names(rungs, *SENSES):
         columns.append(_column(rungs, suite, MIXED, "accuracy", suite))
     for suite in suite_names(rungs, SENTENCE_PROBE):
         for metric in ("accuracy", "pearson"):
