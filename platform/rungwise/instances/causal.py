@@ -10,10 +10,8 @@ not stored; with them attention need not cross documents.
 B batch, T sequence
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -28,9 +26,6 @@ from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows, Shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
-
-if TYPE_CHECKING:  # building shards needs no PyTorch
-    from torch import Tensor
 
 
 class CausalConfig(Kind):
@@ -118,7 +113,7 @@ class CausalConfig(Kind):
             column - begin,
         )
 
-    def random_batch(self, B: int, vocab_size: int) -> CausalBatch[Tensor]:
+    def random_batch(self, B: int, vocab_size: int) -> CausalBatch[Any]:
         import torch
 
         ids_BT = torch.randint(vocab_size, (B, self.length))

@@ -5,12 +5,10 @@ batches, and says what people see of them. The platform uses kinds only through 
 kinds.py lists them in one union. Kinds of the same form share their batch class.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.random import Generator
@@ -26,9 +24,6 @@ from rungwise.instances.shards import PaddedRows, Shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.config import TokensConfig
 from rungwise.tokens.text import TokenisedText
-
-if TYPE_CHECKING:  # building shards needs no PyTorch
-    from torch import Tensor
 
 PieceKind = Literal["special", "plain", "masked", "random", "kept", "opens"]
 Spell = Callable[[int], str]  # writes a token
@@ -174,8 +169,8 @@ class Kind(Config):
         """The rows as they are read in these epochs (B,)."""
 
     @abstractmethod
-    def random_batch(self, B: int, vocab_size: int) -> Batch[Tensor]:
-        """Full rows of random tokens, to measure the speed of a step."""
+    def random_batch(self, B: int, vocab_size: int) -> Batch[Any]:
+        """Full rows of random tokens, as tensors, to measure the speed of a step."""
 
     @abstractmethod
     def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:

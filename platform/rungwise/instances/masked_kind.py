@@ -5,11 +5,9 @@ masks of epoch 0: for every row of a shard up to half a million tokens, and for 
 of a larger one.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +31,6 @@ from rungwise.instances.shards import PaddedRows, Shard, pad_rows
 from rungwise.tokens.config import TokensConfig
 from rungwise.tokens.mask_units import MaskUnitsConfig
 
-if TYPE_CHECKING:  # building shards needs no PyTorch
-    from torch import Tensor
-
 
 class MaskedKind(Kind):
     """The keys of every masked kind."""
@@ -51,7 +46,7 @@ class MaskedKind(Kind):
     mask_units: MaskUnitsConfig = MaskUnitsConfig()  # what counts as a word or phrase in masking
 
     @model_validator(mode="after")
-    def _room_for_predictions(self) -> MaskedKind:
+    def _room_for_predictions(self) -> Self:
         rate = max(self.masking.rates)
         needed = math.floor(rate * (self.sequence_length - 3))
         if needed > self.masking.max_predictions:
@@ -141,7 +136,7 @@ class MaskedKind(Kind):
             positions,
         )
 
-    def random_batch(self, B: int, vocab_size: int) -> MaskedBatch[Tensor]:
+    def random_batch(self, B: int, vocab_size: int) -> MaskedBatch[Any]:
         import torch
 
         ids_BT = torch.randint(vocab_size, (B, self.length))

@@ -13,11 +13,9 @@ another follows. Reading removes the symbols.
 B batch, R sentences of a run, L tokens of a sentence
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -34,9 +32,6 @@ from rungwise.instances.shards import PaddedRows, Shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
 
-if TYPE_CHECKING:  # building shards needs no PyTorch
-    from torch import Tensor
-
 
 @dataclass(frozen=True)
 class SentenceRuns(TextBatch[ArrayT]):
@@ -45,7 +40,7 @@ class SentenceRuns(TextBatch[ArrayT]):
     # ids: (B, R, L); lengths: (B, R), 0 behind the last sentence
     document: ArrayT  # (B, R) int64, which document of the run, from 1; 0 behind the last sentence
 
-    def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[SentenceRuns[ArrayT]]:
+    def micro_batches(self, bins: int, fixed_shapes: bool) -> "Iterator[SentenceRuns[ArrayT]]":
         """Yield parts of consecutive runs, as long as the longest run and sentence of each."""
         for rows in np.array_split(np.arange(len(self.ids)), bins):
             lengths = self.lengths[rows]
@@ -196,7 +191,7 @@ class SentenceRunsConfig(Kind):
         document[row, number[row, place]] = 1 + np.cumsum(symbol & ~closes, axis=1)[row, place]
         return SentenceRuns(ids, lengths, document)
 
-    def random_batch(self, B: int, vocab_size: int) -> SentenceRuns[Tensor]:
+    def random_batch(self, B: int, vocab_size: int) -> SentenceRuns[Any]:
         import torch
 
         shape = (B, self.sentences)

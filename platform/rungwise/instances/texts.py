@@ -11,11 +11,9 @@ first is. What lies behind the longest length of a text is cut and counted.
 B batch, L tokens of a text
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -32,9 +30,6 @@ from rungwise.instances.plan import gather
 from rungwise.instances.shards import PaddedRows, Shard
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText
-
-if TYPE_CHECKING:  # building shards needs no PyTorch
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -133,7 +128,7 @@ class DocumentRowsConfig(TextsKind):
         real = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
         return DocumentRows(np.where(real, rows.ids, 0).astype(np.int64), rows.lengths)
 
-    def random_batch(self, B: int, vocab_size: int) -> DocumentRows[Tensor]:
+    def random_batch(self, B: int, vocab_size: int) -> DocumentRows[Any]:
         import torch
 
         shape = (B, self.longest)
@@ -184,7 +179,7 @@ class TextPairsKind(TextsKind):
         ids[row, second, column - second * first[row]] = rows.ids[row, column]
         return TextPairs(ids, np.stack([first, rows.lengths - first], axis=1))
 
-    def random_batch(self, B: int, vocab_size: int) -> TextPairs[Tensor]:
+    def random_batch(self, B: int, vocab_size: int) -> TextPairs[Any]:
         import torch
 
         ids = torch.randint(vocab_size, (B, 2, self.sentence_length))
@@ -262,7 +257,7 @@ class LabelledPairsConfig(TextPairsKind):
         pairs = super().batch(rows, epochs, seed, vocabulary)
         return LabelledPairs(pairs.ids, pairs.lengths, rows.columns["label"].astype(np.int64))
 
-    def random_batch(self, B: int, vocab_size: int) -> LabelledPairs[Tensor]:
+    def random_batch(self, B: int, vocab_size: int) -> LabelledPairs[Any]:
         import torch
 
         pairs = super().random_batch(B, vocab_size)
