@@ -11,8 +11,6 @@ the totals in its checkpoint. Labels are names of runs, stages, parts of the los
 whose number a recipe bounds; files, steps and trials are never labels.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import re

@@ -15,14 +15,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import Generator
 
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances import plan
 from rungwise.instances.contract import Facts
 from rungwise.instances.kind import Built
 from rungwise.instances.masked_kind import MaskedKind, check_masked
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import Shard
-from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
 
 
 class MaskedBlocksConfig(MaskedKind):

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.randomness import uniform
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import CausalBatch
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, WholeRow
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows, Shard
-from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
 
 
 class CausalConfig(Kind):

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from rungwise.core.errors import DataError
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.shards import Shard
-from rungwise.tokenizer import SpecialIds
 
 _CHANCE = 12.5  # nats: five standard errors of many draws; e^-12.5 is 1 in 270,000
 HISTOGRAM_BINS = 16

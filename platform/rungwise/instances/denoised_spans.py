@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rungwise.core.errors import BlockError
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import MaskedBatch
 from rungwise.instances.blocks import MaskedBlocksConfig
 from rungwise.instances.kind import Built, Piece, ShownRow, Spell, WholeRow
 from rungwise.instances.masking import MaskingConfig, Vocabulary
 from rungwise.instances.shards import PaddedRows
-from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
 
 _SHORTEST = 8  # tokens of a block
 

@@ -17,13 +17,12 @@ from pydantic import Field
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.stages.summary import PerSplit
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import Batch
 from rungwise.instances.contract import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows, Shard
-from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.config import TokensConfig
-from rungwise.tokens.text import TokenisedText
 
 PieceKind = Literal["special", "plain", "masked", "random", "kept", "opens"]
 Spell = Callable[[int], str]  # writes a token

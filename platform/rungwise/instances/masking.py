@@ -32,6 +32,7 @@ from pydantic import Field, model_validator
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import extend
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.mask_selection import (
     RANDOM_BITS,
     Draws,
@@ -39,7 +40,6 @@ from rungwise.instances.mask_selection import (
     select_tokens,
     select_units,
 )
-from rungwise.tokenizer import SpecialIds
 
 
 class MaskingConfig(Config):

@@ -27,14 +27,13 @@ from pydantic import Field
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import PerSplit
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances import plan
 from rungwise.instances.contract import Facts, must
 from rungwise.instances.kind import Built, Figure
 from rungwise.instances.masked_kind import MaskedKind, check_masked
 from rungwise.instances.plan import Pieces
 from rungwise.instances.shards import Shard
-from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
 
 _OWED_AT_MOST = 8  # surplus of NotNext pairs at which single sentences are split
 _PAIRS_A_DEBT = 32  # the surplus allowed grows by one per so many pairs

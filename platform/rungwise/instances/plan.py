@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.contract import must
 from rungwise.instances.shards import Shard, pack_bits
-from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
 
 Spans = NDArray[np.int64]  # (rows, 2) begin and end in the ids of a text
 

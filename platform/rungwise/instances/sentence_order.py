@@ -10,13 +10,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.random import Generator
 
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances import plan
 from rungwise.instances.contract import Facts
 from rungwise.instances.kind import Built, Figure
 from rungwise.instances.masked_kind import MaskedKind, check_masked
 from rungwise.instances.shards import Shard
-from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
 
 
 class SentenceOrderConfig(MaskedKind):

@@ -23,14 +23,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.plural import counted
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import ArrayT, TextBatch, padded_length
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, unused_text
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.plan import gather
 from rungwise.instances.shards import PaddedRows, Shard
-from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import numpy as np
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances import shards
 from rungwise.instances.contract import Facts
 from rungwise.instances.kind import Kind
-from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.text import TokenisedText, TokensFile, document_hash, join_texts
+from rungwise.tokens.text import TokensFile, document_hash, join_texts
 
 _SECTION_TOKENS = 8 << 20
 _LENT_DOCUMENTS, _LENT_TOKENS = 64, 1 << 18  # at most, from each lender

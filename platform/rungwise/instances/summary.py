@@ -7,7 +7,7 @@ from collections import Counter
 from rungwise.core.stages.later import Later
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Part, PerSplit, Summary
-from rungwise.tokenizer import SpecialIds
+from rungwise.core.tokens import SpecialIds
 
 
 class ShardFile(Part):

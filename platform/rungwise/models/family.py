@@ -5,12 +5,10 @@ and the modules it builds. The platform uses families only through this interfac
 them in one union.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -19,14 +17,12 @@ from torch import Tensor, nn
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.plural import counted
+from rungwise.core.tokens import SpecialIds
 from rungwise.models.losses.objectives import Objective, Origin, member_names, mix
 from rungwise.models.suggestion import MASKED, ROW, Size, Steps, suggest_steps
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body, OnBody, TokenOutput
 from rungwise.models.transformer.layer import Activation, Layer, Norm
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
 
 
 class Family(Config):

@@ -12,10 +12,8 @@ Text comes as `TokenisedText`, with the bounds of its documents and their number
 V vocabulary, U units of a text: sentences or documents
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +21,9 @@ from pydantic import field_validator
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import Config
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Family
 from rungwise.models.trained.capabilities import LanguageModel
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
-    from rungwise.tokens.text import TokenisedText
 
 Weights = dict[str, NDArray[Any]]
 Losses = tuple[float, int]  # their sum, and their number
@@ -207,7 +202,9 @@ class PairsFamily(WeightedFamily, CooccurrenceFamily, Protocol):
 class SolvedFamily(CooccurrenceFamily, Protocol):
     """One whose vectors are calculated from all cells at once."""
 
-    def solve(self, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int) -> Solution:
+    def solve(
+        self, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int
+    ) -> "Solution":
         """Return the vectors of a training split of so many documents; a token whose count is 0 is
         left out. Raises DataError if the cells are too few."""
         ...
@@ -222,7 +219,7 @@ class RefiningFamily(CooccurrenceFamily, Protocol):
 
     def refine(
         self, vectors: NDArray[np.float32], cells: Any, counts_V: NDArray[np.int64], seed: int
-    ) -> Solution:
+    ) -> "Solution":
         """Return the model on vectors (V, D). Raises DataError if the cells are too few."""
         ...
 

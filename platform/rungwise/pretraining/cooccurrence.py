@@ -16,6 +16,7 @@ from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import TokenisedText
 from rungwise.models.fitting import (
     CooccurrenceFamily,
     Losses,
@@ -32,7 +33,6 @@ from rungwise.pretraining.pretrained import load_word_vectors
 from rungwise.pretraining.rounds import Rounds, copy_arrays, count_tokens, finish, fit, run_threads
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokenisedText
 
 _EPOCHS, _LEARNING_RATE = 25, 0.05
 

@@ -24,12 +24,13 @@ from rungwise.core.errors import UserError, from_text, to_text
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import TokenisedText
 from rungwise.models.fitting import CountedFamily
 from rungwise.models.trained.perplexity import perplexity
 from rungwise.pretraining.config import CountsConfig, FitConfig
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokenisedText, TokensFile, close_documents
+from rungwise.tokens.text import TokensFile, close_documents
 from rungwise.training.tensor_files import MODEL
 
 _BYTES_A_TOKEN = 64  # of a table, at most: its n-grams of each order with their counts

@@ -12,6 +12,7 @@ from torch import nn
 
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact, find_input
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.family import LayeredFamily
 from rungwise.models.trained.capabilities import WordVectors
@@ -19,7 +20,6 @@ from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.pretraining.initial import find_tokens, trained_config
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.summary import TokensSummary
 from rungwise.training.config import GradientConfig
 from rungwise.training.tensor_files import MODEL, load_tensors

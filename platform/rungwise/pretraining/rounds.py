@@ -21,6 +21,7 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import TokenisedText
 from rungwise.models.fitting import Losses, Solution, WeightedFamily, Weights
 from rungwise.models.word_vectors import sparse_sums
 from rungwise.models.word_vectors.sparse_sums import SparseSums
@@ -28,7 +29,6 @@ from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig, 
 from rungwise.pretraining.counts import count_split
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokenisedText
 from rungwise.training.tensor_files import MODEL
 
 DOCUMENTS = "documents.safetensors"  # a row for each training document

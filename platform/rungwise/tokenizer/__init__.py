@@ -1,6 +1,7 @@
 """Tokenizers, trained on the corpus or read from a file, and fast encoders that apply them."""
 
 # ruff: noqa: F401  (names for the packages above)
+from rungwise.core.tokens import CLS_ID, MASK_ID, PAD_ID, SEP_ID, SPECIAL_TOKENS, UNK_ID, SpecialIds
 from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
@@ -16,16 +17,6 @@ from rungwise.tokenizer.files import FILE, load_tokenizer, outside, read_tokeniz
 from rungwise.tokenizer.patterns import refuse_panic
 from rungwise.tokenizer.reading import CLEAN_UP, ids_after_blank, load_reader
 from rungwise.tokenizer.reference import Encoded, TextEncoder
-from rungwise.tokenizer.special import (
-    CLS_ID,
-    MASK_ID,
-    PAD_ID,
-    SEP_ID,
-    SPECIAL_TOKENS,
-    UNK_ID,
-    SpecialIds,
-    special_ids,
-    token_bytes,
-)
+from rungwise.tokenizer.special import special_ids, token_bytes
 from rungwise.tokenizer.stage import TOKENIZER, TokenizerSummary
 from rungwise.tokenizer.training import train

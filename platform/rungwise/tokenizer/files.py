@@ -14,10 +14,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
+from rungwise.core.tokens import END_OF_TEXT, KNOWN_NAMES, ROLE_NAMES
 from rungwise.tokenizer.config import TokenizerFileConfig, TrainedConfig
 from rungwise.tokenizer.patterns import refuse_slow_patterns
 from rungwise.tokenizer.reference import disable_extras
-from rungwise.tokenizer.special import END_OF_TEXT, KNOWN_NAMES, ROLE_NAMES
 from rungwise.tokenizer.training import wordpiece
 
 FILE = "tokenizer.json"

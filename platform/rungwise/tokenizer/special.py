@@ -7,55 +7,10 @@ the usual names, among tokens marked special. The bytes that tokens stand for: b
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from rungwise.core.errors import DataError
-
-PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
-SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
-PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
-END_OF_TEXT = "<|endoftext|>"
-
-# The names of each role, in order of preference.
-ROLE_NAMES: Mapping[str, tuple[str, ...]] = {
-    "pad": (PAD, "<pad>"),
-    "unk": (UNK, "<unk>"),
-    "cls": (CLS, "<s>", "<cls>"),
-    "sep": (SEP, "</s>", "<sep>"),
-    "mask": (MASK, "<mask>"),
-    "end": (END_OF_TEXT, "</s>", SEP),
-}
-KNOWN_NAMES = tuple(dict.fromkeys(name for names in ROLE_NAMES.values() for name in names))
-
-
-@dataclass(frozen=True)
-class SpecialIds:
-    """The id of each role, None if there is none; `ids` holds every special id."""
-
-    pad: int | None = None
-    unk: int | None = None
-    cls: int | None = None
-    sep: int | None = None
-    mask: int | None = None
-    end: int | None = None
-    ids: tuple[int, ...] = ()
-
-    def require(self, *roles: str) -> tuple[int, ...]:
-        """Return the ids of `roles`, in order; raises DataError for a role without a token."""
-        ids: list[int] = []
-        for role in roles:
-            value = getattr(self, role)
-            if value is None:
-                raise DataError(
-                    f"tokenizer: the vocabulary has no special token for {role!r} (looked for "
-                    f"{', '.join(ROLE_NAMES[role])}); choose a tokenizer that has one, or add it "
-                    "to added_tokens of its tokenizer.json with special: true"
-                )
-            ids.append(value)
-        return tuple(ids)
+from rungwise.core.tokens import ROLE_NAMES, SpecialIds
 
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:

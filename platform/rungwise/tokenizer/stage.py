@@ -3,9 +3,9 @@
 from rungwise.core.stages.later import Later
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary
+from rungwise.core.tokens import SpecialIds
 from rungwise.tokenizer.config import identity
 from rungwise.tokenizer.files import outside
-from rungwise.tokenizer.special import SpecialIds
 
 
 class TokenizerSummary(Summary):

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from rungwise.core.errors import DataError
+from rungwise.core.tokens import SPECIAL_TOKENS, UNK, UNK_ID
 from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
@@ -22,7 +23,6 @@ from rungwise.tokenizer.config import (
     UnigramConfig,
     WordPieceConfig,
 )
-from rungwise.tokenizer.special import SPECIAL_TOKENS, UNK, UNK_ID
 
 _SENTENCES_AT_ONCE = 20_000
 EVERY_CHARACTER = r"[\s\S]"

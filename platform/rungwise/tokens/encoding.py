@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import TokenisedText
 from rungwise.corpus.document import open_corpus_file
 from rungwise.corpus.summary import CorpusFile
 from rungwise.tokenizer import Encoded, TextEncoder
 from rungwise.tokenizer.memo import int32_values
 from rungwise.tokens import mask_units
 from rungwise.tokens.config import TokensConfig
-from rungwise.tokens.text import TokenisedText, document_hash, join_texts
+from rungwise.tokens.text import document_hash, join_texts
 
 _BATCH_BYTES = 8e6
 _MOST_ROWS = 2048

@@ -3,7 +3,7 @@
 from rungwise.core.stages.later import Later
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Part, PerSplit, Summary
-from rungwise.tokenizer import SpecialIds
+from rungwise.core.tokens import SpecialIds
 from rungwise.tokens.config import identity, outside
 
 

@@ -9,7 +9,6 @@ N tokens, S sentences, D documents
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-
-Ids = NDArray[np.unsignedinteger]
-
-
-@dataclass(frozen=True)
-class TokenisedText:
-    """The ids of documents. Sentence s is `ids[starts[s]:starts[s + 1]]`, document d the sentences
-    `first_sentence[d]` to `first_sentence[d + 1]`; none is empty."""
-
-    ids: Ids  # (N,)
-    starts: NDArray[np.int64]  # (S + 1,)
-    first_sentence: NDArray[np.int64]  # (D + 1,)
-    documents: NDArray[np.uint64]  # (D,) the hash of each
-    unit_starts: NDArray[np.bool_] | None = None  # (N,) where a mask unit begins
-    first_document: int = 0  # the number of the first of them in its split
-    labels: NDArray[np.uint16] | None = None  # (D,) the number of each one's label
+from rungwise.core.tokens import Ids, TokenisedText
 
 
 def join_texts(parts: Sequence[TokenisedText]) -> TokenisedText:

@@ -18,11 +18,12 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Reporter
 from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
+from rungwise.core.tokens import SpecialIds
 from rungwise.evaluation.suites.items import Items
 from rungwise.models.trained.capabilities import Encoder
 from rungwise.pretraining.pretrained import load_encoder, load_model
 from rungwise.pretraining.summary import PretrainSummary
-from rungwise.tokenizer import CLEAN_UP, Encoded, SpecialIds, cached_encoder, load_reader
+from rungwise.tokenizer import CLEAN_UP, Encoded, cached_encoder, load_reader
 from rungwise.tokens.summary import TokensSummary
 
 

@@ -17,16 +17,15 @@ names. There is no pooler, because [CLS] sees only itself.
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
@@ -62,9 +61,6 @@ from rungwise.models.transformer.body import (
 )
 from rungwise.models.transformer.layer import Activation, Norm
 
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
-
 NUM_SEGMENTS = 2
 NOT_NEXT, IS_NEXT = 0, 1
 
@@ -80,7 +76,7 @@ class EncoderFamily(TransformerFamily):
         """Build the body of every objective that predicts no pairs."""
 
     @abstractmethod
-    def head(self, vocab_size: int) -> MlmHead:
+    def head(self, vocab_size: int) -> "MlmHead":
         """Build the head for tokens, without the weights that `initialise` draws."""
 
     @abstractmethod
@@ -163,10 +159,10 @@ class BertConfig(EncoderFamily):
     def page_name(self, objective: Objective) -> str:
         return f"{reads(objective)}BERT"
 
-    def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> Bert:
+    def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> "Bert":
         return Bert(self, vocab_size, vocab_multiple, pooler=False, causal=causal)
 
-    def head(self, vocab_size: int) -> MlmHead:
+    def head(self, vocab_size: int) -> "MlmHead":
         return MlmHead(self.hidden_size, vocab_size)
 
     def masked(self, vocab_size: int, objective: Objective, vocab_multiple: int) -> nn.Module:

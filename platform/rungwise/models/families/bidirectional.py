@@ -16,14 +16,13 @@ needs no mask for it. Both directions number positions from the left.
 Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bert import MlmHead
 from rungwise.models.family import TransformerFamily
@@ -38,9 +37,6 @@ from rungwise.models.transformer.block import (
     learned_positions,
 )
 from rungwise.models.transformer.body import Body, TokenOutput, blocks_by_layer, boundaries
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
 
 
 class BidirectionalConfig(TransformerFamily):

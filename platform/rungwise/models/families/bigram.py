@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.tokens import SpecialIds
 from rungwise.models.family import Family
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.instances.batch import CausalBatch
-    from rungwise.tokenizer.special import SpecialIds
 
 
 class BigramConfig(Family):

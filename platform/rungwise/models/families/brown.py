@@ -10,26 +10,21 @@ its count plus 1; the start and the end symbol have a class each.
 V vocabulary, C clusters
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.families import kneser_ney
 from rungwise.models.families.brown_clusters import ClassModel, cluster_words
 from rungwise.models.families.kneser_ney import Table
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import CAUSAL
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
-    from rungwise.tokens.text import TokenisedText
 
 _DISCOUNTS = (0.5, 1.0, 1.5)  # of kenlm, where the counts of few classes give none
 

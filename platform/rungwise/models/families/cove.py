@@ -33,6 +33,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from rungwise.core.plural import counted
+from rungwise.core.tokens import SpecialIds
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import CAUSAL, Objective, Part
@@ -41,7 +42,6 @@ from rungwise.models.transformer.body import Body, TokenOutput
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.instances.texts import TextPairs
-    from rungwise.tokenizer.special import SpecialIds
 
 TRANSLATION = dataclasses.replace(
     CAUSAL,

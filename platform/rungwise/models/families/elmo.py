@@ -22,11 +22,9 @@ The release samples 8,192 words per batch for the softmax; here it covers the wh
 Shapes: B batch, T sequence, D hidden (one direction), H cell, L layers, S = D + H, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -34,6 +32,7 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import BlockError
 from rungwise.core.plural import counted
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bidirectional import reverse_places
 from rungwise.models.families.characters import Activation, CharacterEncoder, products
@@ -47,9 +46,6 @@ from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import gather_positions
 from rungwise.models.transformer.body import Body, NextTokenModel
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
 
 Filter = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 

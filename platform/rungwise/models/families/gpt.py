@@ -17,23 +17,19 @@ sentences of a longer text.
 Shapes: B batch, T sequence, D hidden, V vocabulary, X tokens.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from rungwise.core.tokens import SpecialIds
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.trained.language_models import CausalModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import Transformer, initialise, learned_positions
 from rungwise.models.transformer.body import Body, NextTokenModel, TransformerBody
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
 
 
 class DecoderFamily(TransformerFamily):

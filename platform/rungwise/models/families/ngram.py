@@ -8,23 +8,18 @@ kenlm; n-grams inside it may cross sentence ends.
 N n-grams, O order
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.families import kneser_ney
 from rungwise.models.families.kneser_ney import NgramLanguageModel, Table
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import CAUSAL, Objective
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
-    from rungwise.tokens.text import TokenisedText
 
 
 class NgramConfig(Family):

@@ -15,16 +15,15 @@ as a word of it.)
 Shapes: B batch, T sequence, N order, M size of a word vector, D hidden, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.tokens import SpecialIds
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
@@ -32,9 +31,6 @@ from rungwise.models.suggestion import Steps
 from rungwise.models.trained.language_models import CausalModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.body import Body, NextWordModel
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
 
 
 class ContextFamily(LayeredFamily):

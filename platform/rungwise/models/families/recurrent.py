@@ -43,6 +43,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from rungwise.core.plural import counted
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import TokenSums
@@ -55,7 +56,6 @@ from rungwise.models.transformer.body import Body, NextWordModel
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.instances.texts import DocumentRows
-    from rungwise.tokenizer.special import SpecialIds
 
 AUTOENCODER = dataclasses.replace(
     CAUSAL,

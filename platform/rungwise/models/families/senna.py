@@ -30,6 +30,7 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.tokens import SpecialIds
 from rungwise.models.families.nnlm import ContextBody
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
@@ -38,7 +39,6 @@ from rungwise.models.transformer.body import Body, OnBody
 
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.instances.batch import CausalBatch
-    from rungwise.tokenizer.special import SpecialIds
 
 RANKING = dataclasses.replace(
     CAUSAL,

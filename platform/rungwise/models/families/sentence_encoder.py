@@ -42,6 +42,7 @@ from torch.nn import functional
 
 from rungwise.core.errors import BlockError
 from rungwise.core.plural import counted
+from rungwise.core.tokens import SpecialIds
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_sums
 from rungwise.models.losses.objectives import Objective
@@ -65,7 +66,6 @@ from rungwise.models.transformer.pooling import Pooling, pool, real_places
 if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
     from rungwise.instances.sentence_runs import SentenceRuns
     from rungwise.instances.texts import LabelledPairs, TextPairs
-    from rungwise.tokenizer.special import SpecialIds
 
 _SENTENCES_AT_ONCE = 256
 _BLOCK_RANGE = 0.02  # of the Transformer's random weights

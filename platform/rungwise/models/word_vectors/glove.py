@@ -9,15 +9,14 @@ not depend on their order. The epochs are in glove_kernel.py.
 V vocabulary, D size of a vector, N cells
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.core.tokens import TokenisedText
 from rungwise.models.fitting import Weights
 from rungwise.models.suggestion import Size, suggest_passes
 from rungwise.models.word_vectors import sparse_sums
@@ -28,9 +27,6 @@ from rungwise.models.word_vectors.vector_family import (
     random_rows,
     vector_objective,
 )
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no pyarrow
-    from rungwise.tokens.text import TokenisedText
 
 _PARAMETERS = ("words", "contexts", "word_bias", "context_bias")
 _SQUARES = "_squares"  # suffix of the sums of squared gradients
@@ -69,7 +65,7 @@ class GloveConfig(VectorFamily):
         amounts = [self._unit // distance for distance in range(1, self.window + 1)]
         return sparse_sums.count_neighbours(text, text.starts, counts_V, amounts)
 
-    def cells(self, table: SparseSums, vocab_size: int) -> Cells:
+    def cells(self, table: SparseSums, vocab_size: int) -> "Cells":
         """Return the cells of all counts; a word near itself counts for both positions."""
         rows, columns = np.divmod(table.keys, vocab_size)
         amounts = table.sums / self._unit * (1 + (rows == columns))
@@ -84,7 +80,7 @@ class GloveConfig(VectorFamily):
         return weights | {f"{name}{_SQUARES}": np.ones_like(weights[name]) for name in _PARAMETERS}
 
     def read(
-        self, weights: Weights, cells: Cells, order: NDArray[np.int64], rate: float
+        self, weights: Weights, cells: "Cells", order: NDArray[np.int64], rate: float
     ) -> tuple[float, int]:
         """Train on cells; see `PairsFamily`."""
         from rungwise.models.word_vectors import glove_kernel

@@ -17,17 +17,16 @@ as that of a training document is; with window contexts, U summed over its words
 V vocabulary, C contexts, N cells, D size of a vector
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rungwise.core.errors import BlockError, DataError
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.fitting import Solution
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.word_vectors import sparse_sums
@@ -38,10 +37,6 @@ from rungwise.models.word_vectors.vector_family import (
     VectorFamily,
     vector_objective,
 )
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has neither tokenizers nor pyarrow
-    from rungwise.tokenizer.special import SpecialIds
-    from rungwise.tokens.text import TokenisedText
 
 Floats = NDArray[np.float64]
 
@@ -93,7 +88,7 @@ class LsaConfig(VectorFamily):
         keys = documents[is_frequent] * len(counts_V) + text.ids[is_frequent]
         return sparse_sums.merge_sums([SparseSums(keys, np.ones(len(keys), np.int64))])
 
-    def cells(self, table: SparseSums, vocab_size: int) -> Cells:
+    def cells(self, table: SparseSums, vocab_size: int) -> "Cells":
         """Return the cells of all counts; those of a window in both orders."""
         contexts, words = np.divmod(table.keys, vocab_size)
         if self.contexts == "documents":
@@ -102,7 +97,7 @@ class LsaConfig(VectorFamily):
         return Cells(*both, np.tile(table.sums, 2))  # a word near itself has its pair twice
 
     def solve(
-        self, cells: Cells, counts_V: NDArray[np.int64], documents: int, seed: int
+        self, cells: "Cells", counts_V: NDArray[np.int64], documents: int, seed: int
     ) -> Solution:
         """Weigh the cells and decompose the table; see `SolvedFamily`."""
         from scipy.sparse import csr_array
@@ -151,7 +146,7 @@ class LsaConfig(VectorFamily):
             table.eliminate_zeros()
         return np.where(sum_V > 0, importance_V, 0.0)
 
-    def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> LsaModel:
+    def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> "LsaModel":
         """Restore a model from `to_tensors`."""
         return LsaModel(tensors[TABLE], tensors[_VALUES], tensors[_IMPORTANCE], self)
 

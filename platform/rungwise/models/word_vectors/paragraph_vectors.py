@@ -13,25 +13,20 @@ V vocabulary, N training documents, D size of a vector, P the same in memory, R 
 X size of what is read: D, or (2·window + 1)·D if concatenated
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rungwise.core import randomness
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.fitting import Losses, Stretch, Weights, documents
 from rungwise.models.word_vectors.vector_family import mean, pad_rows, random_rows, vector_objective
 from rungwise.models.word_vectors.word2vec import Counts, Plan, WindowFamily
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has neither tokenizers nor pyarrow
-    from rungwise.tokenizer.special import SpecialIds
-    from rungwise.tokens.text import TokenisedText
 
 
 class ParagraphVectorsConfig(WindowFamily):
@@ -167,7 +162,7 @@ class ParagraphVectorsConfig(WindowFamily):
         documents = np.where(count, total / np.maximum(count, 1), before["documents"])
         return {**mean(replicas), "documents": documents.astype(np.float32)}
 
-    def model(self, weights: Weights, counts_V: Counts) -> ParagraphModel:
+    def model(self, weights: Weights, counts_V: Counts) -> "ParagraphModel":
         kind = ParagraphWordModel if self.learns_words else ParagraphModel
         return kind(
             self, self._narrowed(weights["inputs"]), self._narrowed(weights["outputs"]), counts_V
@@ -178,7 +173,7 @@ class ParagraphVectorsConfig(WindowFamily):
 
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
-    ) -> ParagraphModel:
+    ) -> "ParagraphModel":
         """Restore a model from `to_tensors`."""
         kind = ParagraphWordModel if self.learns_words else ParagraphModel
         return kind(self, *(tensors[name] for name in _TENSORS))

@@ -16,11 +16,9 @@ the occurrences of a word is read, by hashes of their places, the same whoever c
 V vocabulary, D size of a vector, N occurrences, W neighbours, K prototypes, M words with prototypes
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +26,11 @@ from pydantic import Field
 
 from rungwise.core import randomness
 from rungwise.core.errors import DataError
+from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Family
 from rungwise.models.fitting import Solution
 from rungwise.models.trained.contexts import word_means
 from rungwise.models.word_vectors.vector_family import TABLE, TableModel, vector_objective
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has neither tokenizers nor pyarrow
-    from rungwise.tokenizer.special import SpecialIds
-    from rungwise.tokens.text import TokenisedText
 
 _COMMON = 1e-4  # a: the share of the text at which the weight of a neighbour is half
 _STARTS, _ITERATIONS = 4, 30  # of k-means; the best start is taken
@@ -66,7 +61,7 @@ class PrototypesConfig(Family):
     def describe(self) -> str:
         return f"{self.prototypes} prototypes of a word, contexts of {self.window} words a side"
 
-    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> Contexts:
+    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> "Contexts":
         """Sample the occurrences of one shard, with their neighbours in the document."""
         bounds = text.starts[text.first_sentence]
         document = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
@@ -77,7 +72,7 @@ class PrototypesConfig(Family):
         near = _neighbours(ids, places, bounds[numbers], bounds[numbers + 1], self.window)
         return self.merge([Contexts(ids[places], draws, near)])
 
-    def merge(self, tables: Sequence[Contexts]) -> Contexts:
+    def merge(self, tables: "Sequence[Contexts]") -> "Contexts":
         """Join tables; the first `samples` of a word by their draws remain."""
         words, draws, near = (np.concatenate(each) for each in zip(*tables, strict=True))
         order = np.lexsort((draws, words))
@@ -86,7 +81,7 @@ class PrototypesConfig(Family):
         order = order[rank < self.samples]
         return Contexts(words[order], draws[order], near[order])
 
-    def split(self, table: Contexts, parts: int) -> list[Contexts]:
+    def split(self, table: "Contexts", parts: int) -> "list[Contexts]":
         """Split by word."""
         part = table.words % parts
         return [
@@ -94,11 +89,11 @@ class PrototypesConfig(Family):
             for own in (part == p for p in range(parts))
         ]
 
-    def cells(self, table: Contexts, vocab_size: int) -> Contexts:
+    def cells(self, table: "Contexts", vocab_size: int) -> "Contexts":
         return table
 
     def refine(
-        self, vectors: Vectors, cells: Contexts, counts_V: NDArray[np.int64], seed: int
+        self, vectors: Vectors, cells: "Contexts", counts_V: NDArray[np.int64], seed: int
     ) -> Solution:
         """Cluster the contexts of each word; see `RefiningFamily`."""
         from sklearn.cluster import KMeans
@@ -145,7 +140,7 @@ class PrototypesConfig(Family):
 
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
-    ) -> PrototypesModel:
+    ) -> "PrototypesModel":
         """Restore a model from `to_tensors`."""
         return PrototypesModel(*(tensors[name] for name in _TENSORS), window=self.window)
 

@@ -3,17 +3,13 @@
 N distinct keys, V vocabulary
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # a bare machine with PyTorch has no pyarrow
-    from rungwise.tokens.text import TokenisedText
+from rungwise.core.tokens import TokenisedText
 
 
 @dataclass(frozen=True, eq=False)

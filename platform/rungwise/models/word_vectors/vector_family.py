@@ -7,27 +7,23 @@ The encoder is a table without layers. A token too rare to be trained has a vect
 V vocabulary, D size of a vector, P the same in memory, N tokens
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from rungwise.core.tokens import SpecialIds
 from rungwise.models.family import LayeredFamily
 from rungwise.models.fitting import Weights
 from rungwise.models.losses.objectives import CAUSAL, Objective, Part
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body
 from rungwise.models.word_vectors import sparse_sums
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.tokenizer.special import SpecialIds
 
 _MULTIPLE = 16  # floats in the widest register; rows are padded with zeros to a multiple
 
@@ -64,7 +60,9 @@ class VectorFamily(LayeredFamily):
     def document_vectors(self, weights: Weights) -> None:
         """Return None: documents have no vectors."""
 
-    def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> TableModel:
+    def from_tensors(
+        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
+    ) -> "TableModel":
         """Restore a model from `to_tensors`."""
         return WordVectorModel(tensors[TABLE], tensors[_OUTPUT])
 

@@ -12,16 +12,15 @@ are in word2vec_kernel.py.
 V vocabulary, D size of a vector, L steps of all paths in the tree
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.core.tokens import TokenisedText
 from rungwise.models.family import Family
 from rungwise.models.fitting import Stretch, Weights, sentences
 from rungwise.models.suggestion import LITTLE, Size, suggest_passes
@@ -32,9 +31,6 @@ from rungwise.models.word_vectors.vector_family import (
     random_rows,
     vector_objective,
 )
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no pyarrow
-    from rungwise.tokens.text import TokenisedText
 
 Counts = NDArray[np.int64]
 _WHOLE = 1 << 32  # a probability of 1 as an integer
@@ -59,7 +55,7 @@ class WindowFamily(Family):
         """The output in words."""
         return "hierarchical softmax" if self.output == "hierarchical" else "negative sampling"
 
-    def plan(self, counts_V: Counts) -> Plan:
+    def plan(self, counts_V: Counts) -> "Plan":
         """Build the tables for a pass over the text; words with a count of 0 are left out."""
         return Plan(
             keep(counts_V, self.subsample),
@@ -117,7 +113,7 @@ class Word2vecConfig(WindowFamily, VectorFamily):
         return sentences(text)
 
     def read(
-        self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
+        self, weights: Weights, plan: "Plan", text: Stretch, rates: tuple[float, float], seed: int
     ) -> tuple[float, int]:
         """Train on sentences; see `ReadingFamily`. The sum of the losses is 0 in training."""
         from rungwise.models.word_vectors import word2vec_kernel

@@ -58,7 +58,8 @@ from rungwise.tokenizer import (
 from rungwise.tokens.building import summarise_files
 from rungwise.tokens.segmenters import blanks_before
 from rungwise.tokens.summary import TokensSummary
-from rungwise.tokens.text import TokenisedText, document_hash, write_tokens
+from rungwise.tokens.text import document_hash, write_tokens
+from rungwise.core.tokens import TokenisedText
 
 _SPLIT = "train"
 _LABEL = "task"  # the origin of every document; says nothing about its class
