@@ -18,11 +18,12 @@ from rungwise.core.errors import UserError
 
 if TYPE_CHECKING:
     from rungwise.corpus.description import FileGroup
+    from rungwise.models.suggestion import Size
 
 # Up to how many characters of text, and the vocabulary size that they can fill.
 _VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
-_FEWEST_STEPS, _MOST_STEPS = 300, 2000
-_EPOCHS = 20
+_SECONDS, _CORES = 120.0, 2  # that a model is to take
+_RUNG_SECONDS = 120.0  # of one core, that a rung is to take
 _FEW, _HELD_OUT_OF_FEW = 40, 0.1
 _FEWEST_CHARACTERS = 500
 _FEWEST_OF_ONE = 4000  # whose held-out tenth is twice as long as a long sentence (held_out.py)
@@ -30,6 +31,7 @@ _TABLES = (".csv", ".tsv")
 _LADDER = "ladder"  # the recipe whose rungs `--ladder` writes
 _LONGEST_NAME = 40
 _BATCHES, _LENGTH = (32, 16, 8, 4), 64
+_ROW = _LENGTH * 0.75  # tokens of a row, on average
 _DECODERS = ("gpt", "llama")  # read text as bytes, code too
 
 
@@ -165,6 +167,7 @@ def write_recipe(
     """The YAML of a recipe: only the keys that differ from the defaults."""
     from rungwise.corpus.config import Rules
     from rungwise.corpus.summary import format_amount
+    from rungwise.models.suggestion import Size
 
     characters = sum(each.characters for each in sources)
     documents = sum(each.documents for each in sources)
@@ -180,12 +183,8 @@ def write_recipe(
     keeps = tokenizer == "wordpiece" and any(each.has_accents for each in sources)
     accents = ", strip_accents: false" if keeps else ""  # for others it is the default
     tokens = characters if chinese else characters / 4
-    rows = tokens / (_LENGTH * 0.75)
-    batch = next((size for size in _BATCHES if rows >= 10 * size), _BATCHES[-1])
-    steps = round(rows * _EPOCHS / batch / 100) * 100
-    steps = max(_FEWEST_STEPS, min(_MOST_STEPS, steps))
     held_out = _HELD_OUT_OF_FEW if documents < _FEW else Rules().held_out_fraction
-    passes = steps * batch / (rows * (1 - held_out))
+    size = Size(round(tokens * (1 - held_out)), vocabulary, _SECONDS, _CORES)
     languages = ", ".join(dict.fromkeys(each.language for each in sources))
     amount = format_amount([(each.words, each.characters) for each in sources])
     lines = [
@@ -207,14 +206,15 @@ def write_recipe(
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}{accents}}}",
     ]
     if workflow == "ladder":
-        return "\n".join(lines) + "\n" + write_rungs(steps)
+        return (
+            "\n".join(lines) + "\n" + write_rungs(size._replace(seconds=_RUNG_SECONDS, workers=1))
+        )
     vectors, instances, block, pretrain = _read_blocks(model)
+    block, pretrain = suggest(block, pretrain, size)
     note = ""
-    if "steps" in pretrain:
-        pretrain |= {"steps": steps, "validation_every_steps": steps // 5}
-        if "sequence_length" in instances:  # else a row is a run of many sentences
-            pretrain["global_batch_size"] = batch
-            note = f" # reads the text, but for what is held out, about {passes:,.1f} times"
+    if "steps" in pretrain and "sequence_length" in instances:  # else a row is many sentences
+        passes = pretrain["steps"] * pretrain["global_batch_size"] * _ROW / size.tokens
+        note = f" # reads the text, but for what is held out, about {passes:,.1f} times"
     lines += [
         *([f"word_vectors: {flow(vectors)}"] if vectors else []),
         *([f"instances: {flow(instances)}"] if instances else []),
@@ -256,14 +256,47 @@ def _read_blocks(kind: str) -> list[dict[str, Any]]:
     return [recipes[kind].get(block, {}) for block in blocks]
 
 
-def write_rungs(steps: int) -> str:
-    """The YAML of the ladder's rungs, suites and tasks, with no more steps than these. The task of
+def suggest(
+    model: dict[str, Any], pretrain: dict[str, Any], size: Size
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the blocks with what the family suggests for the size, in no larger batches than a
+    tenth of the rows."""
+    from rungwise.core.configuration.overrides import with_overrides
+    from rungwise.models.config import model_config
+
+    keys = model_config(model).suggest(size)
+    given = pretrain | {key.removeprefix("pretrain."): value for key, value in keys.items()}
+    if "steps" in given:
+        most = given.get("global_batch_size", _BATCHES[0])
+        fitting = (each for each in _BATCHES if each <= most and size.tokens >= 10 * each * _ROW)
+        keys["pretrain.global_batch_size"] = next(fitting, min(most, _BATCHES[-1]))
+        keys["pretrain.validation_every_steps"] = max(1, given["steps"] // 4)
+    both = with_overrides({"model": model, "pretrain": pretrain}, keys)
+    return both["model"], both["pretrain"]
+
+
+def write_rungs(size: Size) -> str:
+    """The YAML of the ladder's rungs, as their families suggest them, suites and tasks. The task of
     labels goes, since a text of one's own may have none."""
+    from rungwise.core.configuration.overrides import with_overrides
     from rungwise.pipeline.places import recipe_file
 
     whole = recipe_file(_LADDER).read_text(encoding="utf-8")
-    rungs = re.sub(r"(steps: )(\d+)", lambda match: f"{match[1]}{min(int(match[2]), steps)}", whole)
-    return re.sub(r"  library: .*\n", "", rungs[rungs.index("instances:") :])
+    data = yaml.safe_load(whole)
+    lines = ["variants: # the rungs in historical order, as they suit the text"]
+    for name, changes in data["variants"].items():
+        rung = with_overrides(data, changes)
+        blocks = dict(
+            zip(("model", "pretrain"), suggest(rung["model"], rung["pretrain"], size), strict=True)
+        )
+        rest = {key: value for key, value in changes.items() if key.split(".")[0] not in blocks}
+        lines += [
+            f"  {name}:",
+            *(f"    {key}: {flow(value)}" for key, value in (blocks | rest).items()),
+        ]
+    before, after = whole.index("\nvariants:"), whole.index("\nmeasure:")
+    rungs = whole[whole.index("instances:") : before + 1] + "\n".join(lines) + "\n" + whole[after:]
+    return re.sub(r"  library: .*\n", "", rungs)
 
 
 def _source_block(source: FileGroup, several: bool) -> dict[str, Any]:
