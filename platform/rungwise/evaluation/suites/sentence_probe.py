@@ -34,12 +34,13 @@ from rungwise.corpus.summary import CorpusSummary, count_units
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.floors import (
+    UNTRAINED,
     VECTORS,
     floor_vectors,
     has_sentence_vectors,
     sentence_vectors,
 )
-from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.items import Items, contrast
 from rungwise.instances.order import evenly
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.kinds.examples import Text
@@ -106,6 +107,20 @@ class _ProbeOfVectors(Suite):
         ]
 
 
+def _result(rung: Rung, items: list[Items]) -> SuiteResult:
+    """Note how far the model's vectors are above those of the same model before training."""
+    by_part = {each.part: each for each in items}
+    for part, trained in by_part.items():
+        kind = part.removesuffix(VECTORS)
+        if kind != part and (untrained := by_part.get(kind + UNTRAINED)):
+            gain = contrast([(1.0, [trained]), (-1.0, [untrained])])
+            rung.report.note(
+                f"{trained.suite} {kind}{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}] over "
+                "the model before training"
+            )
+    return SuiteResult(items)
+
+
 class SentenceProbeSuite(_ProbeOfVectors):
     """Labelled or scored texts or pairs: what a classifier can read off the vectors."""
 
@@ -135,7 +150,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
             splits = [(np.arange(count), np.arange(count, len(names)))]
         if self.format.task_kind == "classification":
             labels = [str(text.target) for text in texts]
-            return SuiteResult(self.classify(name, features, names, labels, splits))
+            return _result(rung, self.classify(name, features, names, labels, splits))
         scores_N = np.array([float(str(text.target)) for text in texts])
         splits = splits or classifiers.folds(np.zeros(len(names), np.int64), self.folds)
         places = np.concatenate([test for _, test in splits])
@@ -152,7 +167,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
                 [scores_N[places], np.concatenate(predicted).astype(np.float64)], axis=1
             )
             items.append(Items(name, "pearson", tested, [""] * len(tested), numbers, part))
-        return SuiteResult(items)
+        return _result(rung, items)
 
     def _read(self, split: str, name: str) -> list[tuple[str, Text]]:
         key, counts = f"measure.{name}.{split}", Counter[str]()
@@ -215,7 +230,7 @@ class SentencePropertiesSuite(_ProbeOfVectors):
             features = {VECTORS: sentence_vectors(rung, texts), **floor_vectors(rung, texts)}
             numbers = [f"{kind} {place}" for place in places]
             items += self.classify(name, features, numbers, labels, None, kind)
-        return SuiteResult(items)
+        return _result(rung, items)
 
 
 def _held_out(rung: Rung) -> tuple[str, list[list[str]]]:
