@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -37,6 +37,16 @@ def take_turns(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
 def median_ratio(values: Sequence[float], others: Sequence[float]) -> float:
     """Return the median of the ratios of the rounds."""
     return median(a / b for a, b in zip(values, others, strict=True))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean of values and Student's 95 % interval; NaN for one of a single value."""
+    from scipy import stats
+
+    half = float("nan")
+    if len(values) > 1:
+        half = stats.t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    return fmean(values), fmean(values) - half, fmean(values) + half
 
 
 def run_alone(module: str, *arguments: str) -> dict[str, Any]:

@@ -25,10 +25,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from benchmarks import texts
-from benchmarks.common import add_results, print_rows
+from benchmarks.common import add_results, interval, print_rows
 from rungwise.models.fitting import Weights, documents
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.tokens.text import TokenisedText
@@ -139,13 +138,6 @@ def fit_gensim(
     tagged = [TaggedDocument(words, [number]) for number, words in enumerate(read)]
     model = Doc2Vec(tagged, dm=0, vector_size=100, epochs=EPOCHS, workers=1, seed=seed)
     return model.dv.vectors, np.array([model.infer_vector(words) for words in new])
-
-
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean and Student's 95 % interval."""
-    mean, error = float(np.mean(values)), stats.sem(values)
-    half = float(stats.t.ppf(0.975, len(values) - 1) * error) if len(values) > 1 else float("nan")
-    return mean, mean - half, mean + half
 
 
 if __name__ == "__main__":

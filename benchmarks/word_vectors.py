@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from rich.table import Table
 from scipy import stats
 
 from benchmarks import texts
-from benchmarks.common import add_results, median_ratio, run_alone, take_turns
+from benchmarks.common import add_results, interval, median_ratio, run_alone, take_turns
 from rungwise.corpus.document import read_documents
 from rungwise.models.fitting import Stretch, Weights
 from rungwise.models.word_vectors.glove import GloveConfig
@@ -341,11 +341,8 @@ def show(found: dict[str, Any]) -> None:
 
 def stated(values: list[float]) -> str:
     """Mean and Student's 95 % interval in percent."""
-    mean = 100 * fmean(values)
-    if len(values) == 1:
-        return f"{mean:.1f}"
-    half = 100 * stats.t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
-    return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}]"
+    mean, low, high = (100 * each for each in interval(values))
+    return f"{mean:.1f}" if len(values) == 1 else f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 
 
 if __name__ == "__main__":
