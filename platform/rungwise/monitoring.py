@@ -180,7 +180,7 @@ def _never_raises(method: Method[Arguments]) -> Method[Arguments]:
     """Log the first exception of `method` instead of raising it into the run."""
 
     @functools.wraps(method)
-    def guarded(monitor: Monitor, *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
+    def guarded(monitor: "Monitor", *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
         try:
             method(monitor, *arguments, **named)
         except Exception as error:
