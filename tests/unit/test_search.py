@@ -2,18 +2,24 @@
 
 import random
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import with_overrides
+from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.search.expected import expected_best
 from rungwise.evaluation.search.record import SearchSummary
 from rungwise.evaluation.search.running import run_search
 from rungwise.pipeline.growth import Grow
@@ -32,6 +38,8 @@ SPACE = {
 }
 PLATEAU = {"kind": "warmup_stable_decay", "warmup_steps": 2}
 OPTUNA = {"search.search": {"kind": "optuna"}}
+ORDERS = {"kind": "choice", "values": [1, 2, 3]}
+LIST = {"search.measure": {"kind": "word_list", "path": "nowhere.txt"}}
 HALVING = {"search.scheduler": {"kind": "halving"}, "pretrain.optimizer.schedule": PLATEAU}
 SOURCES = {"word2vec": "asynchronous", "glove": "cooccurrence", "ngram": "counts"}
 TEXT_TOKENS = 10_000
@@ -76,11 +84,11 @@ class Cluster:
     def __init__(self, recipe: Recipe, fails: float = 0.0) -> None:
         self.recipe, self.fails = recipe, fails
         self.finished: dict[str, Artifact] = {}
-        self.begun: dict[str, int] = {}
+        self.failed: dict[str, str] = {}
 
     def work(self, seed: int, most: int | None = None) -> bool:
         """Go on until the end, or until so many stages have ended: killed then, with two begun."""
-        grow, draw, failed = growing(self.recipe), random.Random(seed), {}
+        grow, draw, failed = growing(self.recipe), random.Random(seed), self.failed
         while most is None or most > 0:
             stages = grow(self.finished, failed).stages
             ready = [
@@ -92,7 +100,6 @@ class Cluster:
             if not ready:
                 return True
             stage = draw.choice(ready[:2])
-            self.begun[stage.fingerprint] = self.begun.get(stage.fingerprint, 0) + 1
             error = self._end(stage)
             if error:
                 failed[stage.fingerprint] = error
@@ -122,23 +129,10 @@ class Cluster:
 
     def record(self, tmp_path: Path) -> SearchSummary:
         """What the search stage records of all that has ended."""
-        failed = self._failed()
-        stages = growing(self.recipe)(self.finished, failed).stages
+        stages = growing(self.recipe)(self.finished, self.failed).stages
         (stage,) = (each for each in stages if each.name == "search")
         inputs = {name: self.finished[each.fingerprint] for name, each in stage.inputs.items()}
         return run_search(stage.config, inputs, Folder.at(tmp_path), Context())  # pyright: ignore[reportArgumentType]
-
-    def _failed(self) -> dict[str, str]:
-        failed: dict[str, str] = {}
-        grow = growing(self.recipe)
-        for _ in range(len(self.finished) + 1):
-            known = grow(self.finished, failed).stages
-            failed = {
-                stage.fingerprint: "it diverged"
-                for stage in known
-                if stage.name == "pretrain" and stage.fingerprint not in self.finished
-            }
-        return failed
 
 
 def summarise(config: PretrainStageConfig) -> dict[str, Any]:
@@ -238,3 +232,128 @@ def test_trials_spend_their_budget(
     cluster.work(seed=0)
     spent = getattr(cluster.record(tmp_path), unit)
     assert spent == pytest.approx(changes[f"search.{unit}"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("gpt", {"search.space": {"finetune.epochs": SPACE[SIZE]}}, "expected a dotted key of"),
+        ("gpt", {"search.space": {"model.layers": SPACE[SIZE]}}, "search.space.model.layers"),
+        (
+            "gpt",
+            {"search.space": {"tokenizer.vocab_size": {"kind": "choice", "values": [100, 200]}}},
+            "bits_per_byte",
+        ),
+        (
+            "glove",
+            {"search.space": {"model.x_max": SPACE[RATE]}},
+            "search.measure to {kind: word_list",
+        ),
+        ("ngram", {"search.space": {"model.order": ORDERS}, **LIST}, "no vectors of words"),
+        ("gpt", {"search.tokens": 10, "search.seconds": 10}, "both set"),
+        ("gpt", {"search.scheduler": {"kind": "halving"}}, "warmup_stable_decay"),
+        ("gpt", {**HALVING, "search.seconds": 10}, "halving stops trials"),
+        ("gpt", {**HALVING, **OPTUNA}, "one after the other"),
+        ("gpt", {"search.trials": None}, "needs their number"),
+        (
+            "gpt",
+            {
+                "search.tokens": 10**6,
+                "search.space": {"pretrain.steps": {"kind": "choice", "values": [10, 20]}},
+            },
+            "its share of search.tokens",
+        ),
+    ],
+)
+def test_what_would_not_compare_is_refused(
+    plain: dict[str, Any], kind: str, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        growing(of(plain, kind, **changes))
+    assert said in str(error.value)
+
+
+def test_the_list_that_the_page_reports_chooses_nothing(
+    plain: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = [f"word{n}\tother{n}\t{n}.5" for n in range(8)]
+    (tmp_path / "reported.txt").write_text("\n".join(rows))
+    # The same pairs turned round, in another order and a part of a longer list.
+    turned = ["\t".join((row.split("\t")[1], row.split("\t")[0], "1")) for row in rows[::-1]]
+    (tmp_path / "copied.txt").write_text("\n".join([*turned, "other\twords\t3"]))
+    (tmp_path / "own.txt").write_text("\n".join(row.replace("word", "term") for row in rows))
+    reported = {"words": {"kind": "similarity", "path": str(tmp_path / "reported.txt")}}
+
+    def chosen_by(name: str) -> Grow:
+        measure = {"kind": "word_list", "path": str(tmp_path / name)}
+        return growing(of(plain, "word2vec", measure=reported, **{"search.measure": measure}))
+
+    with pytest.raises(ConfigError, match=r"8 of 9 pairs of copied.txt are in measure.words"):
+        chosen_by("copied.txt")
+    assert any(stage.name == "measure" for stage in chosen_by("own.txt")({}, {}).stages)
+
+
+def test_failed_trials_are_recorded_and_do_not_win(plain: dict[str, Any], tmp_path: Path) -> None:
+    cluster = Cluster(of(plain), fails=3e-3)
+    assert cluster.work(seed=0)
+    summary = cluster.record(tmp_path)
+    failed = [trial for trial in summary.trials if trial.score is None]
+    assert failed
+    assert all(trial.values[RATE] < 3e-3 for trial in failed)
+    assert {trial.error for trial in failed} == {"it diverged"}
+    assert summary.best not in failed
+    assert max(summary.scores) == summary.scores[failed[0].number]
+
+
+def test_a_search_without_any_score_says_why(plain: dict[str, Any]) -> None:
+    cluster = Cluster(of(plain), fails=1.0)
+    assert cluster.work(seed=0)
+    known = growing(cluster.recipe)({}, cluster.failed)
+    assert "all 8 trials failed, the first with: it diverged" in known.missing
+    assert not any(stage.name == "search" for stage in known.stages)
+
+
+def test_the_recipe_goes_on_with_the_best(plain: dict[str, Any]) -> None:
+    variants = {"tuned": {}, "other": {"search": None}}
+    cluster = Cluster(of(plain, variants=variants))
+    recipes: list[Recipe] = []
+
+    def make(recipe: Recipe) -> list[Stage]:
+        recipes.append(recipe)
+        return chain(recipe)
+
+    assert cluster.work(seed=0)
+    grow = grow_stages(cluster.recipe, make, chain(cluster.recipe))
+    assert grow is not None
+    grow(cluster.finished, {})
+    (tuned,) = recipes
+    best = tuned.variants["tuned"]
+    assert set(best) == set(SPACE)
+    assert tuned.variants["other"] == {"search": None}
+    assert {title: stage.name for title, stage in tuned.searches.items()} == {
+        "search/tuned": "search"
+    }
+    one, half = tuned.after_fewer.values()
+    first = growing(cluster.recipe)({}, {}).stages
+    rates = {
+        stage.display_name: stage.config.pretrain.optimizer.learning_rate  # pyright: ignore[reportAttributeAccessIssue]
+        for stage in first
+        if stage.name == "pretrain"
+    }
+    assert one.variants["tuned"][RATE] == rates["pretrain/tuned/trial-000"]
+    assert half.variants["tuned"][RATE] in [
+        rates[f"pretrain/tuned/trial-00{number}"] for number in range(4)
+    ]
+
+
+@given(
+    scores=st.lists(st.floats(-10, 10), min_size=1, max_size=6),
+    higher=st.booleans(),
+)
+def test_the_expected_best_is_the_mean_over_all_ways_to_draw(
+    scores: list[float], higher: bool
+) -> None:
+    best = max if higher else min
+    assert expected_best(scores, higher) == pytest.approx(
+        [fmean(map(best, combinations(scores, n))) for n in range(1, len(scores) + 1)], abs=1e-9
+    )

@@ -9,7 +9,9 @@ A recipe without tasks ends with the pretraining of every variant. Stages are id
 fingerprint, so variants share the artifacts of equal stages. Titles distinguish stages of one name.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rungwise.core.errors import ConfigError, UserError
@@ -46,6 +48,21 @@ class Graph:
 
     stages: dict[str, Stage] = field(default_factory=dict)
     _by_fingerprint: dict[str, Stage] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stages: Iterable[Stage]) -> Graph:
+        """The graph of these stages under their own titles, inputs first."""
+        graph = cls()
+        for stage in stages:
+            graph.include(stage)
+        return graph
+
+    def include(self, stage: Stage) -> None:
+        """Add a stage and all before it under their own titles."""
+        for source in stage.inputs.values():
+            self.include(source)
+        self.stages.setdefault(stage.display_name, stage)
+        self._by_fingerprint.setdefault(stage.fingerprint, stage)
 
     def add(self, stage: Stage, title: Title) -> Stage:
         """Add `stage` under `title`, or return an equal stage that was added before."""

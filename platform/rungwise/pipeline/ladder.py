@@ -3,11 +3,18 @@
 experiment.py ──> measure of each rung, evaluate of each task ──> claims ──> ladder
 """
 
+from dataclasses import replace
+
 from rungwise.core.stages.stage import Stage
+from rungwise.core.stages.title import Title
 from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
-from rungwise.pipeline.experiment import plan_experiment
+from rungwise.pipeline.experiment import Graph, plan_experiment
 from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import measure_stage, pretrain_stages
+from rungwise.pipeline.variants import change_recipe
 from rungwise.report.stage import LADDER, LadderConfig
+
+ALL_TRIALS = "all trials"
 
 
 def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
@@ -26,8 +33,42 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     config = ClaimsConfig(measured=measured, counted=counted)
     claims = CLAIMS.stage(config, {stage.display_name: stage for stage in judged})
     stages = experiment.stages | {claims.display_name: claims}
-    ladder = LADDER.stage(LadderConfig(title=recipe.report.title, measured=measured), stages)
-    return stages | {ladder.display_name: ladder}
+    graph = Graph.of(stages.values())
+    for search in recipe.searches.values():
+        graph.include(search)
+    after = _judge_fewer_trials(recipe, graph) if recipe.searches else {}
+    config = LadderConfig(
+        title=recipe.report.title,
+        measured=measured,
+        claims_after={part: stage.display_name for part, stage in after.items()},
+    )
+    shown = {stage.display_name: stage for stage in after.values()} | recipe.searches
+    ladder = LADDER.stage(config, stages | shown)
+    return graph.stages | {ladder.display_name: ladder}
+
+
+def _judge_fewer_trials(recipe: Recipe, graph: Graph) -> dict[str, Stage]:
+    """The claims on what the rungs would be after fewer trials of their searches, and after all, by
+    the suites alone and with one pretraining each, so that nothing differs but the trials."""
+    after: dict[str, Stage] = {}
+    for part, each in (*recipe.after_fewer.items(), (ALL_TRIALS, recipe)):
+        measured: dict[str, Stage] = {}
+        for rung in each.variants:
+            changed, title = change_recipe(each, rung), Title("", variant=rung, part=part)
+            stages = {
+                name: graph.add(stage, replace(title, stage=name))
+                for name, stage in pretrain_stages(changed).items()
+            }
+            measured[rung] = graph.add(
+                measure_stage(changed, stages), replace(title, stage="measure")
+            )
+        config = ClaimsConfig(
+            measured={rung: (stage.display_name,) for rung, stage in measured.items()},
+            counted=tuple(rung for rung, stage in measured.items() if _is_counted(stage)),
+        )
+        inputs = {stage.display_name: stage for stage in measured.values()}
+        after[part] = graph.add(CLAIMS.stage(config, inputs), Title("claims", part=part))
+    return after
 
 
 def _is_counted(measure: Stage) -> bool:

@@ -132,6 +132,7 @@ class Recipe(Config):
 
     _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
     _searches: dict[str, Stage] = PrivateAttr(default_factory=dict)
+    _after_fewer: dict[str, Recipe] = PrivateAttr(default_factory=dict)
 
     @property
     def raw(self) -> Mapping[str, Any]:
@@ -143,10 +144,17 @@ class Recipe(Config):
         """The records of the searches whose best values it has, by title."""
         return self._searches
 
-    def with_searches(self, searches: Mapping[str, Stage]) -> Recipe:
+    @property
+    def after_fewer(self) -> Mapping[str, Recipe]:
+        """What it would be after fewer trials of these searches, by how many."""
+        return self._after_fewer
+
+    def with_searches(
+        self, searches: Mapping[str, Stage], after_fewer: Mapping[str, Recipe]
+    ) -> Recipe:
         """The same recipe with the records of the searches that it comes from."""
         recipe = self.model_copy()
-        recipe._searches = dict(searches)
+        recipe._searches, recipe._after_fewer = dict(searches), dict(after_fewer)
         return recipe
 
     @model_validator(mode="wrap")

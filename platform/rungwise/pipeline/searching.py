@@ -9,6 +9,7 @@ next step. So it is resumed by looking at the records again, and every trial is 
 stages: cached, leased and built side by side with others as any stage is.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -20,7 +21,13 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
 from rungwise.core.storage.outside import matching
-from rungwise.evaluation.search.config import BitsPerByte, HalvingRounds, WordList
+from rungwise.evaluation.search.config import (
+    BitsPerByte,
+    HalvingRounds,
+    SearchConfig,
+    ValidationLoss,
+    WordList,
+)
 from rungwise.evaluation.search.record import RunPlan, SearchStageConfig, TrialPlan
 from rungwise.evaluation.search.scoring import LIST, count_cost, score_run
 from rungwise.evaluation.search.stage import SEARCH
@@ -28,6 +35,7 @@ from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.evaluation.suites.similarity import SimilaritySuite, read_pairs
 from rungwise.models.family import LayeredFamily
 from rungwise.models.fitting import SolvedFamily
+from rungwise.models.suggestion import Size
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.experiment import Graph
 from rungwise.pipeline.growth import Grow, Known
@@ -38,9 +46,15 @@ from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig
 from rungwise.sweep import check_space
 from rungwise.sweep.config import OptunaSearch
 from rungwise.sweep.draws import Values, draw_trials, propose
+from rungwise.sweep.space import Choice, LogUniform, Space
 from rungwise.training.config import GradientConfig
 
 ONLY = {"pretrained": {}}  # the variants of a recipe that names none
+FEWER = {"one trial": 0.0, "half of the trials": 0.5}  # after which a verdict is looked at too
+_LENGTHS = ("pretrain.steps", "pretrain.epochs", "pretrain.max_tokens")
+_AROUND = 5.0  # how far from a suggested number it is searched, as a factor
+_TOKENS, _SECONDS = 2_000_000, 60.0  # of a trial, where there is no budget to say it
+_VOCABULARY = 10_000  # where only the tokenizer knows
 _GROUP = 4  # trials that Optuna proposes before it is told their scores
 _MOST_STEPS = 10_000_000  # where a budget ends the run
 _MOST_COUNTING = 10  # one epoch takes at least so small a part of a run of one epoch
@@ -84,10 +98,11 @@ class Search:
 
     def __init__(self, recipe: Recipe, variant: str, label: str | None, graph: Graph) -> None:
         assert recipe.search
+        assert recipe.model
         self.variant = variant
         self.stage: Stage | None = None  # its record, once all trials have ended
         self._recipe, self._label, self._graph = recipe, label, graph
-        self._config = recipe.search
+        self._config = _fill_in(recipe)
         check_space(Recipe, recipe.raw, self._config.space, "search")
         combinations = self._config.combinations()
         if combinations is not None and self._config.trials is not None:
@@ -98,6 +113,8 @@ class Search:
             self._drawn = draw_trials(self._config)
         self._runs: dict[str, Run] = {}
         self._best: Values = {}
+        self._ranked: list[_Trial] = []
+        self._begun = 0
         self._finished: Mapping[str, Artifact] = {}
         self._failed: Mapping[str, str] = {}
         self._check()
@@ -121,10 +138,19 @@ class Search:
             best = alive[0]
             seeds = self._repeat(best.runs[-1])
             self.stage = self._record(trials, best.number, seeds)
+            self._ranked, self._begun = alive, len(trials)
             self._best = best.runs[-1].changes
             return self._best
         except _Waits:
             return None
+
+    def best_of(self, part: float) -> Values:
+        """The changes of the best of the first trials, so large a part of all and at least one; if
+        all of these failed, those of the next one that did not."""
+        count = max(1, math.floor(part * self._begun))
+        first = min(self._ranked, key=lambda trial: trial.number)
+        among = [trial for trial in self._ranked if trial.number < count] or [first]
+        return among[0].runs[-1].changes
 
     def _end_trials(self) -> list[_Trial]:
         """Every trial with its runs, all of which have ended."""
@@ -363,8 +389,7 @@ class Search:
                         f"search.space.{key}: losses over several tokenizers do not compare; set "
                         "search.measure to {kind: bits_per_byte}"
                     )
-                of_vectors = isinstance(model, VectorFamily) and key.startswith("model.")
-                if key.startswith(_LOSS_KEYS) or (of_vectors and key != "model.size"):
+                if _changes_loss(recipe, key):
                     other = (
                         "set search.measure to {kind: word_list, path: ...}"
                         if isinstance(model, VectorFamily)
@@ -374,7 +399,7 @@ class Search:
                         f"search.space.{key}: another value is another loss, and these do not "
                         f"compare; {other}"
                     )
-        for key in ("pretrain.steps", "pretrain.epochs", "pretrain.max_tokens"):
+        for key in _LENGTHS:
             if config.budget and key in space:
                 raise ConfigError(
                     f"search.space.{key}: the length of a trial is its share of search."
@@ -427,6 +452,52 @@ class _AllFailed(Exception):
     """No trial of a search has a score."""
 
 
+def _fill_in(recipe: Recipe) -> SearchConfig:
+    """The search of a recipe with the measure of its kind of model, and with what the family
+    suggests where the block has no space."""
+    config = recipe.search
+    assert config
+    if isinstance(recipe.model, VectorFamily) and config.measure_of_vectors is not None:
+        config = config.model_copy(update={"measure": config.measure_of_vectors})
+    if not config.space:
+        space = {
+            key: allowed
+            for key, allowed in suggest_space(recipe).items()
+            if not (isinstance(config.measure, ValidationLoss) and _changes_loss(recipe, key))
+        }
+        config = config.model_copy(update={"space": space})
+    return config
+
+
+def _changes_loss(recipe: Recipe, key: str) -> bool:
+    """Whether losses with other values of a key are other losses, which do not compare."""
+    of_vectors = isinstance(recipe.model, VectorFamily) and key.startswith("model.")
+    return key.startswith(_LOSS_KEYS) or (of_vectors and key != "model.size")
+
+
+def suggest_space(recipe: Recipe) -> dict[str, Space]:
+    """The space around what the family of a recipe suggests for the time of one trial; {} if it
+    suggests nothing besides how long to train."""
+    assert recipe.model
+    assert recipe.search
+    trials = recipe.search.trials or 1
+    size = Size(
+        tokens=(recipe.search.tokens or trials * _TOKENS) // trials,
+        vocabulary=getattr(recipe.tokenizer, "vocab_size", _VOCABULARY),
+        seconds=(recipe.search.seconds or trials * _SECONDS) / trials,
+        workers=recipe.compute.num_workers,
+    )
+    space: dict[str, Space] = {}
+    for key, value in recipe.model.suggest(size).items():
+        if key in _LENGTHS or isinstance(value, bool):
+            continue
+        if isinstance(value, float):
+            space[key] = LogUniform(low=value / _AROUND, high=value * _AROUND)
+        elif isinstance(value, int):
+            space[key] = Choice(values=sorted({max(1, value // 2), value, 2 * value}))
+    return space
+
+
 def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | None:
     """How the stages of a workflow grow with the searches of its recipe; None if it has none.
     `make` makes the stages of a recipe, `stages` are those of this one as it is."""
@@ -438,7 +509,7 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
     searches = [
         Search(each, name, None if alone else name, graph)
         for name, each in recipes.items()
-        if each.search is not None and each.search.space
+        if each.search is not None and _fill_in(each).space
     ]
     if not searches:
         return None
@@ -459,7 +530,12 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
             key = canonical_json(best)
             if key not in made:
                 records = {each.stage.display_name: each.stage for each in searches if each.stage}
-                made[key] = make(_with_best(recipe, best, alone, records))
+                fewer = {
+                    name: _with_best(recipe, {s.variant: s.best_of(part) for s in searches}, alone)
+                    for name, part in FEWER.items()
+                }
+                tuned = _with_best(recipe, best, alone).with_searches(records, fewer)
+                made[key] = make(tuned)
             for stage in made[key]:
                 same = known.setdefault(stage.display_name, stage)
                 assert same.fingerprint == stage.fingerprint, f"two stages called {stage.title}"
@@ -469,9 +545,7 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
     return grow
 
 
-def _with_best(
-    recipe: Recipe, best: Mapping[str, Values], alone: bool, records: Mapping[str, Stage]
-) -> Recipe:
+def _with_best(recipe: Recipe, best: Mapping[str, Values], alone: bool) -> Recipe:
     """The recipe with the best values of each search in its place."""
     if alone:
         (changes,) = best.values()
@@ -485,5 +559,4 @@ def _with_best(
             | values
             for name, values in best.items()
         }
-    tuned = recipe.with_changes(changes, "search")
-    return tuned.with_searches(records)
+    return recipe.with_changes(changes, "search")

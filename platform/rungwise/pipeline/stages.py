@@ -191,7 +191,7 @@ def _checked_config(
 
 
 def report_stage(recipe: Recipe, inputs: Mapping[str, Stage]) -> Stage:
-    return REPORT.stage(recipe.report, inputs)
+    return REPORT.stage(recipe.report, {**inputs, **recipe.searches})
 
 
 def measure_stage(recipe: Recipe, stages: Mapping[str, Stage]) -> Stage:

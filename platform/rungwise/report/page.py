@@ -29,6 +29,13 @@ from rungwise.report.plots import budgets, comparison, pretraining, sweeps
 from rungwise.report.sections import findings, origin, speed, tables
 from rungwise.report.sections.errors import TaskErrors, error_tables, gather_errors
 from rungwise.report.sections.examples import Examples, gather_examples
+from rungwise.report.sections.searches import (
+    Tuned,
+    describe_untuned,
+    draw_searches,
+    gather_searches,
+    search_rows,
+)
 from rungwise.report.sections.variants import (
     Comparison,
     VariantSweep,
@@ -54,6 +61,7 @@ class Content:
     comparison: Comparison | None
     table: TableSummary | None
     sweeps: Sequence[VariantSweep]
+    searches: Sequence[Tuned]
     errors: Sequence[TaskErrors]
 
 
@@ -80,6 +88,7 @@ def write_report(
         comparison=comparison,
         table=None if table is None else TableSummary.of(table),
         sweeps=gather_sweeps(inputs, comparison.looks) if comparison else (),
+        searches=gather_searches(inputs, comparison.looks if comparison else {}),
         errors=gather_errors(inputs),
     )
     plots = draw_plots(content)
@@ -113,6 +122,8 @@ def draw_plots(content: Content) -> dict[str, bytes]:
             plots[f"reliability-{each.task}"] = comparison.draw_reliability(each)
     if content.sweeps:
         plots["sweep_curves"] = sweeps.draw_curves(content.sweeps)
+    if content.searches:
+        plots |= draw_searches(content.searches)
     if examples.specimen:
         instances = InstancesSummary.of(content.inputs["instances"])
         plots["lengths"] = pretraining.draw_lengths(instances)
@@ -158,6 +169,9 @@ def render_page(
         top=fill_in.TOP,
         levels=surprise.LEVELS,
         temperature=generation.TEMPERATURE,
+        untuned=describe_untuned(
+            content.searches, content.comparison.variants if content.comparison else ()
+        ),
     )
 
 
@@ -190,6 +204,7 @@ def csv_tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
         rows["table_differences"] = [row.model_dump() for row in table.differences]
     rows |= error_tables(content.errors) | {
         "trials": tables.trials(content.sweeps),
+        "searches": search_rows(content.searches),
         "fill_in": tables.guesses(examples.blanks),
         "passage": [vars(token) for token in examples.passage.tokens] if examples.passage else [],
         "context": [vars(row) for row in examples.context],

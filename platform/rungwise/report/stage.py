@@ -20,10 +20,11 @@ class ReportConfig(Config):
 
 class LadderConfig(Config):
     """The title of the page, and each rung by name with the titles of its measure stages, one per
-    seed of pretraining."""
+    seed of pretraining; `claims_after` are the titles of the claims after so many trials."""
 
     title: str | None  # the label of the run if unset
     measured: dict[str, tuple[str, ...]]
+    claims_after: dict[str, str] = Field(default_factory=dict)
 
 
 class ReportSummary(Summary):
@@ -34,4 +35,4 @@ class ReportSummary(Summary):
 
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
 REPORT = StageType("report", 7, Later("rungwise.report.page:write_report"), ReportSummary)
-LADDER = StageType("ladder", 2, Later("rungwise.report.ladder.page:write_ladder"), ReportSummary)
+LADDER = StageType("ladder", 3, Later("rungwise.report.ladder.page:write_ladder"), ReportSummary)

@@ -66,6 +66,8 @@ class SearchConfig(Draws):
     space: dict[str, Space] = Field(default_factory=dict)
     scheduler: Rounds = NoScheduler()  # which trials are stopped early
     measure: Measure = ValidationLoss()  # by what the best is chosen
+    # the same where vectors of words are learnt, whose loss does not compare; null: `measure`
+    measure_of_vectors: Measure | None = None
     # budget of all trials together, in seconds of training; null: none
     seconds: float | None = Field(default=None, gt=0)
     tokens: int | None = Field(default=None, ge=1)  # the same in tokens read; null: none

@@ -5,6 +5,7 @@ from typing import Any
 from rungwise.core.configuration.config import Config
 from rungwise.core.stages.summary import Part, Summary
 from rungwise.evaluation.search.config import SearchConfig
+from rungwise.evaluation.search.expected import best_so_far, expected_best
 
 
 class RunPlan(Config):
@@ -70,6 +71,7 @@ class SearchSummary(Summary):
 
     variant: str
     measure: str
+    label: str  # of the measure, for people
     higher_is_better: bool
     exchangeable: bool  # whether trials were drawn independently and all ran to their end
     trials: tuple[Trial, ...]
@@ -81,10 +83,19 @@ class SearchSummary(Summary):
 
     @property
     def scores(self) -> list[float]:
-        """The scores of trials that ran to their end, in the order of their numbers."""
-        rounds = len(self.best.runs)
-        return [
-            trial.score
-            for trial in self.trials
-            if trial.score is not None and len(trial.runs) == rounds
-        ]
+        """The scores of all trials by number; a failed one has that of the worst."""
+        scores = [trial.score for trial in self.trials if trial.score is not None]
+        worst = min(scores) if self.higher_is_better else max(scores)
+        return [worst if trial.score is None else trial.score for trial in self.trials]
+
+    @property
+    def expected(self) -> list[float]:
+        """The expected best of 1, 2, ... trials; the best so far where each depends on others."""
+        curve = expected_best if self.exchangeable else best_so_far
+        return curve(self.scores, self.higher_is_better)
+
+    @property
+    def winner_scores(self) -> list[float]:
+        """The scores of the best with each seed, the first included."""
+        assert self.best.score is not None
+        return [self.best.score, *(run.score for run in self.seeds)]

@@ -20,7 +20,7 @@ from rungwise.evaluation.search.record import (
     Trial,
     TrialPlan,
 )
-from rungwise.evaluation.search.scoring import count_cost, loss_key, score_run
+from rungwise.evaluation.search.scoring import count_cost, loss_key, name_measure, score_run
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.sweep.config import OptunaSearch
 from rungwise.tasks.scoring.metrics import format_metric
@@ -49,6 +49,7 @@ def run_search(
     return SearchSummary(
         variant=config.variant,
         measure=measure,
+        label=name_measure(search.measure, inputs[best.runs[-1].pretrain]),
         higher_is_better=isinstance(search.measure, WordList),
         exchangeable=not isinstance(search.search, OptunaSearch)
         and not isinstance(search.scheduler, HalvingRounds),

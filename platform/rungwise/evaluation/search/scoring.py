@@ -25,6 +25,17 @@ def score_run(measure: Measure, pretrain: Artifact, measured: Artifact | None) -
     return summary.final.get(loss_key(measure, summary))
 
 
+def name_measure(measure: Measure, pretrain: Artifact) -> str:
+    """What a score is, for people."""
+    if isinstance(measure, WordList):
+        return "correlation with people's ratings (x 100)"
+    if isinstance(measure, BitsPerByte):
+        return "bits per byte"
+    summary = PretrainSummary.of(pretrain)
+    part = summary.model.objective(summary.objective).tokens
+    return f"validation loss (nats per {part.unit})"
+
+
 def loss_key(measure: Measure, summary: PretrainSummary) -> str:
     """The name in the metrics of a validation of what `measure` compares."""
     if isinstance(measure, BitsPerByte):

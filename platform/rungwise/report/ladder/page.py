@@ -38,6 +38,14 @@ from rungwise.report.ladder.rungs import (
 )
 from rungwise.report.plots import budgets
 from rungwise.report.sections import findings, origin, tables
+from rungwise.report.sections.searches import (
+    Tuned,
+    changed_verdicts,
+    describe_untuned,
+    draw_searches,
+    gather_searches,
+    search_rows,
+)
 from rungwise.report.sections.tables import Row
 from rungwise.report.sections.variants import Comparison, gather_comparison, select_stage
 from rungwise.report.stage import LADDER_PAGE, LadderConfig, ReportSummary
@@ -66,6 +74,8 @@ class Content:
     sentences: list[Row]
     neighbours: list[Row]
     others: list[Row]
+    searches: list[Tuned]
+    verdicts_after: dict[str, dict[str, str]]
 
 
 def write_ladder(
@@ -95,8 +105,7 @@ def gather_content(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Cont
     rungs, comparison = gather_rungs(inputs, config.measured), gather_comparison(inputs)
     if comparison is not None:
         comparison = replace(comparison, looks=variant_looks(rungs, comparison.variants))
-    (judged,) = select_stage(inputs, "claims").values()
-    verdicts = ClaimsSummary.of(judged)
+    verdicts = ClaimsSummary.of(inputs["claims"])
     table = next(iter(select_stage(inputs, "table").values()), None)
     columns = []
     for column in gather_columns(
@@ -120,6 +129,8 @@ def gather_content(config: LadderConfig, inputs: Mapping[str, Artifact]) -> Cont
         sentences=rows.sentences(rungs),
         neighbours=rows.neighbours(rungs),
         others=rows.others(rungs),
+        searches=gather_searches(inputs, {rung.name: rung.look for rung in rungs}),
+        verdicts_after=changed_verdicts(inputs, config.claims_after),
     )
 
 
@@ -152,6 +163,8 @@ def draw_plots(content: Content) -> dict[str, bytes]:
         plots["budgets"] = budgets.draw_budgets(comparison)
     if comparison and budgets.layer_weights(comparison):
         plots["mix"] = budgets.draw_layer_weights(comparison)
+    if content.searches:
+        plots |= draw_searches(content.searches)
     return {f"{name}.png": plot for name, plot in plots.items() if plot is not None}
 
 
@@ -191,6 +204,7 @@ def render_page(
         gains_source=published.TABLES["T2"].source,
         published_gains=rows.published_gains(),
         registered=[],
+        untuned=describe_untuned(content.searches, [rung.name for rung in rungs]),
         run=None,
     )
 
@@ -284,6 +298,7 @@ def csv_tables(content: Content) -> dict[str, Sequence[Mapping[str, Any]]]:
         "layers": list(map(vars, content.layers)),
         "layer_mixes": list(map(vars, content.mixes)),
         "others": content.others,
+        "searches": search_rows(content.searches),
         "stages": tables.stages(content.inputs),
     }
     if table:
