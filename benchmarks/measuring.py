@@ -114,7 +114,7 @@ def instances_summary(
         "text_bytes": {"train": 0, "validation": 0},
         "statistics": {},
         "length_histogram": (),
-        "unigram_entropy": 0.0,
+        "unigram_loss": 0.0,
         "headline": "benchmark",
     }
     return InstancesSummary.model_validate(known | fields)
@@ -142,14 +142,19 @@ class Stages:
 
     def encode(self, files: Sequence[CorpusFile]) -> TokensSummary:
         """Encode files of the corpus, one after the other."""
-        from rungwise.tokens.building import FileOrder, add_counts, summarise_files
+        from rungwise.tokens.building import (
+            FileOrder,
+            add_counts,
+            count_no_tokens,
+            summarise_files,
+        )
 
         rows = [self.tokens(FileOrder(row)) for row in files]
         task = self.instances
-        held_out = np.zeros(task.vocab_size, np.int64)
+        counts = count_no_tokens(task.vocab_size)
         for row in rows:
-            add_counts(row, held_out)
-        return summarise_files(rows, tokenizer_summary(task.vocab_size, task.special), held_out)
+            add_counts(row, counts)
+        return summarise_files(rows, tokenizer_summary(task.vocab_size, task.special), counts)
 
     def build(self, tokens: TokensSummary) -> list[dict[str, Any]]:
         """Build the shards of encoded files; their rows of the manifest."""

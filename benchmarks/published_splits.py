@@ -49,7 +49,7 @@ from rungwise.pretraining.config import FitConfig
 from rungwise.pretraining.gradient import plan_run, pretrain
 from rungwise.pretraining.initial import build_model
 from rungwise.tokenizer import SpecialIds
-from rungwise.tokens.building import entropy
+from rungwise.tokens.building import unigram_loss
 from rungwise.tokens.text import TokenisedText
 from rungwise.training.config import GradientConfig, GradientFit
 from rungwise.training.curriculum import Turn, open_phases
@@ -218,7 +218,7 @@ def learn(
             "validation": [
                 [point["step"], round(point["lm_loss"], 4)] for point in progress.validation
             ],
-            "unigram_entropy": round(InstancesSummary.of(instances).unigram_entropy, 4),
+            "unigram_loss": round(InstancesSummary.of(instances).unigram_loss, 4),
             "tokens": progress.tokens,
             "seconds": round(progress.seconds, 1),
         }
@@ -289,7 +289,7 @@ def write_instances(folder: Path, train: list[int], held_out: list[int], length:
         special,
         kind="causal",
         sequence_length=length,
-        unigram_entropy=entropy(np.bincount(held_out)),
+        unigram_loss=unigram_loss(*(np.bincount(ids, minlength=end + 1) for ids in (train, held_out))),
     )
     record = {"config": config.model_dump(mode="json")}
     artifact = Artifact("instances", folder.name, Folder.at(folder), record)

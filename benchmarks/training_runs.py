@@ -63,7 +63,7 @@ def make_instances(folder: Path) -> None:
         files.append(shard_row(path, split, shard))
     entropy = float(np.log(_VOCAB_SIZE))
     summary = instances_summary(
-        files, _VOCAB_SIZE, _SPECIAL, sequence_length=LENGTH, unigram_entropy=entropy
+        files, _VOCAB_SIZE, _SPECIAL, sequence_length=LENGTH, unigram_loss=entropy
     )
     record = {
         "summary": summary.model_dump(mode="json"),

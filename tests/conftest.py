@@ -250,7 +250,7 @@ def write_shards(
         "text_bytes": {"train": 1000, "validation": 1000},
         "statistics": {},
         "length_histogram": (),
-        "unigram_entropy": 4.0,
+        "unigram_loss": 4.0,
         "headline": "instances",
     }
     return InstancesSummary.model_validate(known | fields)

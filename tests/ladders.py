@@ -158,7 +158,7 @@ def _pretrained(name: str) -> PretrainSummary:
         vocab_size=300,
         tokens=2000,
         epochs=1.0,
-        unigram_entropy=4.5,
+        unigram_loss=4.5,
         final={"loss": 5.0},
         seconds=2.5,
         gradient=None if counted else gradient_run(ROWS if name == "bert" else CODE_LENGTHS),

@@ -315,7 +315,7 @@ def built(
         vocab_size,
         kind=read.kind,
         sequence_length=source.length,
-        unigram_entropy=4.5,
+        unigram_loss=4.5,
         statistics={f"{name}_share": 0.5 for name in shares} | {"fill": 0.9},
         length_histogram=range(16),
     )
@@ -350,7 +350,7 @@ def built(
             vocab_size=vocab_size,
             tokens=100 * STEPS,
             epochs=1.5,
-            unigram_entropy=4.5,
+            unigram_loss=4.5,
             final=rows[-1],
             seconds=2.5,
             gradient=gradient_run(rows, **run),

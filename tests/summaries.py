@@ -50,11 +50,11 @@ def tokens_of(
     )
     files = CorpusSummary.of(corpus).files
     rows = [task(building.FileOrder(row)) for row in files if row.documents]
-    held_out = np.zeros(pieces.vocab_size, np.int64)
+    counts = building.count_no_tokens(pieces.vocab_size)
     for row in rows:
-        building.add_counts(row, held_out)
+        building.add_counts(row, counts)
     inputs = made_of(corpus=corpus, tokenizer=tokenizer)
-    summary = building.summarise_files(rows, pieces, held_out).model_dump(mode="json")
+    summary = building.summarise_files(rows, pieces, counts).model_dump(mode="json")
     record = {"stage": "tokens", "fingerprint": "t" * 12, "inputs": inputs, "summary": summary}
     return artifacts.finish(place, record | {"label": "made", "finished": ""}, {})
 

@@ -73,7 +73,7 @@ def tokens(folder: Path, pieces: int) -> Artifact:
         documents=PerSplit(train=300, validation=60),
         tokens=PerSplit(train=sum(row.tokens for row in rows[:-1]), validation=rows[-1].tokens),
         text_bytes=PerSplit(train=1000, validation=1000),
-        unigram_entropy=4.0,
+        unigram_loss=4.0,
         headline="tokens",
     )
     return standing("tokens", folder, summary, fingerprint="f" * 12)

@@ -103,7 +103,7 @@ def test_a_run_that_has_learnt_nothing_says_so(loss: float, told: bool) -> None:
         model=config().model,
         objective="mlm_nsp",
         final={"mlm_loss": loss},
-        unigram_entropy=7.0,
+        unigram_loss=7.0,
         gradient=GradientRun.model_construct(steps=20),
     )
     assert ("pretrain.steps (now 20)" in summary.caution) == told

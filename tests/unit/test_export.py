@@ -128,7 +128,7 @@ def counted_run(family: NgramConfig | BrownConfig, folder: Path) -> tuple[Artifa
     made = recorder.add("tokenizer", {}, tokenizer_summary(tokenizer, config.kind))
     made.folder.write_bytes("tokenizer.json", tokenizer.to_str().encode())
     even = PerSplit(train=1, validation=1)
-    sizes = {"documents": even, "tokens": even, "text_bytes": even, "unigram_entropy": 4.0}
+    sizes = {"documents": even, "tokens": even, "text_bytes": even, "unigram_loss": 4.0}
     tokens = {"vocab_size": vocab_size, "special": SPECIAL_IDS, "files": (), "headline": "tokens"}
     recorder.add("tokens", {}, TokensSummary.model_validate(sizes | tokens))
     texts = [[*tokenizer.encode(s).ids, SEP_ID] for s in sentences]

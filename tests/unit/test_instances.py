@@ -29,7 +29,7 @@ from rungwise.instances.plan import ranges
 from rungwise.instances.sentence_order import SentenceOrderConfig
 from rungwise.instances.shards import join_rows, pad_rows
 from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
-from rungwise.tokens.building import entropy
+from rungwise.tokens.building import unigram_loss
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import TokenisedText
 from tests.summaries import standing
@@ -364,8 +364,13 @@ def test_predictions_that_cannot_hold_the_rate_are_refused() -> None:
         validate(MaskedPairsConfig, {"sequence_length": 512})
 
 
-def test_entropy_of_a_fair_die_is_the_log_of_its_sides() -> None:
-    assert entropy(np.array([4, 4, 4, 4, 4, 4, 0])) == pytest.approx(math.log(6))
+def test_the_unigram_loss_is_that_of_the_training_texts_frequencies() -> None:
+    train, held_out = np.array([5, 2, 0]), np.array([3, 0, 1])
+    shares = [(5 + 1) / 10, (2 + 1) / 10, 1 / 10]
+    expected = -(3 * math.log(shares[0]) + math.log(shares[2])) / 4
+    assert unigram_loss(train, held_out) == pytest.approx(expected)
+    assert unigram_loss(np.full(6, 4), np.full(6, 9)) == pytest.approx(math.log(6)), "a fair die"
+    assert unigram_loss(train, np.zeros(3, np.int64)) == 0
 
 
 def test_unit_bits_travel_with_their_tokens_through_the_file(tmp_path: Path) -> None:

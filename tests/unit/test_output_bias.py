@@ -144,7 +144,7 @@ def test_a_run_begins_there_unless_asked_not_to(
     model: Any = start.model
     log_V = shares_of_words(instances).log()
     torch.testing.assert_close(model.bias.detach(), log_V if expected is None else 0 * log_V)
-    assert start.first_loss == (expected or InstancesSummary.of(instances).unigram_entropy)
+    assert start.first_loss == (expected or InstancesSummary.of(instances).unigram_loss)
     with pytest.raises(ConfigError, match=r"model\.output_bias is true.*no place"):
         export_model(model, settings.model, tmp_path / "tokenizer.json", tmp_path)
 

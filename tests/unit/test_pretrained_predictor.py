@@ -95,7 +95,7 @@ def test_a_table_gives_words_their_neighbours(tmp_path: Path) -> None:
         "vocab_size": len(table_VD),
         "tokens": 1,
         "epochs": 1.0,
-        "unigram_entropy": 4.0,
+        "unigram_loss": 4.0,
         "final": {"loss": 1.0},
         "seconds": 1.0,
         "headline": "pretrain",

@@ -55,7 +55,7 @@ def finish(root: Folder, settings: GradientFit) -> Artifact:
         vocab_size=60,
         tokens=1,
         epochs=1.0,
-        unigram_entropy=4.0,
+        unigram_loss=4.0,
         final={"mlm_loss": 3.0},
         seconds=1.0,
         headline="done",

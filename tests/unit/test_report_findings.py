@@ -109,7 +109,7 @@ def test_the_verdict_in_words_has_both_scores(
 def test_a_page_without_tasks_says_what_was_learnt(loss: float, beginning: str) -> None:
     objective = model_config({"kind": "gpt"}).objective("causal")
     pretrain = PretrainSummary.model_construct(
-        final={objective.tokens.loss_key: loss}, unigram_entropy=6.3
+        final={objective.tokens.loss_key: loss}, unigram_loss=6.3
     )
     assert findings.describe_learning(pretrain, objective).startswith(beginning)
 

@@ -162,7 +162,7 @@ def summarise(config: PretrainStageConfig) -> dict[str, Any]:
         "vocab_size": 200,
         "tokens": tokens,
         "epochs": float(epochs),
-        "unigram_entropy": 5.0,
+        "unigram_loss": 5.0,
         "final": {objective.tokens.loss_key: loss, "bits_per_byte": loss},
         "seconds": seconds,
         "headline": "",

@@ -110,7 +110,7 @@ def _summary(task: ShardTask, tokens: TokensSummary, rows: list[FileRow]) -> Ins
         text_bytes=tokens.text_bytes,
         statistics=statistics,
         length_histogram=totals["length_histogram"],
-        unigram_entropy=tokens.unigram_entropy,
+        unigram_loss=tokens.unigram_loss,
         labels=tokens.labels,
         headline=headline,
     )

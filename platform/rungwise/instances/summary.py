@@ -27,8 +27,8 @@ class InstancesSummary(Summary):
     """The summary of finished instances.
 
     `text_bytes` is UTF-8 with sentences joined by a space. `statistics` are those of the kind.
-    `length_histogram` counts rows by length in equal steps up to the longest. `unigram_entropy` is
-    that of held-out tokens in nats: the loss of the best guess without context. `labels` are the
+    `length_histogram` counts rows by length in equal steps up to the longest. `unigram_loss` is
+    that of the tokens (tokens/summary.py). `labels` are the
     names of the labels of rows, by number; () where rows have none.
     """
 
@@ -42,7 +42,7 @@ class InstancesSummary(Summary):
     text_bytes: PerSplit
     statistics: dict[str, int | float]
     length_histogram: tuple[int, ...]
-    unigram_entropy: float
+    unigram_loss: float
     labels: tuple[str, ...] = ()
 
     def split_files(self, split: str) -> list[ShardFile]:
@@ -57,7 +57,7 @@ class InstancesSummary(Summary):
 
 INSTANCES = StageType(
     "instances",
-    5,
+    6,
     Later("rungwise.instances.building:build_instances"),
     InstancesSummary,
     identity=lambda config: config.identity,

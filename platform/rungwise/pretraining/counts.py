@@ -67,7 +67,7 @@ def pretrain_by_counts(
         vocab_size=tokens.vocab_size,
         tokens=tokens.tokens.train + tokens.documents.train,
         epochs=1.0,
-        unigram_entropy=tokens.unigram_entropy,
+        unigram_loss=tokens.unigram_loss,
         final={
             "loss": nats,
             objective.tokens.loss_key: nats,
@@ -76,7 +76,7 @@ def pretrain_by_counts(
         },
         seconds=time.monotonic() - began,
         headline=f"{parameters / 1e6:.1f} M parameters  validation {objective.tokens.key} "
-        f"{nats:.3f} (unigram {tokens.unigram_entropy:.2f})  "
+        f"{nats:.3f} (unigram {tokens.unigram_loss:.2f})  "
         f"{held_out.bits_per_byte:.3f} bits per byte",
     )
 

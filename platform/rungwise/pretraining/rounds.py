@@ -129,7 +129,7 @@ def finish(
         vocab_size=tokens.vocab_size,
         tokens=tokens.tokens.train * epochs,
         epochs=float(epochs),
-        unigram_entropy=tokens.unigram_entropy,
+        unigram_loss=tokens.unigram_loss,
         final={"loss": loss, objective.tokens.loss_key: loss},
         seconds=time.monotonic() - began,
         headline=f"{parameters / 1e6:.1f} M parameters  {objective.tokens.name.lower()} loss "

@@ -48,7 +48,7 @@ def summarise(
     first, last = progress.validation[0], progress.validation[-1]
     part, pair = objective.tokens, objective.pair
     accuracy = f"  {pair.key} accuracy {last[pair.accuracy_key]:.1%}" if pair else ""
-    unigram = f" (unigram {instances.unigram_entropy:.2f})" if objective.predicts_text else ""
+    unigram = f" (unigram {instances.unigram_loss:.2f})" if objective.predicts_text else ""
     before = f" from {first[part.loss_key]:.3f}" if initial else ""
     return PretrainSummary(
         fitting="gradient",
@@ -58,7 +58,7 @@ def summarise(
         vocab_size=instances.vocab_size,
         tokens=progress.tokens,
         epochs=count_epochs(config, turns, progress.step),
-        unigram_entropy=instances.unigram_entropy,
+        unigram_loss=instances.unigram_loss,
         final=last,
         seconds=progress.seconds,
         began_with=compare_tensors(model, initial) if initial else None,

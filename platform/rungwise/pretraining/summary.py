@@ -84,8 +84,8 @@ class GradientRun(Part):
 
 
 class PretrainSummary(Summary):
-    """A pretrained model. `final` are the metrics of the last validation, `unigram_entropy` is that
-    of the held-out tokens in nats, `seconds` is the duration of the fit itself, counting included,
+    """A pretrained model. `final` are the metrics of the last validation, `unigram_loss` is that
+    of the tokens (tokens/summary.py), `seconds` is the duration of the fit itself, counting included,
     over all attempts up to what each had saved."""
 
     fitting: Literal["gradient", "counts", "asynchronous", "cooccurrence"]
@@ -95,7 +95,7 @@ class PretrainSummary(Summary):
     vocab_size: int
     tokens: int
     epochs: float
-    unigram_entropy: float
+    unigram_loss: float
     final: dict[str, int | float]
     seconds: float
     began_with: BeganWith | None = None
@@ -113,11 +113,11 @@ class PretrainSummary(Summary):
         if not objective.predicts_text:
             return ""
         loss = self.final[objective.tokens.loss_key]
-        if loss <= self.unigram_entropy - _NOTHING_LEARNT_NATS:
+        if loss <= self.unigram_loss - _NOTHING_LEARNT_NATS:
             return ""
         guess = (
             f"the validation loss {loss:.2f} is that of guessing by how often each token occurs "
-            f"({self.unigram_entropy:.2f})"
+            f"({self.unigram_loss:.2f})"
         )
         if self.gradient is None:
             return guess

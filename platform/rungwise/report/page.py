@@ -128,7 +128,7 @@ def draw_plots(content: Content) -> dict[str, bytes]:
         instances = InstancesSummary.of(content.inputs["instances"])
         plots["lengths"] = pretraining.draw_lengths(instances)
     if examples.context:
-        plots["context"] = pretraining.draw_context(examples.context, pretrain.unigram_entropy)
+        plots["context"] = pretraining.draw_context(examples.context, pretrain.unigram_loss)
     return {f"{name}.png": picture for name, picture in plots.items()}
 
 

@@ -81,7 +81,7 @@ def write_pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Lic
         "| held-out text | value |",
         "|---|---|",
         *(f"| {key} | {value:,.4g} |" for key, value in summary.final.items()),
-        f"| unigram entropy (nats per token) | {summary.unigram_entropy:.4g} |",
+        f"| loss of guessing by frequency (nats per token) | {summary.unigram_loss:.4g} |",
     ]
     return _join_card(name, lines, inputs, pretrain, licences)
 

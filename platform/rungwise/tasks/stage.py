@@ -64,5 +64,5 @@ class TaskTokensConfig(Config):
 
 
 TASK_TOKENS = StageType(
-    "task_tokens", 2, Later("rungwise.tasks.data.task_text:encode_pairs"), TokensSummary
+    "task_tokens", 3, Later("rungwise.tasks.data.task_text:encode_pairs"), TokensSummary
 )

@@ -65,8 +65,7 @@ class EncodeTask:
         with self.output.staged(order.file) as path:
             texts.write_tokens(text, path)
             sha256 = file_digest(path)
-        held_out = text.ids if source.split == "validation" else text.ids[:0]
-        counts = np.stack(np.unique(held_out, return_counts=True)).astype("<u4")
+        counts = np.stack(np.unique(text.ids, return_counts=True)).astype("<u4")
         return {
             "file": order.file,
             "split": source.split,
@@ -76,8 +75,11 @@ class EncodeTask:
             "sentences": len(text.starts) - 1,
             "tokens": len(text.ids),
             "text_bytes": source.bytes,
-            "held_out_counts": base64.b64encode(counts.tobytes()).decode(),
+            "token_counts": base64.b64encode(counts.tobytes()).decode(),
         }
+
+
+TokenCounts = dict[str, NDArray[np.int64]]  # (V,) by split
 
 
 @functools.lru_cache(maxsize=2)  # a worker uses one for many files
@@ -107,12 +109,10 @@ def encode_corpus(
         _encoder(corpus, inputs, context),
     )
     orders = [FileOrder(row) for row in corpus.files if row.documents]
-    held_out = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-    rows = build_files(
-        orders, task, output, context.report, lambda row, _: add_counts(row, held_out)
-    )
+    counts = count_no_tokens(tokenizer.vocab_size)
+    rows = build_files(orders, task, output, context.report, lambda row, _: add_counts(row, counts))
     output.remove(MARKERS)
-    return summarise_files(rows, tokenizer, held_out)
+    return summarise_files(rows, tokenizer, counts)
 
 
 def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Context) -> EncoderChoice:
@@ -124,16 +124,21 @@ def _encoder(corpus: CorpusSummary, inputs: dict[str, Artifact], context: Contex
     return choice
 
 
-def add_counts(row: FileRow, held_out: NDArray[np.int64]) -> None:
-    """Move the counts of a row into the totals, (V,), since the driver keeps all rows."""
-    counts = np.frombuffer(base64.b64decode(row.pop("held_out_counts")), "<u4").reshape(2, -1)
-    held_out[counts[0]] += counts[1]
+def count_no_tokens(vocab_size: int) -> TokenCounts:
+    """The counts (V,) of the tokens of each split, before any is read."""
+    return {split: np.zeros(vocab_size, np.int64) for split in ("train", "validation")}
+
+
+def add_counts(row: FileRow, counts: TokenCounts) -> None:
+    """Move the counts of a row into the totals, since the driver keeps all rows."""
+    ids, numbers = np.frombuffer(base64.b64decode(row.pop("token_counts")), "<u4").reshape(2, -1)
+    counts[row["split"]][ids] += numbers
 
 
 def summarise_files(
-    rows: Sequence[FileRow], tokenizer: TokenizerSummary, held_out: NDArray[np.int64]
+    rows: Sequence[FileRow], tokenizer: TokenizerSummary, counts: TokenCounts
 ) -> TokensSummary:
-    """Summarise files from their rows and the counts of held-out tokens."""
+    """Summarise files from their rows and the counts of their tokens."""
     files = tuple(TokensRow(**{key: row[key] for key in TokensRow.model_fields}) for row in rows)
     units = ("documents", "tokens", "text_bytes")
     totals: dict[str, Any] = {unit: PerSplit.sum_rows(files, unit) for unit in units}
@@ -143,13 +148,15 @@ def summarise_files(
         vocab_size=tokenizer.vocab_size,
         special=tokenizer.special,
         **totals,
-        unigram_entropy=entropy(held_out),
+        unigram_loss=unigram_loss(counts["train"], counts["validation"]),
         headline=f"{tokens / 1e6:.1f} M tokens  {text_bytes / max(tokens, 1):.2f} bytes a token",
         sha256={row.file: row.sha256 for row in files},
     )
 
 
-def entropy(counts: NDArray[np.int64]) -> float:
-    """Return the Shannon entropy of a histogram, in nats."""
-    share = counts[counts > 0] / counts.sum()
-    return float(-(share * np.log(share)).sum()) + 0.0
+def unigram_loss(train: NDArray[np.int64], held_out: NDArray[np.int64]) -> float:
+    """Return the mean loss, in nats, of guessing held-out tokens by how often each occurs in the
+    training text, given the counts (V,) of both. Each token counts once more, so that none has a
+    share of 0; 0.0 without held-out tokens."""
+    log_shares = np.log(train + 1) - np.log((train + 1).sum())
+    return float(-(held_out * log_shares).sum() / max(1, held_out.sum())) + 0.0

@@ -21,8 +21,8 @@ class TokensRow(Part):
 
 
 class TokensSummary(Summary):
-    """The text as tokens. `unigram_entropy` is that of held-out tokens, in nats: the loss of the
-    best guess without context. `text_bytes` counts sentences joined by a blank. `labels` are the
+    """The text as tokens. `unigram_loss` is the mean loss of held-out tokens, in nats, guessed by
+    their frequencies in the training text: what a model without context can reach. `text_bytes` counts sentences joined by a blank. `labels` are the
     names of the labels of documents, by number; () where documents have none."""
 
     files: tuple[TokensRow, ...]
@@ -31,7 +31,7 @@ class TokensSummary(Summary):
     documents: PerSplit
     tokens: PerSplit
     text_bytes: PerSplit
-    unigram_entropy: float
+    unigram_loss: float
     labels: tuple[str, ...] = ()
 
     def split_files(self, split: str) -> list[TokensRow]:
@@ -40,7 +40,7 @@ class TokensSummary(Summary):
 
 TOKENS = StageType(
     "tokens",
-    2,
+    3,
     Later("rungwise.tokens.building:encode_corpus"),
     TokensSummary,
     identity=identity,

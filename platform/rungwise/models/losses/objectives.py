@@ -183,7 +183,7 @@ class Objective:
     losses: Callable[[Any, Any], Losses]  # of the outputs and the batch
     pair: Part | None = None
     is_code_length: bool = False  # whether the loss is minus the log of the text's probability
-    predicts_text: bool = True  # whether the loss in nats compares with the unigram entropy
+    predicts_text: bool = True  # whether the loss in nats compares with the unigram loss
     compares: bool = False  # whether a row's loss depends on all rows of the global batch
     default_dropout: float = 0.0  # used if the model's dropout is 0
     passes: int = 1  # over each row per forward

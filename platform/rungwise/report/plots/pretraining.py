@@ -20,7 +20,7 @@ _TOKENS_READ = "tokens read (millions)"
 
 def draw_loss(pretrain: PretrainSummary, run: GradientRun, objective: Objective) -> bytes:
     """Training and validation loss against tokens, and the learning rate below; if the objective
-    predicts text, with lines at ln V and the unigram entropy."""
+    predicts text, with lines at ln V and the unigram loss."""
     tokens, key = objective.tokens, objective.tokens.loss_key
     figure = style.new_figure((style.WIDE[0], 5.2))
     axes, rates = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
@@ -32,8 +32,8 @@ def draw_loss(pretrain: PretrainSummary, run: GradientRun, objective: Objective)
         axes.axhline(
             uniform, color=palette.PURPLE, linestyle=(0, (5, 3)), linewidth=1.5, label=label
         )
-        _draw_unigram(axes, pretrain.unigram_entropy, ": the best guess without context")
-        title += f"; unigram entropy {pretrain.unigram_entropy:.2f}"
+        _draw_unigram(axes, pretrain.unigram_loss, ": the best guess without context")
+        title += f"; by frequency alone {pretrain.unigram_loss:.2f}"
     _draw_curves(axes, run, key, "training (mean since the previous point)")
     style.dress(axes, title, y=f"{tokens.name} loss (nats)")
     axes.margins(x=0.02)
@@ -95,10 +95,10 @@ def draw_tokens_per_second(run: GradientRun) -> bytes:
     return style.png(figure)
 
 
-def draw_context(ranges: Sequence[ContextRange], unigram_entropy: float) -> bytes:
+def draw_context(ranges: Sequence[ContextRange], unigram_loss: float) -> bytes:
     """Mean surprisal of held-out tokens by number of tokens of their document read before."""
     figure, axes = style.new_axes()
-    _draw_unigram(axes, unigram_entropy)
+    _draw_unigram(axes, unigram_loss)
     places = range(len(ranges))
     axes.plot(places, [each.nats for each in ranges], color=palette.BLUE, marker="o", linewidth=1.8)
     names = [f"{r.low}" if r.low == r.high else f"{r.low} to {r.high}" for r in ranges]
@@ -134,9 +134,9 @@ def _interpolate_millions(run: GradientRun, step: int) -> float:
     return float(np.interp(step, [row["step"] for row in rows], _millions(rows)))
 
 
-def _draw_unigram(axes: Axes, entropy: float, meaning: str = "") -> None:
-    label = f"unigram entropy = {entropy:.2f}{meaning}"
-    axes.axhline(entropy, color=palette.GREEN, linestyle=(0, (1.5, 1.5)), linewidth=2, label=label)
+def _draw_unigram(axes: Axes, loss: float, meaning: str = "") -> None:
+    label = f"by frequency alone = {loss:.2f}{meaning}"
+    axes.axhline(loss, color=palette.GREEN, linestyle=(0, (1.5, 1.5)), linewidth=2, label=label)
 
 
 def _draw_curves(

@@ -132,21 +132,21 @@ def describe_learning(pretrain: PretrainSummary, objective: Objective) -> str:
     text."""
     if not objective.predicts_text:
         return ""
-    loss, entropy = pretrain.final[objective.tokens.loss_key], pretrain.unigram_entropy
-    gain = entropy - loss
+    loss, guess = pretrain.final[objective.tokens.loss_key], pretrain.unigram_loss
+    gain = guess - loss
     if gain >= _HARDLY_NATS:
         return (
             f"The model learnt to use context: its loss ends {gain:.2f} nats below guessing by "
-            f"frequency, at {loss:.2f} of {entropy:.2f}."
+            f"frequency, at {loss:.2f} of {guess:.2f}."
         )
     if gain > 0:
         return (
             f"The model learnt hardly more than how frequent words are: its loss ends only "
-            f"{gain:.2f} nats below guessing by frequency, at {loss:.2f} of {entropy:.2f}."
+            f"{gain:.2f} nats below guessing by frequency, at {loss:.2f} of {guess:.2f}."
         )
     return (
         f"The model learnt nothing yet: its loss of {loss:.2f} is {-gain:.2f} nats above guessing "
-        f"by frequency, {entropy:.2f}."
+        f"by frequency, {guess:.2f}."
     )
 
 
@@ -240,7 +240,7 @@ def headline(
         loss = pretrain.final[tokens.loss_key]
         if not objective.predicts_text:
             return f"{tokens.name.lower()} loss {loss:.3f} a {tokens.unit}"
-        return f"validation {tokens.key} {loss:.3f} (unigram {pretrain.unigram_entropy:.2f})"
+        return f"validation {tokens.key} {loss:.3f} (unigram {pretrain.unigram_loss:.2f})"
     if not comparison.paired_tasks:
         task, *others = comparison.tasks
         more = f"; {len(others)} more task{'s' * (len(others) > 1)}" if others else ""

@@ -55,7 +55,7 @@ from rungwise.tokenizer import (
     choose_encoder,
     load_tokenizer,
 )
-from rungwise.tokens.building import summarise_files
+from rungwise.tokens.building import count_no_tokens, summarise_files
 from rungwise.tokens.segmenters import blanks_before
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import document_hash, write_tokens
@@ -164,7 +164,7 @@ def encode_pairs(
     if choice.notice is not None:
         context.report.note(choice.notice)
     encoder = cached_encoder(folder, choice)
-    rows, held_out = [], np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    rows, counts = [], count_no_tokens(tokenizer.vocab_size)
     for split, examples in splits.items():
         for number, first in enumerate(range(0, len(examples), _PAIRS_PER_FILE)):
             part = examples[first : first + _PAIRS_PER_FILE]
@@ -173,8 +173,7 @@ def encode_pairs(
             with output.staged(file) as path:
                 write_tokens(text, path)
                 sha256 = file_digest(path)
-            if split == "validation":
-                held_out += np.bincount(text.ids, minlength=len(held_out))
+            counts[split] += np.bincount(text.ids, minlength=tokenizer.vocab_size)
             rows.append(
                 {
                     "file": file,
@@ -187,7 +186,7 @@ def encode_pairs(
                     "text_bytes": text_bytes,
                 }
             )
-    summary = summarise_files(rows, tokenizer, held_out)
+    summary = summarise_files(rows, tokenizer, counts)
     pairs = summary.documents.total
     empty = sum(map(len, splits.values())) - pairs
     labelled = "" if writes else f"{len(info.labels)} labels  "
