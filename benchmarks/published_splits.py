@@ -289,7 +289,9 @@ def write_instances(folder: Path, train: list[int], held_out: list[int], length:
         special,
         kind="causal",
         sequence_length=length,
-        unigram_loss=unigram_loss(*(np.bincount(ids, minlength=end + 1) for ids in (train, held_out))),
+        unigram_loss=unigram_loss(
+            *(np.bincount(ids, minlength=end + 1) for ids in (train, held_out))
+        ),
     )
     record = {"config": config.model_dump(mode="json")}
     artifact = Artifact("instances", folder.name, Folder.at(folder), record)

@@ -85,8 +85,8 @@ class GradientRun(Part):
 
 class PretrainSummary(Summary):
     """A pretrained model. `final` are the metrics of the last validation, `unigram_loss` is that
-    of the tokens (tokens/summary.py), `seconds` is the duration of the fit itself, counting included,
-    over all attempts up to what each had saved."""
+    of the tokens (tokens/summary.py), `seconds` is the duration of the fit itself, counting
+    included, over all attempts up to what each had saved."""
 
     fitting: Literal["gradient", "counts", "asynchronous", "cooccurrence"]
     model: ModelConfig

@@ -22,8 +22,9 @@ class TokensRow(Part):
 
 class TokensSummary(Summary):
     """The text as tokens. `unigram_loss` is the mean loss of held-out tokens, in nats, guessed by
-    their frequencies in the training text: what a model without context can reach. `text_bytes` counts sentences joined by a blank. `labels` are the
-    names of the labels of documents, by number; () where documents have none."""
+    their frequencies in the training text: what a model without context can reach. `text_bytes`
+    counts sentences joined by a blank. `labels` are the names of the labels of documents, by
+    number; () where documents have none."""
 
     files: tuple[TokensRow, ...]
     vocab_size: int
