@@ -7,7 +7,13 @@ Each is imported on first use, without loading the others.
 import importlib
 from typing import Any
 
+_TOKENS = "ray._private.authentication.authentication_token_setup"
 _PLACES = {
+    # Start a local Ray without the servers that a run does not use.
+    "Node": "ray._private.node:Node",
+    "RayParams": "ray._private.parameter:RayParams",
+    "enable_token_auth_by_default": f"{_TOKENS}:enable_token_auth_by_default",
+    "ensure_token_if_auth_enabled": f"{_TOKENS}:ensure_token_if_auth_enabled",
     # Drains a node at a cloud's notice, as `ray drain-node` does, without starting a process.
     "GcsClient": "ray._raylet:GcsClient",
     "GcsNodeInfo": "ray.core.generated.gcs_pb2:GcsNodeInfo",

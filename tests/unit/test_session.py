@@ -1,16 +1,19 @@
 """A Ray that does not start in time is tried again, and one that runs says what matters."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import psutil
 import pytest
 import ray
 
-from rungwise.cluster.session import session
+from rungwise.cluster import session as sessions
+from rungwise.cluster.session import session, started_ahead
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 
@@ -34,25 +37,75 @@ for line in (
     assert line.endswith("2 workers were killed due to memory pressure")
 
 
-@pytest.mark.parametrize("late", [1, 2])
-def test_a_ray_that_is_late_is_started_again(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
+class Heads(list[str]):
+    """Stands for what starts Ray; lists what happens. Each start fails with the next error."""
 
-    def init(**arguments: object) -> None:
-        calls.append("init")
-        if calls.count("init") <= late:
-            raise Exception("The current node timed out during startup. This could ...")
+    def __init__(self, errors: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        monkeypatch.setattr(ray, "init", lambda address, **arguments: self.append(address))
+        monkeypatch.setattr(ray, "shutdown", lambda: self.append("shutdown"))
+        monkeypatch.setattr(sessions, "Head", self.head)
+        self._errors = iter(errors)
 
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
-    if late == 1:
-        with session(ComputeConfig()):
-            assert calls == ["init", "shutdown", "init"]
-    else:
-        with pytest.raises(UserError, match="did not start within 30 s, twice"):
-            session(ComputeConfig()).__enter__()
+    def head(self, settings: dict[str, object]) -> SimpleNamespace:
+        def address() -> str:
+            if error := next(self._errors, ""):
+                raise RuntimeError(error)
+            return "10.0.0.2:1"
+
+        self.append("start")
+        return SimpleNamespace(settings=settings, address=address, stop=lambda: self.append("stop"))
+
+
+LATE = "The current node timed out during startup. This could ..."
+
+
+@pytest.mark.parametrize(
+    ("errors", "raised", "calls"),
+    [
+        ([], None, ["start", "10.0.0.2:1", "shutdown", "stop"]),
+        ([LATE], None, ["start", "start", "10.0.0.2:1", "shutdown", "stop", "stop"]),
+        ([LATE, LATE], (UserError, "within 30 s, twice"), ["start", "start", "stop", "stop"]),
+        (["no room"], (RuntimeError, "no room"), ["start", "stop"]),
+    ],
+)
+def test_a_ray_that_is_late_is_started_again(
+    errors: list[str],
+    raised: tuple[type[Exception], str] | None,
+    calls: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heads = Heads(errors, monkeypatch)
+    fails = pytest.raises(raised[0], match=raised[1]) if raised else contextlib.nullcontext()
+    with fails, session(ComputeConfig()):
+        pass
+    assert heads == calls
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "calls"),
+    [
+        (512, ["start", "10.0.0.2:1", "shutdown", "stop"]),  # the one that was started ahead
+        (100, ["start", "start", "10.0.0.2:1", "shutdown", "stop", "stop"]),
+        (None, ["start", "stop"]),
+    ],
+)
+def test_a_ray_that_was_started_ahead_serves_the_session_or_ends(
+    megabytes: int | None, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads = Heads([], monkeypatch)
+    with started_ahead(ComputeConfig()):
+        if megabytes:
+            with session(ComputeConfig(object_store_megabytes=megabytes)):
+                pass
+    assert heads == calls
+    with started_ahead(None):
+        pass
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with started_ahead(ComputeConfig()):
+        pass
+    assert heads == calls
 
 
 @pytest.mark.parametrize(
@@ -61,18 +114,15 @@ def test_a_ray_that_is_late_is_started_again(late: int, monkeypatch: pytest.Monk
 def test_a_local_ray_keeps_idle_workers_in_a_sixteenth_of_the_free_memory(
     available: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    Heads([], monkeypatch)
     given: list[dict[str, object]] = []
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **arguments: given.append(arguments))
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "init", lambda address, **arguments: given.append(arguments))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    memory = SimpleNamespace(available=available)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
     limit = "RAY_num_workers_soft_limit"
     # Set and then deleted, so that what the session sets is deleted too at the end.
     monkeypatch.setenv(limit, "")
-    for name in ("RAY_ADDRESS", limit):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv(limit)
     with session(ComputeConfig()):
         assert os.environ[limit] == str(kept)
     # With an environment of its own it could not use the workers that Ray starts in advance.
@@ -82,37 +132,19 @@ def test_a_local_ray_keeps_idle_workers_in_a_sixteenth_of_the_free_memory(
         assert "runtime_env" in given[1]
 
 
-def test_any_other_failure_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-
-    def init(**arguments: object) -> None:
-        calls.append(1)
-        raise ConnectionError("no cluster there")
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(ConnectionError):
-        session(ComputeConfig()).__enter__()
-    assert len(calls) == 1
-
-
 @pytest.mark.parametrize("whose", ["our handler", "that of Ray"])
 def test_sigterm_while_ray_starts_ends_a_run_as_ctrl_c_does(
     whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[str] = []
-
-    def init(**arguments: object) -> None:
+    def init(address: str, **arguments: object) -> None:
         if whose == "that of Ray":
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    heads = Heads([], monkeypatch)
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         session(ComputeConfig()).__enter__()
-    assert calls == ["shutdown"]
+    assert heads == ["start", "shutdown", "stop"]
     assert signal.getsignal(signal.SIGTERM) == before

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import ray
 
+from rungwise import ray_private
 from rungwise.cluster import expected_nodes
 from rungwise.cluster.environment import ENVIRONMENT
+from rungwise.cluster.head import Head
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import terminate_as_interrupt
@@ -25,74 +26,97 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
     """Connect to Ray for the duration of the block.
 
     Inside a submitted job, or with RAY_ADDRESS set, this joins that cluster. Otherwise it starts
-    Ray here with this machine's cores, or `num_cpus`, until the block ends; other clusters on the
-    machine are neither joined nor touched. Ray 2.60 on Linux opens its ports on every interface
-    whatever address it is given; the token of a local cluster keeps others out.
+    Ray here (or takes the one that `started_ahead` starts) with this machine's cores, or
+    `num_cpus`, until the block ends; other clusters on the machine are neither joined nor touched.
+    Ray 2.60 on Linux opens its ports on every interface whatever address it is given; the token of
+    a local cluster keeps others out.
     """
-    address = os.environ.get("RAY_ADDRESS")
+    import ray
+
     if ray.is_initialized():
         yield
         return
     for name in ("ray", "ray.data", "ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    if address:
-        variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path()
-        variables |= expected_nodes.scaling_variables()
-        target: dict[str, Any] = {"address": address, "runtime_env": {"env_vars": variables}}
-    else:
-        # Its processes inherit the environment of this one. With a `runtime_env`, the workers that
-        # Ray starts in advance could not be used.
-        for name, value in _local_settings().items():
-            os.environ.setdefault(name, str(value))
-        target = {
-            "address": "local",
-            "num_cpus": num_cpus,
-            "include_dashboard": False,
-            "object_store_memory": compute.object_store_megabytes << 20,
-        }
-    try:
-        with terminate_as_interrupt():
-            _init(**target, log_to_driver=False, logging_level=logging.ERROR)
-            with terminate_as_interrupt():  # again, since ray.init installs its own handler
-                yield
-    finally:
-        ray.shutdown()
-
-
-def _init(**arguments: Any) -> None:
-    """Start or join Ray; retry once if it times out after its 30 s, as on a busy machine."""
-    for is_last in (False, True):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(terminate_as_interrupt())
+        if address := os.environ.get("RAY_ADDRESS"):
+            variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path()
+            variables |= expected_nodes.scaling_variables()
+            environment = {"runtime_env": {"env_vars": variables}}
+        else:
+            address, environment = _start_local(_settings(compute, num_cpus), stack), {}
+            ray_private.enable_token_auth_by_default()
+        stack.callback(ray.shutdown)
         try:
-            ray.init(**arguments)
-            return
+            ray.init(address, **environment, log_to_driver=False, logging_level=logging.ERROR)
         except SystemExit as error:  # of Ray's own handler, at SIGTERM
             raise KeyboardInterrupt from error
-        except Exception as error:
+        with terminate_as_interrupt():  # again, since ray.init installs its own handler
+            yield
+
+
+@contextlib.contextmanager
+def started_ahead(compute: ComputeConfig | None) -> Iterator[None]:
+    """Start Ray here while the block finds out whether it needs one, unless `compute` is None; the
+    Ray that no `session` has taken ends with the block."""
+    if compute is not None and "RAY_ADDRESS" not in os.environ:
+        _ahead.append(_start_head(_settings(compute)))
+    with terminate_as_interrupt():
+        try:
+            yield
+        finally:
+            while _ahead:
+                _ahead.pop().stop()
+
+
+_ahead: list[Head] = []  # the one that `started_ahead` has started, if no session has taken it
+
+
+def _start_local(settings: dict[str, Any], stack: contextlib.ExitStack) -> str:
+    """The address of a local Ray that ends with `stack`; starts it once more if it times out after
+    its 30 s, as on a busy machine."""
+    heads = [head for head in _ahead if head.settings == settings]
+    _ahead[:] = [head for head in _ahead if head not in heads]
+    for is_last in (False, True):
+        head = heads.pop() if heads else _start_head(settings)
+        stack.callback(head.stop)
+        try:
+            return head.address()
+        except RuntimeError as error:
             if "timed out during startup" not in str(error):
                 raise
-            ray.shutdown()
             if is_last:
                 load, cores = os.getloadavg()[0], os.cpu_count()
                 raise UserError(
                     f"Ray did not start within 30 s, twice; the load is {load:.0f} on {cores} "
                     "cores: give the same command again when the machine is less busy"
                 ) from error
+    raise AssertionError
 
 
-def _local_settings() -> dict[str, int]:
-    """Settings of a local Ray, which keeps idle workers, since they have imported what they need.
+def _start_head(settings: dict[str, Any]) -> Head:
+    """Start Ray here. It keeps idle workers, since they have imported what they need.
 
     By default it keeps as many as it has free CPUs. While trials take all CPUs, every short task
     then starts a process, which imports for seconds, and ends it. Idle workers take a sixteenth of
-    the free memory, and are ended first if memory runs out.
+    the free memory, and are ended first if memory runs out. Its processes inherit the environment
+    of this one: with a `runtime_env`, the workers that Ray starts in advance could not be used.
     """
     room = psutil.virtual_memory().available // 16 // _IDLE_BYTES
-    return {
+    variables = {
         "RAY_num_workers_soft_limit": (os.cpu_count() or 1) + room,
         "RAY_idle_worker_killing_memory_threshold_bytes": _IDLE_BYTES // 4,
         # By default a training that does not fit in memory is started again without end.
         "RAY_task_oom_retries": 10,
     }
+    for name, value in variables.items():
+        os.environ.setdefault(name, str(value))
+    return Head(settings)
+
+
+def _settings(compute: ComputeConfig, num_cpus: int | None = None) -> dict[str, Any]:
+    return {"num_cpus": num_cpus, "object_store_memory": compute.object_store_megabytes << 20}
 
 
 def _source_path() -> dict[str, str]:

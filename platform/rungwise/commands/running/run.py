@@ -46,14 +46,17 @@ def run(options: argparse.Namespace) -> None:
     console = Console()
     if not console.is_terminal:
         console.print(f"reading {options.config}", markup=False, highlight=False, soft_wrap=True)
-    with console.status(f"reading {escape(options.config)}"):  # PyTorch takes seconds to import
-        from rungwise.pipeline import workflow
-
-        recipe = workflow.load_recipe(options.config, options.overrides)
+    from rungwise.cluster.session import started_ahead
     from rungwise.core.configuration.secrecy import without_password
+    from rungwise.pipeline.forecast import expect_building
     from rungwise.pipeline.places import recipe_file, root_folder, tracking_uri
 
-    outcome = workflow.run(options.workflow, recipe, console)
+    with started_ahead(expect_building(options.config, options.overrides)):
+        with console.status(f"reading {escape(options.config)}"):  # PyTorch imports for seconds
+            from rungwise.pipeline import workflow
+
+            recipe = workflow.load_recipe(options.config, options.overrides)
+        outcome = workflow.run(options.workflow, recipe, console)
     uri = tracking_uri(recipe, root_folder(recipe.root))
     file = str(recipe_file(options.config))
     command = without_password(shlex.join([file, *options.overrides]))

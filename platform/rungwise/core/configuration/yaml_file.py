@@ -59,16 +59,7 @@ def load(
     one line per override that drops keys of the file. Raises ConfigError naming the override or the
     file, the key, what was expected and the nearest known key."""
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read the config {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the config {path} is not UTF-8: {error}") from error
-    data = _parse(text, f"the config {path}", path.name)
-    if not isinstance(data, dict):
-        kind = "nothing" if data is None else f"a {type(data).__name__}"
-        raise ConfigError(f"the config {path} must be a mapping of blocks, found {kind}")
+    data = read_mapping(path)
     parsed = parse_overrides(overrides)
     dropped: dict[str, list[str]] = {}
     result = _resolve(model, with_overrides(data, parsed, model, dropped))
@@ -87,6 +78,21 @@ def load(
     for key, names in dropped.items():
         note(f"{key}={parsed[key]} has no {', '.join(names)}: left out of {path.name}")
     return result
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The blocks of a file as they stand there. Raises ConfigError naming the file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the config {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the config {path} is not UTF-8: {error}") from error
+    data = _parse(text, f"the config {path}", path.name)
+    if not isinstance(data, dict):
+        kind = "nothing" if data is None else f"a {type(data).__name__}"
+        raise ConfigError(f"the config {path} must be a mapping of blocks, found {kind}")
+    return data
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:

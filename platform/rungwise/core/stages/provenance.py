@@ -17,14 +17,10 @@ _MOST_OF_DIFF = 1 << 16  # characters
 
 def provenance() -> dict[str, Any]:
     """Describe what this process runs and where, as plain data. It enters no fingerprint."""
-    # Python gives the path of a module's file as the command.
-    module = getattr(sys.modules["__main__"], "__spec__", None)
-    name = module and module.name.removesuffix(".__main__")
-    command = ["python", "-m", name] if name else [sys.argv[0]]
     return {
         "commit": os.environ.get(COMMIT_VARIABLE) or commit(),
         "uncommitted": uncommitted(),
-        "command": shlex.join([*command, *sys.argv[1:]]),
+        "command": command(),
         "python": platform.python_version(),
         "packages": {
             each.name: each.version
@@ -32,6 +28,14 @@ def provenance() -> dict[str, Any]:
         },
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cpus": os.cpu_count()},
     }
+
+
+def command() -> str:
+    """The command of this process."""
+    # Python gives the path of a module's file as the command.
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    name = module and module.name.removesuffix(".__main__")
+    return shlex.join([*(["python", "-m", name] if name else [sys.argv[0]]), *sys.argv[1:]])
 
 
 def commit(folder: Path | None = None) -> str | None:

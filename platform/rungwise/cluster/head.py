@@ -1,0 +1,94 @@
+"""Ray on this machine, in a process of its own, which ends with the one that started it.
+
+It starts while the driver still imports and plans, and it leaves out what a run does not use and
+`ray.init` waits for: the dashboard's server, the autoscaler's and the logs' monitor. Their end is
+certain: the kernel closes the driver's end of a pipe however the driver ends, and this process then
+ends all that Ray has started. Left to itself, after SIGKILL of its raylet, each of Ray's two agents
+tries for a minute to report that to a GCS that has ended too.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from typing import Any, NoReturn
+
+import psutil
+
+_END_SECONDS = 3.0  # for Ray's own shutdown; what is left then is killed
+
+
+class Head:
+    """Starts at once; `address` waits until it runs."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """`settings` are of Ray's RayParams. Its processes inherit the environment of this one."""
+        self.settings = settings
+        code = f"import sys; sys.path[:] = {sys.path!r}; from rungwise.cluster import head; "
+        # Of a session of its own, so that Ctrl-C in a terminal ends the driver before its Ray.
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"{code}head.main({json.dumps(settings)!r})"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def address(self) -> str:
+        """Ray's address, once it runs. Raises RuntimeError if it does not start."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        answer = json.loads(line) if line else {"error": "its process has ended"}
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["address"]
+
+    def stop(self) -> None:
+        """End all its processes; takes some tenths of a second."""
+        with self._process:  # closes the pipes, and waits
+            pass
+
+
+def main(settings: str) -> None:
+    """Start Ray, print its address or the error as a line of JSON, end it when stdin ends."""
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    from rungwise import ray_private
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+
+    class Node(ray_private.Node):
+        def start_api_server(self, **options: Any) -> None:
+            """Start no server: jobs of this Ray come from the driver alone."""
+
+    try:
+        ray_private.enable_token_auth_by_default()
+        ray_private.ensure_token_if_auth_enabled({}, create_token_if_missing=True)
+        parameters = ray_private.RayParams(
+            **json.loads(settings), no_monitor=True, include_log_monitor=False
+        )
+        node = Node(parameters, head=True, shutdown_at_exit=False, ray_init_cluster=True)
+        answer = {"address": node.address_info["gcs_address"]}
+    except Exception as error:
+        answer = {"error": str(error)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    threading.Event().wait()
+
+
+def _end_with_stdin() -> NoReturn:
+    """Wait for the end of stdin, then end all that this process has started, and itself."""
+    sys.stdin.buffer.read()
+    started = psutil.Process().children(recursive=True)
+    raylets = [each for each in started if each.name() == "raylet"]
+    for each in raylets:  # which ends its workers and agents
+        each.terminate()
+    psutil.wait_procs(raylets, _END_SECONDS)
+    started += psutil.Process().children(recursive=True)
+    for each in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(started, _END_SECONDS)
+    os._exit(0)
