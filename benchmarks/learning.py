@@ -21,7 +21,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -160,30 +160,41 @@ def _of_step(recipe: Recipe, step: Step, pretrain: dict[str, Any]) -> Recipe:
 
 def prepare(recipe: Recipe, arms: Sequence[Arm], folder: Path, effort: Effort) -> Bench:
     """Build what is read, and find the operations of the recipe's own run."""
-    graph, names = Graph(), dict[str, str]()
 
-    def stages(recipe: Recipe) -> list[Stage]:
-        first = {
-            name: graph.add(stage, Title(name)) for name, stage in instances_stages(recipe).items()
-        }
+    def stages(first: dict[str, Stage]) -> dict[str, Stage]:
         (entry,) = recipe.tasks.values()
         needed = {**first, "task": TASK.stage(entry.data, {"corpus": first["corpus"]})}
         for step in (step for arm in arms for step in arm.steps):
             config = _of_step(recipe, step, {}).instances
             assert config
             needed[_key(recipe, step)] = INSTANCES.stage(config, {"tokens": first["tokens"]})
-        for name, stage in needed.items():
-            names[name] = graph.add(stage, Title(stage.name, variant=name)).display_name
-        return list(graph.stages.values())
+        return needed
 
-    artifacts = run_workflow(stages, recipe).artifacts
-    built = {name: artifacts[title] for name, title in names.items()}
-    fit = _fit(recipe)
+    built = build(recipe, stages)
+    fit = fit_of(recipe)
     operations = step_operations(fit, built["instances"]) * fit.pretrain.steps
     return Bench(recipe, built, built["task"], built["tokenizer"], operations, folder, effort)
 
 
-def _fit(recipe: Recipe) -> GradientFit:
+def build(
+    recipe: Recipe, stages: Callable[[dict[str, Stage]], dict[str, Stage]]
+) -> dict[str, Artifact]:
+    """Build stages by name, given those of the instances."""
+    graph, names = Graph(), dict[str, str]()
+
+    def list_stages(recipe: Recipe) -> list[Stage]:
+        first = {
+            name: graph.add(stage, Title(name)) for name, stage in instances_stages(recipe).items()
+        }
+        for name, stage in stages(first).items():
+            names[name] = graph.add(stage, Title(stage.name, variant=name)).display_name
+        return list(graph.stages.values())
+
+    artifacts = run_workflow(list_stages, recipe).artifacts
+    return {name: artifacts[title] for name, title in names.items()}
+
+
+def fit_of(recipe: Recipe) -> GradientFit:
     assert recipe.model
     assert recipe.pretrain
     config = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
@@ -210,7 +221,7 @@ def train(bench: Bench, name: str, arm: Arm, seed: int, scale: float) -> dict[st
         for number, step in enumerate(arm.steps):
             rows = bench.instances(step)
             optimizer = {f"optimizer.{key}": value for key, value in arm.optimizer.items()}
-            fit = _fit(_of_step(bench.recipe, step, {**optimizer, "seed": seed}))
+            fit = fit_of(_of_step(bench.recipe, step, {**optimizer, "seed": seed}))
             share = scale * step.share * bench.operations
             steps = max(8, round(share / step_operations(fit, rows)))
             more = {
@@ -218,8 +229,8 @@ def train(bench: Bench, name: str, arm: Arm, seed: int, scale: float) -> dict[st
                 "validation_every_steps": max(1, steps // VALIDATIONS),
                 "validation_instances": bench.effort.held_out,
             }
-            fit = _fit(_of_step(bench.recipe, step, {**optimizer, "seed": seed, **more}))
-            before = _pretrain(fit, rows, Path(folder) / str(number), before, facts)
+            fit = fit_of(_of_step(bench.recipe, step, {**optimizer, "seed": seed, **more}))
+            before = pretrain_here(fit, rows, Path(folder) / str(number), before, facts)
         assert before is not None
         began = time.monotonic()
         facts["scores"] = _finetune(bench, before)
@@ -227,7 +238,7 @@ def train(bench: Bench, name: str, arm: Arm, seed: int, scale: float) -> dict[st
     return facts
 
 
-def _pretrain(
+def pretrain_here(
     fit: GradientFit, rows: Artifact, folder: Path, initial: Artifact | None, facts: dict[str, Any]
 ) -> Artifact:
     """A run of the loop as an artifact; adds to `facts` what it cost and learnt."""

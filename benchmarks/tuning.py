@@ -22,13 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import stats
 
 from benchmarks import texts
 from benchmarks.common import add_results
+from benchmarks.learning import build, fit_of, pretrain_here
 from benchmarks.word_vectors import encoded, passes, train_glove
+from rungwise.core.stages.artifact import Artifact
+from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import model_config
 from rungwise.models.suggestion import Size
+from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.variants import change_recipe
+from rungwise.pipeline.workflow import load_recipe
 
 WORDS = re.compile(r"\w+|[^\w\s]")
 # The first words of the documents of each, in turn.
@@ -38,7 +45,14 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "books_and_news": ("brown", "wiki", "reuters", "gutenberg"),
 }
 MOST_WORDS = {"brown_300k": 300_000}
+QUICK_LADDER = "quick_ladder"  # the rows of that recipe
 # Changes of what the family suggests.
+NETWORKS: dict[str, dict[str, Any]] = {
+    "suggested": {},
+    "rows of 32": {"pretrain.global_batch_size": 32},
+    "twice the rate": {"rate": 2.0},
+    "zeros": {"pretrain.output_bias": "zeros"},
+}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "word2vec": {
         "suggested": {},
@@ -52,6 +66,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "x_max 10": {"model.x_max": 10.0},
         "half x_max": {"factor": 0.5},
     },
+    "gpt": NETWORKS,
+    "lstm": NETWORKS,
 }
 
 
@@ -122,10 +138,34 @@ def train_vectors(
     )
 
 
+def train_network(
+    kind: str, recipe: Recipe, instances: Artifact, size: Size, changes: dict[str, Any], seed: int
+) -> dict[str, Any]:
+    """The nats a token of held-out rows, and the seconds, of a rung of the recipe."""
+    rung, summary = change_recipe(recipe, kind), InstancesSummary.of(instances)
+    assert rung.model
+    keys = rung.model.suggest(size._replace(tokens=summary.tokens, vocabulary=summary.vocab_size))
+    tokens = keys["pretrain.steps"] * keys["pretrain.global_batch_size"]
+    keys["pretrain.optimizer.learning_rate"] *= changes.pop("rate", 1.0)
+    keys |= changes
+    steps = tokens // keys["pretrain.global_batch_size"]  # as many tokens in all
+    every = {"pretrain.steps": steps, "pretrain.validation_every_steps": max(1, steps // 20)}
+    fit = fit_of(rung.with_changes(keys | every | {"pretrain.seed": seed}, "tuning"))
+    facts: dict[str, Any] = {"operations": 0.0, "seconds": 0.0, "steps": [], "validation": []}
+    began = time.process_time()
+    with tempfile.TemporaryDirectory(prefix="rungwise-tuning-") as folder:
+        pretrain_here(fit, instances, Path(folder), None, facts)
+    return {
+        "keys": keys | every,
+        "seconds": time.process_time() - began,
+        "curve": facts["validation"],
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default=",".join(SETTINGS), help="kinds of model, with commas")
-    parser.add_argument("--texts", default=",".join(TEXTS))
+    parser.add_argument("--texts", default=",".join([*TEXTS, QUICK_LADDER]))
     parser.add_argument("--settings", help="names with commas; default: all of a kind")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -136,26 +176,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("no real data: set RUNGWISE_DATA to the folder of corpora")
     size = Size(1, 1, options.seconds, options.threads)
     found: dict[str, Any] = {}
+    torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory(prefix="rungwise-tuning-") as folder:
         for name in options.texts.split(","):
             file = Path(folder) / name
-            file.write_text("".join(f"{each}\n" for each in sentences_of(name, data)))
-            for kind in options.only.split(","):
-                for setting, changes in SETTINGS[kind].items():
-                    if options.settings and setting not in options.settings.split(","):
-                        continue
-                    runs = []
-                    for seed in map(int, options.seeds.split(",")):
-                        runs.append(train_vectors(kind, file, size, dict(changes), seed, data))
-                        print(
-                            json.dumps(
-                                {"text": name, "kind": kind, "setting": setting, "seed": seed}
-                                | runs[-1]
-                            ),
-                            flush=True,
-                        )
-                    found[f"{name}, {kind}, {setting}, {options.seconds:.0f} s"] = runs
-                    add_results("tuning", {}, found)
+            recipe = instances = None
+            if name == QUICK_LADDER:
+                recipe = load_recipe("ladder-quick", [])
+                instances = build(recipe, lambda first: {"instances": first["instances"]})[
+                    "instances"
+                ]
+            else:
+                file.write_text("".join(f"{each}\n" for each in sentences_of(name, data)))
+            for kind, setting in _settings(options, reads_rows=instances is not None):
+                runs = []
+                for seed in map(int, options.seeds.split(",")):
+                    changes = dict(SETTINGS[kind][setting])
+                    if recipe is not None and instances is not None:
+                        runs.append(train_network(kind, recipe, instances, size, changes, seed))
+                    else:
+                        runs.append(train_vectors(kind, file, size, changes, seed, data))
+                    print(json.dumps([name, kind, setting, seed, runs[-1]]), flush=True)
+                found[f"{name}, {kind}, {setting}, {options.seconds:.0f} s"] = runs
+                add_results("tuning", {}, found)
+
+
+def _settings(options: argparse.Namespace, reads_rows: bool) -> Iterator[tuple[str, str]]:
+    """Yield the kinds of model that learn from such a text, with their settings."""
+    for kind in options.only.split(","):
+        for setting in SETTINGS[kind]:
+            wanted = options.settings is None or setting in options.settings.split(",")
+            if wanted and (SETTINGS[kind] is NETWORKS) == reads_rows:
+                yield kind, setting
 
 
 if __name__ == "__main__":
