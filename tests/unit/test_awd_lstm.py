@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.finetune import Pretrained, finetune
-from rungwise.instances.batch import CausalBatch
-from rungwise.instances.texts import DocumentRows
+from rungwise.instances.batch import CausalBatch, DocumentRows
 from rungwise.models.families.awd_lstm import AwdLstmConfig, AwdLstmForPretraining
 from rungwise.models.families.recurrent import AUTOENCODER, LstmConfig
 from rungwise.models.losses.objectives import CAUSAL

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rungwise.instances.texts import TextPairs
+from rungwise.instances.batch import TextPairs
 from rungwise.models.families.cove import TRANSLATION, CoveConfig
 
 V = 23

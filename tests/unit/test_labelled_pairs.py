@@ -15,13 +15,14 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
+from rungwise.instances.batch import LabelledPairs
 from rungwise.instances.building import list_orders
 from rungwise.instances.contract import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shard_task import ShardTask
 from rungwise.instances.shards import Shard, pad_rows
-from rungwise.instances.texts import AlignedLinesConfig, LabelledPairs, LabelledPairsConfig
+from rungwise.instances.texts import AlignedLinesConfig, LabelledPairsConfig
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import instances_stages
 from rungwise.tasks.data import task_text

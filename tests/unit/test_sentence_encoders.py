@@ -15,8 +15,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.sentence_runs import SentenceRuns
-from rungwise.instances.texts import LabelledPairs, TextPairs
+from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import (

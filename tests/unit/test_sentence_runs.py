@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
+from rungwise.instances.batch import SentenceRuns
 from rungwise.instances.contract import Facts
 from rungwise.instances.masking import Vocabulary
-from rungwise.instances.sentence_runs import SentenceRuns, SentenceRunsConfig
+from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.shards import Shard, pad_rows
 from rungwise.tokenizer import SpecialIds
 from rungwise.tokens.text import TokenisedText

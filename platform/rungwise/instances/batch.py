@@ -1,7 +1,8 @@
 """Rows for one forward pass. Their arrays are NumPy's where rows are read, tensors where a model
 reads them; kinds of instances of the same form share a class.
 
-B batch, T sequence, M masked positions, S documents of a batch
+B batch, T sequence, L tokens of a text, R sentences of a run, M masked positions, S documents of a
+batch
 """
 
 from __future__ import annotations
@@ -108,6 +109,44 @@ class TextBatch(Batch[ArrayT]):
             L = L if fixed_shapes else padded_length(longest_B[rows], L)
             part = self._map(lambda array, rows=rows: array[rows])
             yield dataclasses.replace(part, ids=part.ids[..., :L])
+
+
+@dataclass(frozen=True)
+class DocumentRows(TextBatch[ArrayT]):
+    """A document in each row: ids (B, L), lengths (B,)."""
+
+
+@dataclass(frozen=True)
+class TextPairs(TextBatch[ArrayT]):
+    """Pairs of texts, each text by itself: ids (B, 2, L), lengths (B, 2)."""
+
+
+@dataclass(frozen=True)
+class LabelledPairs(TextPairs[ArrayT]):
+    """Pairs of texts, and what is to be told of them."""
+
+    label: ArrayT  # (B,) int64
+
+
+@dataclass(frozen=True)
+class SentenceRuns(TextBatch[ArrayT]):
+    """Runs of sentences; shorter runs end with empty sentences."""
+
+    # ids: (B, R, L); lengths: (B, R), 0 behind the last sentence
+    document: ArrayT  # (B, R) int64, which document of the run, from 1; 0 behind the last sentence
+
+    def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[SentenceRuns[ArrayT]]:
+        """Yield parts of consecutive runs, as long as the longest run and sentence of each."""
+        for rows in np.array_split(np.arange(len(self.ids)), bins):
+            lengths = self.lengths[rows]
+            R, L = self.ids.shape[1:]
+            if not fixed_shapes:
+                R = int((lengths > 0).sum(axis=1).max())
+                L = padded_length(lengths, L)
+            part: SentenceRuns[Any] = SentenceRuns(
+                self.ids[rows, :R, :L], lengths[:, :R], self.document[rows, :R]
+            )
+            yield part
 
 
 @dataclass(frozen=True)

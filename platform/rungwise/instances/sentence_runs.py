@@ -13,8 +13,6 @@ another follows. Reading removes the symbols.
 B batch, R sentences of a run, L tokens of a sentence
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -24,33 +22,12 @@ from pydantic import Field
 
 from rungwise.core.plural import counted
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.instances.batch import ArrayT, TextBatch, padded_length
+from rungwise.instances.batch import SentenceRuns
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, unused_text
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.plan import gather
 from rungwise.instances.shards import PaddedRows, Shard
-
-
-@dataclass(frozen=True)
-class SentenceRuns(TextBatch[ArrayT]):
-    """Runs of sentences; shorter runs end with empty sentences."""
-
-    # ids: (B, R, L); lengths: (B, R), 0 behind the last sentence
-    document: ArrayT  # (B, R) int64, which document of the run, from 1; 0 behind the last sentence
-
-    def micro_batches(self, bins: int, fixed_shapes: bool) -> "Iterator[SentenceRuns[ArrayT]]":
-        """Yield parts of consecutive runs, as long as the longest run and sentence of each."""
-        for rows in np.array_split(np.arange(len(self.ids)), bins):
-            lengths = self.lengths[rows]
-            R, L = self.ids.shape[1:]
-            if not fixed_shapes:
-                R = int((lengths > 0).sum(axis=1).max())
-                L = padded_length(lengths, L)
-            part: SentenceRuns[Any] = SentenceRuns(
-                self.ids[rows, :R, :L], lengths[:, :R], self.document[rows, :R]
-            )
-            yield part
 
 
 class SentenceRunsConfig(Kind):

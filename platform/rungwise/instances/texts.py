@@ -12,7 +12,7 @@ B batch, L tokens of a text
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -23,29 +23,12 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.plural import counted
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.instances.batch import ArrayT, TextBatch
+from rungwise.instances.batch import DocumentRows, LabelledPairs, TextPairs
 from rungwise.instances.contract import Facts, check_rows, must
 from rungwise.instances.kind import Built, Kind, Piece, ShownRow, Spell, unused_text
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.plan import gather
 from rungwise.instances.shards import PaddedRows, Shard
-
-
-@dataclass(frozen=True)
-class DocumentRows(TextBatch[ArrayT]):
-    """A document in each row: ids (B, L), lengths (B,)."""
-
-
-@dataclass(frozen=True)
-class TextPairs(TextBatch[ArrayT]):
-    """Pairs of texts, each text by itself: ids (B, 2, L), lengths (B, 2)."""
-
-
-@dataclass(frozen=True)
-class LabelledPairs(TextPairs[ArrayT]):
-    """Pairs of texts, and what is to be told of them."""
-
-    label: ArrayT  # (B,) int64
 
 
 class TextsKind(Kind):

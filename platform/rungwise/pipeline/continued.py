@@ -14,9 +14,8 @@ Howard & Ruder 2018 (arXiv:1801.06146) continued from general text to the task's
 All steps keep the tokenizer and the model of the first pretraining.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from typing import Self
 
 from pydantic import model_validator
 
@@ -48,7 +47,7 @@ class ContinuedConfig(Config):
     pretrain: PretrainConfig
 
     @model_validator(mode="after")
-    def _check(self) -> ContinuedConfig:
+    def _check(self) -> Self:
         if isinstance(self.pretrain, GradientConfig) and self.pretrain.initial is not None:
             raise ValueError(
                 "a continued step begins with the weights of the run before it; set "

@@ -11,11 +11,9 @@ The words before repeat in a batch, so each distinct one is normalised once.
 Shapes: B batch, T sequence, U distinct words, V vocabulary, X tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -24,12 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.core.tokens import SpecialIds
+from rungwise.instances.batch import CausalBatch
 from rungwise.models.family import Family
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.instances.batch import CausalBatch
 
 
 class BigramConfig(Family):
@@ -62,7 +58,7 @@ class BigramConfig(Family):
     def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
         return Bigram(vocab_size)
 
-    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> BigramModel:
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> "BigramModel":
         return BigramModel(model, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:

@@ -20,11 +20,9 @@ features, layers: [0, 2], combine: join}`.
 Shapes: B batch, S source, T target, M embedding size, D hidden of one direction, E = 2·D.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -34,14 +32,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from rungwise.core.plural import counted
 from rungwise.core.tokens import SpecialIds
+from rungwise.instances.batch import TextPairs
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import CAUSAL, Objective, Part
 from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.models.transformer.body import Body, TokenOutput
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.instances.texts import TextPairs
 
 TRANSLATION = dataclasses.replace(
     CAUSAL,

@@ -28,12 +28,10 @@ Shapes: B batch, T sequence, D hidden, L layers, S parts of a state, V vocabular
 layers are as wide as the widest, with zeros behind the narrower.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -44,7 +42,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from rungwise.core.plural import counted
 from rungwise.core.tokens import SpecialIds
-from rungwise.instances.batch import CausalBatch
+from rungwise.instances.batch import CausalBatch, DocumentRows
 from rungwise.models.family import StatefulFamily
 from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import CAUSAL, Objective, Origin, Part
@@ -53,9 +51,6 @@ from rungwise.models.suggestion import Steps
 from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.body import Body, NextWordModel
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.instances.texts import DocumentRows
 
 AUTOENCODER = dataclasses.replace(
     CAUSAL,
@@ -122,7 +117,7 @@ class RecurrentFamily(StatefulFamily):
         return plain.layers(vocab_size)
 
     @abstractmethod
-    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> Recurrent:
+    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> "Recurrent":
         """Build the token table and the cells above it."""
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
@@ -151,7 +146,7 @@ class LstmConfig(RecurrentFamily):
 
     kind: Literal["lstm"] = "lstm"
 
-    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> Recurrent:
+    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> "Recurrent":
         return Lstm(self, vocab_size, vocab_multiple)
 
 
@@ -169,7 +164,7 @@ class RnnConfig(RecurrentFamily):
     num_layers: int = Field(default=1, ge=1)
     hidden_size: int = Field(default=200, ge=1)
 
-    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> Recurrent:
+    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> "Recurrent":
         return Rnn(self, vocab_size, vocab_multiple)
 
 

@@ -16,12 +16,10 @@ paper's taggers have it. The half that learns tasks at the same time is left out
 Shapes: B batch, T sequence, N window, M size of a word vector, D hidden, V vocabulary, X tokens.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -31,14 +29,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.core.tokens import SpecialIds
+from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.nnlm import ContextBody
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective, Part
 from rungwise.models.transformer.body import Body, OnBody
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.instances.batch import CausalBatch
 
 RANKING = dataclasses.replace(
     CAUSAL,
@@ -95,7 +91,7 @@ class SennaConfig(LayeredFamily):
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Senna(self, vocab_size)
 
-    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> SennaModel:
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> "SennaModel":
         return SennaModel(model, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:

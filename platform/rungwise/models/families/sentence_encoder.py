@@ -27,11 +27,9 @@ Shapes: B runs or pairs, R sentences of a run, L tokens of a sentence, N sentenc
 embedding size, D hidden, E width of a state, K layers, d directions, V vocabulary, C labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -43,6 +41,7 @@ from torch.nn import functional
 from rungwise.core.errors import BlockError
 from rungwise.core.plural import counted
 from rungwise.core.tokens import SpecialIds
+from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import MOST_LOGITS, TokenSums, token_sums
 from rungwise.models.losses.objectives import Objective
@@ -62,10 +61,6 @@ from rungwise.models.transformer.block import Transformer, initialise, sinusoid_
 from rungwise.models.transformer.body import Body, OnBody
 from rungwise.models.transformer.layer import Layer
 from rungwise.models.transformer.pooling import Pooling, pool, real_places
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.instances.sentence_runs import SentenceRuns
-    from rungwise.instances.texts import LabelledPairs, TextPairs
 
 _SENTENCES_AT_ONCE = 256
 _BLOCK_RANGE = 0.02  # of the Transformer's random weights
@@ -172,7 +167,9 @@ class SentenceEncoderConfig(LayeredFamily):
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return SentenceBody(self, vocab_size)
 
-    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> SentenceVectorModel:
+    def trained(
+        self, model: Any, objective: Objective, special: SpecialIds
+    ) -> "SentenceVectorModel":
         return SentenceVectorModel(model)
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:

@@ -28,22 +28,17 @@ and the vector. Rows hold no symbol for the end of a sentence, so it is not pred
 Shapes: B runs or pairs, R sentences of a run, N = B·R, L tokens of a sentence, C labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rungwise.instances.batch import LabelledPairs, SentenceRuns
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import Losses, Objective, Origin, Part
-
-if TYPE_CHECKING:  # a bare machine with PyTorch has no tokenizers
-    from rungwise.instances.sentence_runs import SentenceRuns
-    from rungwise.instances.texts import LabelledPairs
 
 PAIRED = "paired"  # the place of the second text of a pair
 # The places of what is written, in sentences behind the one that is read.
