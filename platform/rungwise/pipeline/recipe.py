@@ -8,10 +8,12 @@ value, matched steps) is resolved from that data with a few keys changed, in the
 that what the file leaves out follows the changed keys. stages.py turns a recipe into stages.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -143,13 +145,13 @@ class Recipe(Config):
         return self._searches
 
     @property
-    def after_fewer(self) -> "Mapping[str, Recipe]":
+    def after_fewer(self) -> Mapping[str, Recipe]:
         """What it would be after fewer trials of these searches, by how many."""
         return self._after_fewer
 
     def with_searches(
-        self, searches: Mapping[str, Stage], after_fewer: "Mapping[str, Recipe]"
-    ) -> "Recipe":
+        self, searches: Mapping[str, Stage], after_fewer: Mapping[str, Recipe]
+    ) -> Recipe:
         """The same recipe with the records of the searches that it comes from."""
         recipe = self.model_copy()
         recipe._searches, recipe._after_fewer = dict(searches), dict(after_fewer)
@@ -157,7 +159,7 @@ class Recipe(Config):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _keep_raw(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _keep_raw(cls, data: Any, handler: ModelWrapValidatorHandler[Recipe]) -> Recipe:
         if not isinstance(data, dict):
             return handler(data)
         data = _with_initial(pin_all(data))
@@ -195,7 +197,7 @@ class Recipe(Config):
         return {name: each.instances for name, each in mixture.items()}
 
     @model_validator(mode="after")
-    def _labels_of_a_task(self) -> Self:
+    def _labels_of_a_task(self) -> Recipe:
         labelled = self.instances is not None and self.instances.labelled
         of_task = {name for name, rows in self.mixed_rows.items() if rows.labelled}
         if unread := sorted(self.mixed_tasks.keys() - of_task):
@@ -218,7 +220,7 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
-    def _known_names(self) -> Self:
+    def _known_names(self) -> Recipe:
         lists = [("continue_with", self.continue_with, "continued_pretraining")]
         for task, entry in self.tasks.items():
             lists.append((f"tasks.{task}.variants", entry.variants or [], "variants"))
@@ -232,7 +234,7 @@ class Recipe(Config):
                     )
         return self
 
-    def with_changes(self, changes: Mapping[str, Any], source: str) -> "Recipe":
+    def with_changes(self, changes: Mapping[str, Any], source: str) -> Recipe:
         """Resolve the raw data with some dotted keys changed. Raises ConfigError naming
         `source`."""
         return resolve(Recipe, self._raw, changes, source)
