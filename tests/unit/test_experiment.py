@@ -15,6 +15,7 @@ from rungwise.evaluation.comparison.config import CompareConfig
 from rungwise.pipeline.experiment import experiment_stages, plan_experiment
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import report_stage
+from rungwise.pipeline.variants import replaced_settings
 from rungwise.report.sections.origin import recipe_text
 from tests.conftest import small_recipe, write_corpus
 
@@ -143,6 +144,16 @@ def test_what_a_system_says_of_fine_tuning_stands_over_what_a_task_says(
         variants = config.variants.values()
         assert [(one.epochs, one.batch_size) for one in variants] == expected
         assert [one.top.kind for one in variants] == ["linear", "bilstm"]
+
+
+def test_what_a_whole_block_of_a_variant_leaves_out_is_named(plain: dict[str, Any]) -> None:
+    variants = {
+        "whole": {"finetune": {"sequence_length": 16}},
+        "key": {"finetune.sequence_length": 16},
+        "all": {"finetune": {"sequence_length": 16, "pooling": "cls"}},
+    }
+    [line] = replaced_settings(recipe(plain, variants=variants))
+    assert line.startswith("variants.whole.finetune replaces the whole block, so pooling of fine")
 
 
 def test_budgets_are_tasks_of_their_own_with_the_same_variants(plain: dict[str, Any]) -> None:

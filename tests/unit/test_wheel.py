@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import REPOSITORY, write_corpus
 
@@ -85,3 +86,28 @@ def test_recipes_of_the_package_are_planned_by_name(run: Run) -> None:
     assert "no file matches 'data/" in planned.stderr
     missing = run("plan", "ladder", "lader-quick")
     assert "did you mean ladder-quick?" in missing.stderr
+
+
+def test_the_ladder_of_the_package_runs_on_the_text_of_the_environment(
+    folder: Path, run: Run
+) -> None:
+    """Two counted rungs, and one trained and tuned for a few steps."""
+    ladder = REPOSITORY / "workflows" / "configs" / "ladder.yaml"
+    recipe = yaml.safe_load(ladder.read_text())
+    rungs, tasks, suites = ("ngram1", "ngram2", "gpt"), ("library",), ("perplexity", "speed")
+    left_out = [
+        f"{block}.{name}=null"
+        for block, names in (("variants", rungs), ("tasks", tasks), ("measure", suites))
+        for name in recipe[block]
+        if name not in names
+    ]
+    small = [
+        *("variants.gpt.pretrain.steps=4", "variants.gpt.pretrain.validation_every_steps=2"),
+        *("measure.perplexity.documents=2", "finetune.epochs=1", "evaluate.num_seeds=2"),
+        *("tasks.library.data.train_per_label=2", "tasks.library.data.test_per_label=4"),
+    ]
+    climbed = run("run", "ladder", "ladder", *left_out, *small)
+    assert climbed.returncode == 0, climbed.stdout + climbed.stderr
+    [page] = folder.glob("artifacts/ladder/*/ladder.html")
+    text = page.read_text("utf-8")
+    assert all(name in text for name in ("1-gram", "2-gram", "GPT"))

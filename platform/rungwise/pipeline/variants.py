@@ -144,6 +144,19 @@ def change_recipe(recipe: Recipe, name: str) -> Recipe:
         return recipe.with_changes(changes, f"variants.{name}") if changes else recipe
 
 
+def replaced_settings(recipe: Recipe) -> list[str]:
+    """Say which keys of `finetune` a variant leaves at their defaults by giving the whole block."""
+    lines = []
+    for name, changes in recipe.variants.items():
+        block, common = changes.get("finetune"), recipe.raw.get("finetune") or {}
+        if isinstance(block, Mapping) and (keys := sorted(common.keys() - block.keys())):
+            lines.append(
+                f"variants.{name}.finetune replaces the whole block, so {', '.join(keys)} of "
+                f"finetune have their defaults there; write finetune.KEY to change single keys"
+            )
+    return lines
+
+
 @contextmanager
 def _name_variant(recipe: Recipe, name: str) -> Iterator[None]:
     """Let an error ask for a change of the variant where it has set the key or a part of it."""
