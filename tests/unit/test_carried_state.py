@@ -200,20 +200,6 @@ def assert_same(one: Progress, other: Progress) -> None:
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_any_number_of_workers_reads_the_same_streams_and_has_the_same_losses(
-    model: Recurring,
-    instances: Artifact,
-    alone: tuple[Path, Progress],
-    tmp_path: Path,
-    world: int,
-    unused_port: int,
-) -> None:
-    progress = together(world, recurrent(model), instances, tmp_path, unused_port)
-    assert progress is not None
-    assert_same(alone[1], progress)
-
-
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_killed_in_the_second_epoch_and_resumed_with_the_same_workers_ends_with_the_same_bits(
     model: Recurring, instances: Artifact, tmp_path: Path, rate: float

@@ -185,7 +185,7 @@ def test_a_worker_touches_a_bounded_number_of_shards(world: int, ahead: int) -> 
 @given(
     ROWS, CONFIGS, st.integers(1, 150), st.integers(1, 7), st.integers(0, 40), st.integers(1, 12)
 )
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_upcoming_shards_hold_what_is_read_in_order_of_windows(
     rows: list[int], config: OrderConfig, size: int, world: int, step: int, ahead: int
 ) -> None:
