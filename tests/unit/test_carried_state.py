@@ -81,7 +81,8 @@ ELMAN = RnnConfig(num_layers=2, hidden_size=16, initializer_range=0.2, tied=Fals
 
 def recurrent(model: Recurring = TINY, /, **changes: Any) -> GradientFit:
     """Twenty steps of ten streams, between two and three epochs of the instances below."""
-    settings = config("causal", **{"pretrain.global_batch_size": STREAMS}, **changes)
+    begin = {"pretrain.global_batch_size": STREAMS, "pretrain.output_bias": "zeros"}
+    settings = config("causal", **begin, **changes)
     return FitConfig(model, settings.pretrain)
 
 
