@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -235,6 +236,49 @@ def test_a_client_that_fails_at_any_one_call_loses_and_doubles_nothing(
         assert [file.path for file in client.list_artifacts(child.info.run_id)] == ["page.html"]
     assert number > 20
     assert not list((tmp_path / "spool").glob("*.jsonl"))
+
+
+def test_models_are_found_by_their_metrics_whatever_call_failed_after_its_effect(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None
+) -> None:
+    make_store(uri)
+    client = open_store(uri)
+    number, calls = 0, [""]
+    while number <= len(calls):
+        calls.clear()
+        number += 1
+        failing = Unreliable(client, calls, number, True)
+        monkeypatch.setattr(sending, "open_store", lambda _, failing=failing: failing)
+        experiment = f"test {number}"
+        tracker = Tracker(uri, experiment, tmp_path / "spool")
+        tracker.open("pretrain", "bert")
+        tracker.metrics("pretrain", {"validation/loss": 5.0}, 100)
+        for step, losses in ((100, {"validation/loss": 5.0}), (200, {"loss (+)": 4.0})):
+            key = f"pretrain/step-{step}"
+            tracker.model("pretrain", key, f"bert 1.0/{step}", "bert", losses, step, {"a+": "b\0"})
+        tracker.open("evaluate", "task")
+        tracker.uses("evaluate", ["pretrain/step-200", "of another server"])
+        assert tracker.finish(60) == 0, calls
+        by_key = runs(uri, experiment)
+        assert points(uri, by_key["pretrain"], "validation/loss") == [(100, 5.0)]
+        found = client.search_logged_models([by_key["pretrain"].info.experiment_id])
+        models = {each.tags[KEY_TAG]: each for each in found}
+        assert len(models) == len(found) == 2, calls
+        last = models["pretrain/step-200"]
+        assert (last.name, last.model_type, last.status.value) == ("bert 1-0-200", "bert", "READY")
+        assert [each.value for each in last.metrics] == [4.0]
+        # A search gives runs without their models.
+        made, used = (client.get_run(by_key[key].info.run_id) for key in ("pretrain", "evaluate"))
+        assert len(made.outputs.model_outputs) == 2
+        assert [each.model_id for each in used.inputs.model_inputs] == [last.model_id]
+    assert number > 10
+    mlflow.set_tracking_uri(uri)
+    best = mlflow.search_logged_models(
+        [by_key["pretrain"].info.experiment_id],
+        filter_string="metrics.`validation/loss` < 6",
+        output_format="list",
+    )
+    assert [each.model_id for each in best] == [models["pretrain/step-100"].model_id]
 
 
 def record(tracker: Tracker, steps: Iterable[int]) -> None:

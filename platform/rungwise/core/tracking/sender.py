@@ -39,6 +39,11 @@ def acceptable_name(name: str) -> str:
     return f"{cleaned[: _NAME_CHARACTERS - len(digest) - 1]}-{digest}"
 
 
+def acceptable_model_name(name: str) -> str:
+    """The name of a logged model as MLflow takes it; other models may have the same one."""
+    return re.sub(r"[/:.%\"']", "-", acceptable_text(name, _NAME_CHARACTERS)) or "-"
+
+
 def acceptable_text(text: str, characters: int) -> str:
     """A value as databases take it: without NUL and half surrogate pairs, and cut to a length."""
     text = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
@@ -122,6 +127,10 @@ class Sender:
                 self._params(run_id, event["params"])
             case "datasets":
                 self._datasets(run_id, event["read"])
+            case "model":
+                self._model(run_id, event)
+            case "uses":
+                self._uses(run_id, event["models"])
             case "artifact":
                 if Path(event["path"]).exists():
                     self._client.log_artifact(run_id, event["path"], event["folder"] or None)
@@ -260,6 +269,52 @@ class Sender:
             for name, (digest, place) in read.items()
         ]
         self._client.log_inputs(run_id, datasets=datasets)
+
+    def _model(self, run_id: str, event: dict[str, Any]) -> None:
+        from mlflow.entities import LoggedModelOutput, Metric
+
+        step, client = event["step"], self._client
+        self._metrics(run_id, event)
+        model = self._find_model(event["model"])
+        if model is None:
+            tags = {
+                acceptable_name(name): acceptable_text(text, TAG_CHARACTERS)
+                for name, text in event["tags"].items()
+            } | {KEY_TAG: acceptable_name(event["model"])}
+            model = client.create_logged_model(
+                self._experiment_id,
+                acceptable_model_name(event["name"]),
+                run_id,
+                tags,
+                model_type=event["kind"],
+            )
+        present = {metric.key for metric in model.metrics or ()}
+        # The points of the run, with their times: others would be doubled in its curves.
+        points = [
+            Metric(point.key, point.value, point.timestamp, step, model_id=model.model_id)
+            for name in map(acceptable_name, event["values"])
+            for point in client.get_metric_history(run_id, name)
+            if point.step == step and name not in present
+        ]
+        self._log(run_id, "metrics", points)
+        outputs = client.get_run(run_id).outputs
+        if model.model_id not in {each.model_id for each in outputs.model_outputs}:
+            client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
+        client.finalize_logged_model(model.model_id, "READY")
+
+    def _uses(self, run_id: str, keys: Sequence[str]) -> None:
+        from mlflow.entities import LoggedModelInput
+
+        models = filter(None, map(self._find_model, keys))
+        present = {each.model_id for each in self._client.get_run(run_id).inputs.model_inputs}
+        ids = {each.model_id for each in models} - present
+        if ids:
+            self._client.log_inputs(run_id, models=[LoggedModelInput(each) for each in sorted(ids)])
+
+    def _find_model(self, key: str) -> Any:
+        query = f"tags.`{KEY_TAG}` = '{acceptable_name(key)}'"
+        models = self._client.search_logged_models([self._experiment_id], query, max_results=1)
+        return next(iter(models), None)
 
     def _metrics(self, run_id: str, event: dict[str, Any]) -> None:
         from mlflow.entities import Metric

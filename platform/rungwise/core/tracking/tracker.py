@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,33 @@ class Tracker:
     def datasets(self, key: str, read: Mapping[str, tuple[str, str]]) -> None:
         """Record what a run reads: for each name a digest and the location."""
         self._put(op="datasets", key=key, read=dict(read))
+
+    def model(
+        self,
+        key: str,
+        model: str,
+        name: str,
+        kind: str,
+        values: Mapping[str, float],
+        step: int,
+        tags: Mapping[str, str],
+    ) -> None:
+        """Record a model that the run `key` has made, under a key of its own, with metrics that are
+        points of the run too."""
+        self._put(
+            op="model",
+            key=key,
+            model=model,
+            name=name,
+            kind=kind,
+            values=dict(values),
+            step=step,
+            tags=dict(tags),
+        )
+
+    def uses(self, key: str, models: Sequence[str]) -> None:
+        """Record that a run reads models, given by key; leave out those that the server lacks."""
+        self._put(op="uses", key=key, models=list(models))
 
     def artifact(self, key: str, path: str, folder: str = "") -> None:
         self._put(op="artifact", key=key, path=path, folder=folder)

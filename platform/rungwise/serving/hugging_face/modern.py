@@ -33,7 +33,8 @@ def modern_bert_keys(config: ModernBertConfig) -> dict[str, Any]:
 def modern_bert_values(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Our values of the keys in `data`. Raises DataError for unsupported layers or positions."""
     every, layers = data.get("global_attn_every_n_layers", 3), data.get("layer_types")
-    if layers is not None:
+    # A stack that is too short to have a second one says nothing against the key.
+    if layers is not None and layers != _layer_types(len(layers), every):
         near = [number for number, name in enumerate(layers) if name == _FULL][1:]
         every = near[0] if near else len(layers)
         if layers != _layer_types(len(layers), every):

@@ -73,7 +73,7 @@ def _outside(config: ImportConfig) -> Mapping[str, Any]:
 
 
 INITIAL_WEIGHTS = StageType(
-    IMPORTED, 1, import_weights, ImportSummary, identity=lambda config: {}, outside=_outside
+    IMPORTED, 2, import_weights, ImportSummary, identity=lambda config: {}, outside=_outside
 )
 
 
