@@ -22,7 +22,7 @@ import pandas as pd
 
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, TrackingRun
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import PARENT_TAG
 from rungwise.core.tracking.store import quieten_mlflow
@@ -80,6 +80,7 @@ def register_model(
     """Log and register the model in the run of this stage; write `registered.json`."""
     import mlflow
     from mlflow import MlflowClient
+    from mlflow.entities import LoggedModelOutput
 
     assert context.tracking is not None, "the register stage runs in the driver"
     make_entry = _make_task_entry if "evaluate" in inputs else _make_pretrain_entry
@@ -88,8 +89,13 @@ def register_model(
     quieten_mlflow()
     mlflow.set_tracking_uri(context.tracking.uri)
     entry.files["card"] = str(output.local(CARD))
-    number = _log_version(config, entry, inputs["pretrain"].fingerprint, context.tracking.run_id)
+    run_id = context.tracking.run_id
+    number, model_id = _log_version(config, entry, inputs["pretrain"].fingerprint, run_id)
     client = MlflowClient(tracking_uri=context.tracking.uri)
+    run = client.get_run(run_id)
+    whole = run.data.tags.get(PARENT_TAG, run_id)
+    if whole != run_id:  # so that the page of the whole run names the model too
+        client.log_outputs(whole, [LoggedModelOutput(model_id, step=0)])
     licences = [licence for _, licence in list_sources(inputs["pretrain"], config.licences)]
     tags = {
         **{f"rungwise.{name}": artifact.fingerprint for name, artifact in sorted(inputs.items())},
@@ -108,7 +114,8 @@ def register_model(
     else:
         promotion.set_alias(client, config.name, config.alias, number)
         alias = f"alias {config.alias}"
-    _describe_version(client, config, entry, number, _link_run(client, context.tracking), root)
+    page = link_page(run.info.experiment_id, whole, context.tracking.page)
+    _describe_version(client, config, entry, number, page, root)
     summary = RegisterSummary(
         name=config.name,
         version=number,
@@ -121,12 +128,15 @@ def register_model(
     return summary
 
 
-def _log_version(config: RegisterConfig, entry: _Entry, fingerprint: str, run_id: str) -> str:
-    """Log the model in MLflow's run and register it; return the number of the version."""
+def _log_version(
+    config: RegisterConfig, entry: _Entry, fingerprint: str, run_id: str
+) -> tuple[str, str]:
+    """Log the model in MLflow's run and register it; return the number of the version and the id of
+    the logged model."""
     import mlflow
     from mlflow.models import ModelSignature, infer_signature
 
-    number = ""
+    number = model_id = ""
     # MLflow prints what it registered, which the display already shows.
     with (
         open(os.devnull, "w") as nowhere,
@@ -155,9 +165,9 @@ def _log_version(config: RegisterConfig, entry: _Entry, fingerprint: str, run_id
             ],
             registered_model_name=config.name,
         )
-        number = str(info.registered_model_version)
+        number, model_id = str(info.registered_model_version), str(info.model_id)
     assert number, "an error leaves the block above"
-    return number
+    return number, model_id
 
 
 def _describe_version(
@@ -177,13 +187,6 @@ def _describe_version(
     uses = "\n" + list_uses(f"models:/{config.name}/{number}", root, entry.info)
     text = fit_description(f"The page of its run: {page}\n\n", entry.card, uses)
     client.update_model_version(config.name, number, text)
-
-
-def _link_run(client: Any, tracking: TrackingRun) -> str:
-    """A link to the page of the run that this stage belongs to."""
-    run = client.get_run(tracking.run_id)
-    whole = run.data.tags.get(PARENT_TAG, tracking.run_id)
-    return link_page(run.info.experiment_id, whole, tracking.page)
 
 
 def _make_task_entry(
