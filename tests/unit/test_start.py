@@ -10,8 +10,7 @@ import pytest
 
 from rungwise.core.stages import artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.later import imported
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import StageType, imported
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import rebuilding
 from rungwise.tasks.config import FilesTaskConfig

@@ -10,8 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from rungwise.core.plural import counted
 from rungwise.core.stages.artifact import Artifact, find_input
-from rungwise.core.stages.later import Later
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.core.stages.summary import Part, PerSplit, Summary
 from rungwise.corpus.config import identity
 from rungwise.corpus.document import Damage

@@ -4,8 +4,7 @@ stages, for planning (building.py builds the shards)."""
 import dataclasses
 from collections import Counter
 
-from rungwise.core.stages.later import Later
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.core.stages.summary import Part, PerSplit, Summary
 from rungwise.core.tokens import SpecialIds
 

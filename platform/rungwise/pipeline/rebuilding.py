@@ -15,8 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.later import imported
-from rungwise.core.stages.stage import Stage, StageType
+from rungwise.core.stages.stage import Stage, StageType, imported
 from rungwise.core.stages.title import Title
 from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.comparison.claims import CLAIMS

@@ -3,8 +3,7 @@
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.later import Later
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.core.stages.summary import Summary
 
 

@@ -1,7 +1,6 @@
 """The sweep stage, for planning; running.py runs the trials."""
 
-from rungwise.core.stages.later import Later
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.sweep.record import SweepSummary
 
 SWEEP = StageType("sweep", 8, Later("rungwise.sweep.running:run_sweep"), SweepSummary, resumes=True)

@@ -5,8 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.later import Later
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import (
     FilesTaskConfig,

@@ -1,7 +1,6 @@
 """The tokenizer stage, for planning; building.py learns or reads the vocabulary."""
 
-from rungwise.core.stages.later import Later
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.core.stages.summary import Summary
 from rungwise.core.tokens import SpecialIds
 from rungwise.tokenizer.config import identity

@@ -1,7 +1,6 @@
 """The summary of tokens, a manifest of their files, and the stage, which building.py builds."""
 
-from rungwise.core.stages.later import Later
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.core.stages.summary import Part, PerSplit, Summary
 from rungwise.core.tokens import SpecialIds
 from rungwise.tokens.config import identity, outside

@@ -9,6 +9,7 @@ the outside data it reads, and the fingerprints of its inputs. It cannot depend 
 paths, the label or job ids. Raise `version` when a change of code changes the output.
 """
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,30 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import Summary
 from rungwise.core.stages.title import Title
 from rungwise.core.storage.folder import Folder
+
+
+@dataclass(frozen=True)
+class Later:
+    """Calls the function at `place`, "package.module:function", imported by the process that calls.
+
+    A plan needs of a stage its name, version, config and summary; what builds it (Ray Data,
+    matplotlib, the training loop) takes seconds to import, in the driver and in every worker that
+    reads a pickled stage.
+    """
+
+    place: str
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return imported(self)(*arguments, **options)
+
+
+def imported(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Import and return the function that a Later stands for; return any other as it is."""
+    if not isinstance(function, Later):
+        return function
+    module, _, name = function.place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
 
 _MOST_CHANGES = 5
 # The reason to build, for a stage that resumes a stopped attempt.

@@ -7,7 +7,7 @@ from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.later import imported
+from rungwise.core.stages.stage import imported
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 

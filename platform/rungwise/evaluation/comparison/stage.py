@@ -1,7 +1,6 @@
 """The evaluate stage, for planning; compare.py compares the variants."""
 
-from rungwise.core.stages.later import Later
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 
 EVALUATE = StageType(

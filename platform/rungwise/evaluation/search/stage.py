@@ -1,7 +1,6 @@
 """The search stage, for planning; running.py writes its record."""
 
-from rungwise.core.stages.later import Later
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Later, StageType
 from rungwise.evaluation.search.record import SearchSummary
 
 SEARCH = StageType(
