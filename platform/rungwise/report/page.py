@@ -147,6 +147,7 @@ def render_page(
         **vars(content),
         **vars(content.examples),
         findings=findings,
+        verdicts_after={},
         speed=speed,
         luck=findings.describe_luck(len(tasks[0].evaluation.seeds)) if tasks else "",
         pretrainings=max(

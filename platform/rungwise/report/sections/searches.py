@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from matplotlib.ticker import EngFormatter
+
 from rungwise.core.plural import list_first
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.claims import ClaimsSummary
@@ -142,7 +144,7 @@ def draw_trials(searches: Sequence[Tuned]) -> bytes | None:
         for trial in each.summary.trials:
             _draw_trial(axes, each, trial)
         style.dress(axes, each.rung, "tokens", each.summary.label)
-        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(EngFormatter())
     style.add_legend_below(figure, panels, last=["stopped early"])
     return style.png(figure)
 
@@ -158,6 +160,7 @@ def _draw_trial(axes: Any, search: Tuned, trial: Trial) -> None:
         tokens,
         losses,
         color=search.look.colour,
+        marker=".",
         linewidth=2.6 if wins else 1.1,
         alpha=1.0 if wins else 0.6,
         zorder=3 if wins else 2,
