@@ -158,7 +158,7 @@ def test_one_word_of_a_pair_stands_for_both_in_equally_many_sentences(most: int 
     words = make_pseudo_words(sentences, 3, most)
     assert len(words) == 3
     for each in words:
-        first, second = each.word.split("/")
+        first, second = each.word.split("-")
         assert each.names == {"0": first, "1": second}
         size = sum(len(split.senses) for split in (each.train, each.test))
         assert size >= (4 * most if most else 2 * 20)

@@ -270,7 +270,7 @@ def make_pseudo_words(
                 split.sentences.append(Sentence(text, ((start, start + len(first)),)))
                 split.senses.append(str(sense))
                 split.lines.append(number + 1)
-        words.append(AmbiguousWord(f"{first}/{second}", {"0": first, "1": second}, *splits))
+        words.append(AmbiguousWord(f"{first}-{second}", {"0": first, "1": second}, *splits))
     return words
 
 
