@@ -196,6 +196,32 @@ def weights(output: Path) -> dict[str, torch.Tensor]:
     return load_tensors(Folder.at(output), MODEL)
 
 
+def assert_same_weights(one: Path, other: Path) -> None:
+    """Two runs left the same bits."""
+    ours, theirs = weights(one), weights(other)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+
+
+def kill_and_resume(
+    settings: GradientFit,
+    instances: Artifact,
+    folder: Path,
+    killed_at: Sequence[int] = (12,),
+    **more: Any,
+) -> Progress:
+    """Run to the end, and again with a kill at each of these steps: both must end with the same
+    bits. Returns the progress of the second."""
+    whole = run(settings, instances, folder / "whole", **more)
+    for step in killed_at:
+        with pytest.raises(Killed):
+            run(settings, instances, folder / "cut", report=KilledAt(step), **more)
+    resumed = run(settings, instances, folder / "cut", **more)
+    assert resumed == whole
+    assert_same_weights(folder / "whole", folder / "cut")
+    return resumed
+
+
 def together(
     world: int,
     settings: GradientFit,

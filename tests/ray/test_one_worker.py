@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
@@ -23,7 +22,13 @@ from tests.ray.one_worker_runs import (
     train_in_a_group,
     train_watched,
 )
-from tests.training_runs import KilledAt, forkserver, make_instances, run, weights
+from tests.training_runs import (
+    KilledAt,
+    assert_same_weights,
+    forkserver,
+    make_instances,
+    run,
+)
 from tests.unit.test_elmo import instances as elmo_instances
 
 # Kinds of instances that are built of one text, with the keys of those without a sequence length.
@@ -81,12 +86,8 @@ def test_the_bits_are_those_of_a_worker_group_and_each_resumes_the_others_checkp
     assert not list(group_first.glob("*/model.safetensors"))
     train_here(runs, group_first)
     for name in runs:
-        expected = weights(tmp_path / "here" / name)
         for way in ("group", "here, then group", "group, then here"):
-            found = weights(tmp_path / way / name)
-            assert found.keys() == expected.keys()
-            for key, value in expected.items():
-                assert torch.equal(found[key], value), (name, way, key)
+            assert_same_weights(tmp_path / way / name, tmp_path / "here" / name)
 
 
 class Breaks(SilentReporter):
@@ -127,13 +128,7 @@ def test_an_error_costs_the_steps_since_the_checkpoint_as_often_as_max_failures(
     assert summary.gradient
     assert [each.step for each in summary.gradient.attempts] == [0, 3]  # of those that saved
     run(settings, rows, tmp_path / "whole")
-    assert_same(tmp_path / "broken", tmp_path / "whole")
-
-
-def assert_same(one: Path, other: Path) -> None:
-    found, expected = weights(one), weights(other)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert_same_weights(tmp_path / "broken", tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -161,7 +156,7 @@ def test_killed_21_times_at_random_moments_the_files_are_the_same(
             process.kill()
             process.join()
     run(settings, rows, tmp_path / "whole")
-    assert_same(output, tmp_path / "whole")
+    assert_same_weights(output, tmp_path / "whole")
     assert {path.name for path in output.iterdir()} == {"checkpoints", "model.safetensors"}
 
 

@@ -51,10 +51,10 @@ from tests.training_runs import (
     KilledAt,
     Notes,
     config,
+    kill_and_resume,
     make_instances,
     run,
     together,
-    weights,
 )
 from tests.unit.test_streams import line_of
 
@@ -211,14 +211,8 @@ def test_killed_in_the_second_epoch_and_resumed_with_the_same_workers_ends_with_
     window = kill_steps(settings, instances, settings.pretrain.steps)
     first, last = window.first_step, window.last_step
     assert first <= 14 < last
-    whole = run(settings, instances, tmp_path / "whole")
-    with pytest.raises(Killed):
-        run(settings, instances, tmp_path / "cut", report=KilledAt(14))
-    resumed = run(settings, instances, tmp_path / "cut")
+    resumed = kill_and_resume(settings, instances, tmp_path, killed_at=[14])
     assert resumed.attempts[-1]["step"] in (5, 10)
-    assert resumed == whole
-    one, other = weights(tmp_path / "cut"), weights(tmp_path / "whole")
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_every_lane(
@@ -367,10 +361,7 @@ def test_instances_left_out_are_named_and_epochs_counted_by_the_streams(
 def test_longer_instances_begin_every_stream_anew(tmp_path: Path) -> None:
     short, long = (make_instances(tmp_path / str(length), "causal", length) for length in (16, 32))
     settings = recurrent(**{"pretrain.longer_share": 0.5})
-    whole = run(settings, short, tmp_path / "whole", longer=long)
-    with pytest.raises(Killed):
-        run(settings, short, tmp_path / "cut", report=KilledAt(12), longer=long)
-    assert run(settings, short, tmp_path / "cut", longer=long) == whole
+    kill_and_resume(settings, short, tmp_path, longer=long)
 
 
 def test_it_is_not_compiled_and_says_so(instances: Artifact, tmp_path: Path) -> None:

@@ -16,7 +16,13 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.pretraining.gradient import check_fit, plan_run
 from rungwise.training.curriculum import list_turns, open_phases
 from rungwise.training.parallel import Group, Worker
-from tests.training_runs import CPU, LENGTH, Killed, KilledAt, config, make_instances, run, weights
+from tests.training_runs import (
+    CPU,
+    LENGTH,
+    config,
+    kill_and_resume,
+    make_instances,
+)
 
 FALLING: dict[str, Any] = {"masking": {"rate": 0.5, "final_rate": 0.1, "max_predictions": 16}}
 MLM: dict[str, Any] = {"pretrain.objective": "mlm"}
@@ -75,13 +81,7 @@ def _hidden(kind: Any, artifact: Artifact, rows: Any) -> Any:
 
 
 def test_a_killed_run_goes_on_with_the_same_bits(falling: Artifact, tmp_path: Path) -> None:
-    settings = config("masked_blocks", **MLM)
-    whole = run(settings, falling, tmp_path / "whole")
-    with pytest.raises(Killed):
-        run(settings, falling, tmp_path / "cut", report=KilledAt(12))
-    assert run(settings, falling, tmp_path / "cut") == whole
-    one, other = weights(tmp_path / "whole"), weights(tmp_path / "cut")
-    assert all((one[name] == other[name]).all() for name in one)
+    kill_and_resume(config("masked_blocks", **MLM), falling, tmp_path)
 
 
 def test_runs_of_other_lengths_share_no_steps_and_nothing_ends_one_early(

@@ -39,6 +39,7 @@ from tests.training_runs import (
     Killed,
     KilledAt,
     Notes,
+    assert_same_weights,
     config,
     make_instances,
     run,
@@ -232,7 +233,7 @@ def test_a_killed_further_run_goes_on_from_its_own_checkpoint_and_not_from_the_s
     # If the weights it began with came in again, they would now be zeros.
     resumed = run(config(), instances, tmp_path / "b", initial=others)
     assert resumed == undisturbed
-    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ from tests.training_runs import (
     VOCAB,
     Killed,
     KilledAt,
+    assert_same_weights,
     config,
     make_instances,
     run,
@@ -419,8 +420,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(
     resumed = run(settings(), instances, tmp_path)
     assert resumed.attempts[-1]["step"] in (5, 10)
     assert resumed == alone[1]
-    one, other = weights(tmp_path), weights(alone[0])
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_same_weights(tmp_path, alone[0])
 
 
 def test_killed_and_resumed_with_other_workers_it_reads_the_same_with_the_same_losses(

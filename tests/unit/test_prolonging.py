@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 
 from rungwise.commands.models.gc import gc
@@ -22,7 +21,7 @@ from rungwise.pretraining.prolonging import find_earlier
 from rungwise.pretraining.stage import PRETRAIN
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.training.config import GradientFit
-from tests.training_runs import Notes, config, run, weights
+from tests.training_runs import Notes, assert_same_weights, config, run
 
 SCHEDULE = "pretrain.optimizer.schedule"
 DECAY = f"{SCHEDULE}.decay_steps"
@@ -175,9 +174,7 @@ def test_a_prolonged_run_ends_as_an_undisturbed_one_and_trains_no_step_twice(
     assert prolonged.data_hash == undisturbed.data_hash
     assert prolonged.tokens == undisturbed.tokens
     assert prolonged.validation[-1] == undisturbed.validation[-1]
-    one, other = weights(tmp_path / "prolonged"), weights(tmp_path / "undisturbed")
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_same_weights(tmp_path / "prolonged", tmp_path / "undisturbed")
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,9 @@ from tests.small_models import gradient, random_masked_batch, rows_of, shaken, s
 from tests.training_runs import (
     LENGTH,
     VOCAB,
-    Killed,
-    KilledAt,
     config,
+    kill_and_resume,
     make_instances,
-    run,
-    weights,
 )
 
 FAMILIES = ("mlm", "modern_bert")
@@ -158,10 +155,5 @@ def test_any_split_of_a_batch_has_the_same_sums(instances: Artifact) -> None:
 
 def test_a_killed_run_goes_on_with_the_same_bits(instances: Artifact, tmp_path: Path) -> None:
     settings = config("", "modern_bert", **{"pretrain.objective": "replaced_tokens"})
-    whole = run(settings, instances, tmp_path / "whole")
-    with pytest.raises(Killed):
-        run(settings, instances, tmp_path / "cut", report=KilledAt(12))
-    assert run(settings, instances, tmp_path / "cut") == whole
-    one, other = weights(tmp_path / "whole"), weights(tmp_path / "cut")
-    assert all((one[name] == other[name]).all() for name in one)
-    assert whole.validation[-1]["loss"] < whole.validation[0]["loss"]
+    validation = kill_and_resume(settings, instances, tmp_path).validation
+    assert validation[-1]["loss"] < validation[0]["loss"]

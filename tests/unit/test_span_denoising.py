@@ -17,7 +17,12 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.models.losses.objectives import Objective
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import gradient, shaken, small_config
-from tests.training_runs import VOCAB, Killed, KilledAt, config, make_instances, run, weights
+from tests.training_runs import (
+    VOCAB,
+    config,
+    kill_and_resume,
+    make_instances,
+)
 
 LENGTH, MOST = 32, 6
 MASKING = {"unit": "token", "rate": 0.2, "max_predictions": MOST}
@@ -143,10 +148,5 @@ def test_the_gradient_is_that_of_finite_differences(instances: Artifact, kind: s
 
 def test_a_killed_run_goes_on_with_the_same_bits(instances: Artifact, tmp_path: Path) -> None:
     settings = config("", "modern_bert", **{"pretrain.objective": "span_denoising"})
-    whole = run(settings, instances, tmp_path / "whole")
-    with pytest.raises(Killed):
-        run(settings, instances, tmp_path / "cut", report=KilledAt(12))
-    assert run(settings, instances, tmp_path / "cut") == whole
-    one, other = weights(tmp_path / "whole"), weights(tmp_path / "cut")
-    assert all((one[name] == other[name]).all() for name in one)
-    assert whole.validation[-1]["loss"] < whole.validation[0]["loss"]
+    validation = kill_and_resume(settings, instances, tmp_path).validation
+    assert validation[-1]["loss"] < validation[0]["loss"]

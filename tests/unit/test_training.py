@@ -24,10 +24,10 @@ from tests.training_runs import (
     Notes,
     checkpoints_in,
     config,
+    kill_and_resume,
     make_instances,
     newest_step,
     run,
-    weights,
 )
 
 
@@ -37,20 +37,8 @@ from tests.training_runs import (
 def test_a_killed_run_ends_with_the_bits_of_an_undisturbed_one(
     instances: Artifact, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    settings = config(**changes)
-    undisturbed = run(settings, instances, tmp_path / "a")
-    for step in (
-        8,
-        14,
-        19,
-    ):  # each attempt is killed between two checkpoints, the last goes through
-        with pytest.raises(Killed):
-            run(settings, instances, tmp_path / "b", report=KilledAt(step))
-    resumed = run(settings, instances, tmp_path / "b")
-    assert resumed == undisturbed
-    first, second = weights(tmp_path / "a"), weights(tmp_path / "b")
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    """Each attempt is killed between two checkpoints, the last goes through."""
+    kill_and_resume(config(**changes), instances, tmp_path, killed_at=(8, 14, 19))
 
 
 def test_it_learns_what_can_be_learned(instances: Artifact, tmp_path: Path) -> None:

@@ -20,13 +20,11 @@ from tests.conftest import small_recipe
 from tests.training_runs import (
     CPU,
     VOCAB,
-    Killed,
-    KilledAt,
     Notes,
     config,
+    kill_and_resume,
     make_instances,
     run,
-    weights,
 )
 
 SHORT, LONG = 16, 32
@@ -72,12 +70,7 @@ def test_a_run_killed_before_or_after_the_change_ends_with_the_same_bits(
     both: list[Artifact], tmp_path: Path, killed_at: int
 ) -> None:
     settings = config(read_kind(both[0]).kind, **{"pretrain.longer_share": 0.5})
-    whole = run(settings, both[0], tmp_path / "whole", longer=both[1])
-    with pytest.raises(Killed):
-        run(settings, both[0], tmp_path / "cut", report=KilledAt(killed_at), longer=both[1])
-    assert run(settings, both[0], tmp_path / "cut", longer=both[1]) == whole
-    one, other = weights(tmp_path / "whole"), weights(tmp_path / "cut")
-    assert all((one[name] == other[name]).all() for name in one)
+    kill_and_resume(settings, both[0], tmp_path, killed_at=[killed_at], longer=both[1])
 
 
 def test_curves_name_the_length_and_operations_are_counted_by_it(

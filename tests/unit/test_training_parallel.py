@@ -20,7 +20,7 @@ from rungwise.training.feed import Source, count_bins, data_hash, step_batch
 from rungwise.training.parallel import Group
 from rungwise.training.progress import Progress
 from tests.small_models import small_model
-from tests.training_runs import config, make_instances, run, together, weights
+from tests.training_runs import assert_same_weights, config, make_instances, run, together, weights
 
 WAYS = {
     "ddp on 2": (2, {}),
@@ -163,8 +163,7 @@ def test_workers_that_were_killed_end_with_the_bits_of_undisturbed_ones(
     assert resumed is not None
     assert resumed.attempts[-1]["step"] in (5, 10)
     assert resumed == undisturbed
-    first, second = weights(straight), weights(broken)
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert_same_weights(straight, broken)
 
 
 DROPS = {"model.dropout": 0.1, "pretrain.precision": "bfloat16", "pretrain.optimizer.kind": "muon"}

@@ -24,6 +24,7 @@ from tests.training_runs import (
     Notes,
     checkpoints_in,
     config,
+    kill_and_resume,
     run,
     together,
     weights,
@@ -78,12 +79,7 @@ def test_an_average_is_that_of_the_weights_of_each_step_and_training_takes_no_no
 def test_a_resumed_run_has_the_same_average(
     instances: Artifact, tmp_path: Path, average: dict[str, Any], killed_at: int
 ) -> None:
-    whole = run(averaged(average), instances, tmp_path / "whole")
-    with pytest.raises(Killed):
-        run(averaged(average), instances, tmp_path / "cut", report=KilledAt(killed_at))
-    assert run(averaged(average), instances, tmp_path / "cut") == whole
-    one, other = weights(tmp_path / "cut"), weights(tmp_path / "whole")
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    kill_and_resume(averaged(average), instances, tmp_path, killed_at=[killed_at])
 
 
 @pytest.mark.slow
