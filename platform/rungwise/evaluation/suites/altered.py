@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.tasks.data.made import (
-    PLAIN_WORD,
-    LikeWords,
-    count_words,
-    read_paragraphs,
-    text_hash,
-)
+from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, count_words, read_paragraphs, text_hash
 
 _SHORTEST, _LONGEST = 5, 25  # words; two-sided models read a sentence once a word
 _REACH = 20  # how far apart in rank words of like frequency may be
