@@ -15,6 +15,7 @@ from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
+from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage
@@ -24,8 +25,9 @@ from rungwise.evaluation.search.record import SearchSummary
 from rungwise.evaluation.search.running import run_search
 from rungwise.pipeline.growth import Grow
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.searching import grow_stages
+from rungwise.pipeline.searching import grow_stages, tuned_recipe
 from rungwise.pipeline.stages import pretrain_stages
+from rungwise.pipeline.workflow import plan
 from rungwise.pretraining.config import PretrainStageConfig
 from rungwise.training.config import GradientConfig
 from tests.conftest import small_recipe, write_corpus
@@ -357,3 +359,34 @@ def test_the_expected_best_is_the_mean_over_all_ways_to_draw(
     assert expected_best(scores, higher) == pytest.approx(
         [fmean(map(best, combinations(scores, n))) for n in range(1, len(scores) + 1)], abs=1e-9
     )
+
+
+def test_what_is_finished_is_found_again(plain: dict[str, Any], tmp_path: Path) -> None:
+    """From the records alone: the plan of a driver that comes later, and the tuned recipe."""
+    recipe = of(plain, root=str(tmp_path))
+    with pytest.raises(ConfigError, match="its search has not ended"):
+        tuned_recipe(recipe)
+    cluster = Cluster(recipe)
+    cluster.work(seed=0)
+    stages = growing(recipe)(cluster.finished, {}).stages
+    titles = {stage.fingerprint: stage.display_name for stage in stages}
+    for stage in stages:
+        record = cluster.finished[stage.fingerprint].record | {
+            "stage": stage.name,
+            "label": recipe.name,
+            "fingerprint": stage.fingerprint,
+            "inputs": {
+                name: {"stage": each.name, "fingerprint": each.fingerprint}
+                for name, each in stage.inputs.items()
+            },
+            "finished": "2026-01-01",
+        }
+        folder = artifacts.find_folder(
+            Folder.at(tmp_path), stage.name, recipe.name, stage.fingerprint
+        )
+        artifacts.finish(folder, record, {})
+    rows = plan(chain, recipe)
+    assert {row.stage.fingerprint: row.stage.display_name for row in rows} == titles
+    assert all(row.artifact for row in rows)
+    (best,) = (stage for stage in stages if stage.display_name == "pretrain")
+    assert pretrain_stages(tuned_recipe(recipe))["pretrain"].fingerprint == best.fingerprint

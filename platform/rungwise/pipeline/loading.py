@@ -19,6 +19,7 @@ from rungwise.core.tracking.store import default_uri, store_client
 from rungwise.finetune import DESCRIPTION
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.searching import tuned_recipe
 from rungwise.pipeline.stages import chained_stages
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pipeline.workflow import load_recipe
@@ -48,7 +49,9 @@ def load(model: str | Recipe, root: str = "artifacts") -> Pretrained | Predictor
     if there is no such model.
     """
     if isinstance(model, Recipe):
-        return _pretrained(_built(model, "rungwise.run with a workflow that pretrains"))
+        return _pretrained(
+            _built(tuned_recipe(model), "rungwise.run with a workflow that pretrains")
+        )
     result = find(model, root)
     return _pretrained(result) if isinstance(result, Artifact) else result
 
@@ -159,7 +162,7 @@ def _find_artifact(model: str, overrides: Sequence[str] = ()) -> Artifact | None
     below a folder; None for others."""
     file, _, variant = model.rpartition(_ALIAS) if _ALIAS in model else (model, "", "")
     if file.endswith(_RECIPES):
-        recipe = load_recipe(file, overrides)
+        recipe = tuned_recipe(load_recipe(file, overrides))
         workflow = "pretrain"
         if variant:
             recipe, workflow = change_recipe(recipe, variant), "ladder"

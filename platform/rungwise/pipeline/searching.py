@@ -38,7 +38,8 @@ from rungwise.models.fitting import SolvedFamily
 from rungwise.models.suggestion import Size
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.experiment import Graph
-from rungwise.pipeline.growth import Grow, Known
+from rungwise.pipeline.growth import Grow, Growth, Known
+from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_config, pretrain_stages
 from rungwise.pipeline.variants import change_recipe
@@ -194,7 +195,7 @@ class Search:
         sign = 1 if isinstance(self._config.measure, WordList) else -1
         scores = [(trial.values, self._score(trial.runs[-1])) for trial in before]
         told = [(values, sign * score) for values, score in scores if score is not None]
-        return propose(self._config, number, told, self._config.seed)
+        return propose(self._config, number, told)
 
     @property
     def _takes_turns(self) -> bool:
@@ -543,6 +544,26 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
         return Known(list(known.values()), optional, missing)
 
     return grow
+
+
+def tuned_recipe(recipe: Recipe) -> Recipe:
+    """The recipe with the best values of its searches, by what is finished below its root. Raises
+    ConfigError if a search has not ended."""
+    tuned = [recipe]
+
+    def make(changed: Recipe) -> list[Stage]:
+        tuned.append(changed)
+        return list(pretrain_stages(changed).values())
+
+    grow = grow_stages(recipe, make, list(pretrain_stages(recipe).values()))
+    if grow is not None:
+        Growth(grow, root_folder(recipe.root), recipe.name)
+        if len(tuned) == 1:
+            raise ConfigError(
+                f"{recipe.name}: its search has not ended below {recipe.root}, so its best "
+                "settings are not known; run its workflow first"
+            )
+    return tuned[-1]
 
 
 def _with_best(recipe: Recipe, best: Mapping[str, Values], alone: bool) -> Recipe:

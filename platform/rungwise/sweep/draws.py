@@ -52,7 +52,7 @@ def draw_trials(sweep: Draws) -> list[Values]:
     return trials
 
 
-def propose(sweep: Draws, number: int, scored: Sequence[tuple[Values, float]], seed: int) -> Values:
+def propose(sweep: Draws, number: int, scored: Sequence[tuple[Values, float]]) -> Values:
     """The values that Optuna proposes for a trial, given those of others and their scores, of which
     higher ones are better. The same arguments give the same values."""
     import optuna
@@ -69,7 +69,7 @@ def propose(sweep: Draws, number: int, scored: Sequence[tuple[Values, float]], s
                 return CategoricalDistribution(range(len(allowed.values)))
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    state = np.random.SeedSequence([seed, number, len(scored)]).generate_state(1)
+    state = np.random.SeedSequence([sweep.seed, number, len(scored)]).generate_state(1)
     study = optuna.create_study(
         direction="maximize",
         sampler=optuna.samplers.TPESampler(

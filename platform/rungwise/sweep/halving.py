@@ -41,7 +41,22 @@ def select_survivors(
     return [trial_name(number) for _, _, number in scheduler.select(ranked)]
 
 
-class Legs(Searcher):
+class StatelessSearcher(Searcher):
+    """A searcher whose only state is in the records of trials."""
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Does nothing: the record of the trial says it, and for legs `end_leg` is called."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Does nothing."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Does nothing."""
+
+
+class Legs(StatelessSearcher):
     """Hands out the next leg, up to the next milestone, of each surviving trial; calls `stop` for
     each trial that is dropped."""
 
@@ -91,17 +106,6 @@ class Legs(Searcher):
         self._running.discard(name)
         if failed:
             self._failed.add(name)
-
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        """Does nothing: `end_leg` is called with the name instead."""
-
-    def save(self, checkpoint_path: str) -> None:
-        """Does nothing: records and decisions are the only state."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Does nothing, likewise."""
 
     def _open_round(self) -> list[tuple[int, int]]:
         """(number, last epoch) of surviving trials that have not reached the end of this round."""

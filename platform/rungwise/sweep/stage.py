@@ -3,4 +3,4 @@
 from rungwise.core.stages.stage import Later, StageType
 from rungwise.sweep.record import SweepSummary
 
-SWEEP = StageType("sweep", 8, Later("rungwise.sweep.running:run_sweep"), SweepSummary, resumes=True)
+SWEEP = StageType("sweep", 9, Later("rungwise.sweep.running:run_sweep"), SweepSummary, resumes=True)

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from ray import tune
 from ray.tune import Callback, Stopper
-from ray.tune.search import BasicVariantGenerator
+from ray.tune.search import BasicVariantGenerator, Searcher
 
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.sweep.config import HalvingScheduler, OptunaSearch, SweepConfig
-from rungwise.sweep.draws import Values, draw_trials, resolve_settings
+from rungwise.sweep.config import HalvingScheduler, OptunaSearch
+from rungwise.sweep.draws import Values, draw_trials, propose, resolve_settings
 from rungwise.sweep.effective import difference
-from rungwise.sweep.halving import Legs
+from rungwise.sweep.halving import Legs, StatelessSearcher
 from rungwise.sweep.record import (
     TrialRecord,
     list_points,
@@ -82,7 +82,7 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
     watch = _Watch(job, len(ended), total)
     space: dict[str, Any] = {}
     if values is None:
-        search, samples = _optuna(sweep, records, remaining), len(remaining)
+        search, samples = _Proposals(job, remaining), len(remaining)
     elif isinstance(sweep.scheduler, HalvingScheduler):
         search = watch.legs = Legs(job, values, watch.close)
         if not search.decide():
@@ -116,45 +116,30 @@ def run(job: Job, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scr
         raise watch.wrong
 
 
-def _optuna(sweep: SweepConfig, records: Sequence[TrialRecord], remaining: Sequence[int]) -> Any:
-    """Optuna with the finished trials as observations; it first repeats interrupted ones."""
-    import optuna
-    from ray.tune.search.optuna import OptunaSearch as Searcher
+class _Proposals(StatelessSearcher):
+    """Trials as Optuna proposes them from the scores of those that have ended; interrupted ones
+    come first, as they were."""
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    ended = [trial for trial in records if trial.ended]
-    interrupted = {trial.number: trial.values for trial in records if not trial.ended}
-    numbers = iter(sorted(remaining, key=lambda number: number not in interrupted))
+    def __init__(self, job: Job, remaining: Sequence[int]) -> None:
+        super().__init__()
+        records = read_records(job.output)
+        self._interrupted = {trial.number: trial.values for trial in records if not trial.ended}
+        self._numbers = sorted(remaining, key=lambda number: number not in self._interrupted)
+        self._job = job
 
-    class Numbered(Searcher):
-        def suggest(self, trial_id: str) -> dict[str, Any] | None:
-            values = super().suggest(trial_id)
-            return values and {"trial": {"number": next(numbers), "values": values}}
-
-    # Restarted with the same seed, Optuna would repeat its first draws, so change the seed.
-    state = np.random.SeedSequence([sweep.seed, len(ended), len(interrupted)]).generate_state(1)
-    searcher = Numbered(
-        space={key: _distribution(allowed) for key, allowed in sorted(sweep.space.items())},
-        metric="score",
-        mode="max",
-        points_to_evaluate=list(interrupted.values()),
-        seed=int(state[0]),
-    )
-    for trial in ended:
-        searcher.add_evaluated_point(trial.values, trial.history[-1]["score"])
-    return searcher
-
-
-def _distribution(allowed: Any) -> Any:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    match allowed.kind:
-        case "integer":
-            return IntDistribution(allowed.low, allowed.high, step=allowed.step)
-        case "uniform" | "loguniform":
-            return FloatDistribution(allowed.low, allowed.high, log=allowed.kind == "loguniform")
-        case _:
-            return CategoricalDistribution(allowed.values)
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        if not self._numbers:
+            return Searcher.FINISHED  # pyright: ignore[reportReturnType]
+        number, sweep = self._numbers.pop(0), self._job.config.sweep
+        values = self._interrupted.get(number)
+        if values is None:
+            scored = [
+                (trial.values, trial.history[-1]["score"])
+                for trial in read_records(self._job.output)
+                if trial.ended
+            ]
+            values = propose(sweep, number, scored)
+        return {"trial": {"number": number, "values": values}}
 
 
 class _Watch(Callback):
