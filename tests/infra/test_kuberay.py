@@ -65,9 +65,12 @@ def test_the_cluster_has_the_ray_of_the_project_and_one_image() -> None:
         assert [each["name"] for each in container["env"]] == ["RUNGWISE_ROOT"]
 
 
-def test_the_job_runs_on_that_cluster_what_the_image_holds() -> None:
-    job, cluster = manifest("rayjob")["spec"], manifest("raycluster")
-    assert job["clusterSelector"]["ray.io/cluster"] == cluster["metadata"]["name"]
+def test_the_job_has_such_a_cluster_and_retries_and_runs_what_the_image_holds() -> None:
+    job = manifest("rayjob")["spec"]
+    assert job["rayClusterSpec"] == manifest("raycluster")["spec"]
+    assert job["backoffLimit"] > 0
+    # "BackoffLimit is incompatible with ClusterSelector mode": KubeRay 1.7, where it checks a job.
+    assert "clusterSelector" not in job
     options = _parsed(_parser()[0], shlex.split(job["entrypoint"])[1:])
     assert (REPOSITORY / "workflows" / f"{options.workflow}.py").is_file()
     assert load_recipe(options.config, options.overrides).root.startswith("s3://")

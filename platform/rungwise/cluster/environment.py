@@ -41,3 +41,7 @@ def set_environment() -> None:
     """Set the variables above that the user has not set. Call before importing Ray."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if "RAY_ADDRESS" not in os.environ:
+        # Under `uv run`, Ray would copy the whole folder and build an environment for its workers,
+        # which on this machine have that of the driver.
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
