@@ -197,7 +197,7 @@ class StatefulFamily(LayeredFamily):
 
 
 class TransformerFamily(LayeredFamily):
-    """The sizes of a Transformer (transformer.py), by default those of BERT base and GPT-2."""
+    """The sizes of a Transformer (block.py), by default those of BERT base and GPT-2."""
 
     suggested_steps: ClassVar[Steps | None] = Steps(5e-3)
     layer_norm_epsilon: ClassVar[float] = 1e-5

@@ -143,7 +143,7 @@ class RangeTask:
     ) -> RangeReport:
         """Write the shards of a range unless already written; return the report.
 
-        `duplicates` and `repeats` are positions (staging.py), also of other ranges.
+        `duplicates` and `repeats` are positions (`PositionFiles`), also of other ranges.
         """
         marker = f"{STAGING}/{range.number:05d}.json"
         if (written := read_note(self.output, marker)) is not None:

@@ -7,7 +7,7 @@ stays where it was read to. The driver holds a report per range and nothing that
 documents.
 
 The result depends on the ranges, which follow from the config and the files, not on tasks or
-workers. A killed stage resumes with the remaining ranges (staging.py).
+workers. A killed stage resumes with the remaining ranges (range_task.py).
 """
 
 import tempfile
