@@ -1,12 +1,13 @@
 """How long rungwise takes to start, beside what it cannot do without.
 
-    python -m benchmarks.startup                       five rounds, about half an hour
-    python -m benchmarks.startup --rounds 1 --only run,again
+    python -m benchmarks.startup                   five rounds of all but the ladder, 15 minutes
+    python -m benchmarks.startup --only run,again  these and their floors
+    python -m benchmarks.startup --rounds 1 --only ladder
 
 Every case is a command of its own, taking turns; a ratio is the median over the rounds of a case
 over its floor in the same round. Of each command also the processes that it started, as seen by
-twenty looks a second, and their CPU seconds, whose ratio a machine that does other work changes
-less.
+twenty looks a second, their CPU seconds, whose ratio a machine that does other work changes less,
+and the most memory that they held at once.
 
     floors    import torch | bare ray.init and one task | an empty TorchTrainer, one and two workers
               tokenizers and transformers' Trainer doing what TINY does
@@ -14,6 +15,7 @@ less.
               report: `rungwise run pretrain`, fresh, again from the cache, and with two workers
     commands  plan, status, doctor, --help, an unknown key, a corpus that is one document
     stages    an empty stage on a Ray that runs; a sweep of twelve short trials
+    ladder    `rungwise run ladder ladder-quick`, if asked for: many minutes
 """
 
 import argparse
@@ -42,7 +44,7 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.storage.folder import Folder
 
 LOOK_SECONDS = 0.05
-LONGEST_SECONDS = 300
+LADDER = "ladder"
 TORCH = "import torch"
 RAY = """
 import ray
@@ -103,16 +105,19 @@ class Case:
     most: float | None = None
     status: int = 0
     prepare: tuple[str, ...] = ()  # folders to empty before each round
+    longest_seconds: float = 300
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One command: seconds, seconds until its first line, processes and their CPU seconds."""
+    """One command: seconds, seconds until its first line, processes, their CPU seconds and the
+    most GiB that they held at once, without what they share."""
 
     seconds: float
     first_line: float
     processes: int
     cpu: float
+    memory: float
 
 
 def python(code: str, *arguments: str) -> Callable[[Path], list[str]]:
@@ -135,14 +140,14 @@ TINY = "{folder}/tiny.yaml"
 CASES = {
     "import torch": Case(python(TORCH)),
     "ray.init and a task": Case(python(RAY)),
-    "empty TorchTrainer, 1": Case(python(TRAINER.replace("WORKERS", "1"), "{folder}/empty")),
-    "empty TorchTrainer, 2": Case(python(TRAINER.replace("WORKERS", "2"), "{folder}/empty")),
+    "empty TorchTrainer of 1": Case(python(TRAINER.replace("WORKERS", "1"), "{folder}/empty")),
+    "empty TorchTrainer of 2": Case(python(TRAINER.replace("WORKERS", "2"), "{folder}/empty")),
     "Trainer": Case(python(HUGGING_FACE, "{folder}/text/0.txt", "{folder}/hf")),
     "run": Case(rungwise("run", "pretrain", TINY), "ray.init and a task", 2.2, prepare=("root",)),
     "again": Case(rungwise("run", "pretrain", TINY), "import torch", 1.7),
-    "run, 2 workers": Case(
+    "run with 2 workers": Case(
         rungwise("run", "pretrain", TINY, "root={folder}/two", "compute.num_workers=2"),
-        "empty TorchTrainer, 2",
+        "empty TorchTrainer of 2",
         prepare=("two",),
     ),
     "plan": Case(rungwise("plan", "pretrain", TINY), "import torch", 2.0),
@@ -159,6 +164,11 @@ CASES = {
     "sweep of 12": Case(
         rungwise("run", "finetune", "{folder}/sweep.yaml"), "run", prepare=("swept",)
     ),
+    LADDER: Case(
+        rungwise("run", "ladder", "ladder-quick", "root={folder}/ladder"),
+        prepare=("ladder",),
+        longest_seconds=7200,
+    ),
 }
 
 
@@ -167,8 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", help=f"cases, with commas between: {', '.join(CASES)}")
     options = parser.parse_args(arguments)
-    names = [each.strip() for each in (options.only or "").split(";") if each.strip()]
-    names = names or [*CASES]
+    names = options.only.split(",") if options.only else [name for name in CASES if name != LADDER]
+    if strange := {*names} - {*CASES}:
+        parser.error(f"there is no case {', '.join(strange)}; there is: {', '.join(CASES)}")
     names = [name for name in CASES if name in names or name in {CASES[n].floor for n in names}]
     results: dict[str, list[Measured]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="rungwise-startup-") as place:
@@ -180,7 +191,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case = CASES[name]
             results[name].append(measure(case, folder))
             print(f"  round {turn + 1}: {name} {results[name][-1].seconds:.2f} s", file=sys.stderr)
-        records = [each.record for each in artifacts.below(Folder.at(folder / "root"))]
+        records = [
+            each.record
+            for root in ("root", "two", "swept", "ladder")
+            for each in artifacts.below(Folder.at(folder / root))
+        ]
     add_results("startup", describe_machine(options.rounds), summarise(results, records))
     print_table(results, records)
     return 0
@@ -260,12 +275,12 @@ def measure(case: Case, folder: Path) -> Measured:
             case.command(folder), cwd=REPOSITORY, env=environment, stdout=stream, stderr=stream
         )
         cpu: dict[tuple[int, float], float] = {}
-        first_line = 0.0
+        first_line = memory = 0.0
         while process.poll() is None:
-            look(process.pid, cpu)
+            memory = max(memory, look(process.pid, cpu))
             if not first_line and log.stat().st_size:
                 first_line = time.perf_counter() - began
-            if time.perf_counter() - began > LONGEST_SECONDS:
+            if time.perf_counter() - began > case.longest_seconds:
                 process.kill()
             time.sleep(LOOK_SECONDS)
     seconds = time.perf_counter() - began
@@ -275,7 +290,7 @@ def measure(case: Case, folder: Path) -> Measured:
         )
     # The looks miss the last moments of a process, and the kernel those that nobody waited for.
     spent = max(sum(cpu.values()), reaped_seconds() - before)
-    return Measured(seconds, first_line, len(cpu), spent)
+    return Measured(seconds, first_line, len(cpu), spent, memory / (1 << 30))
 
 
 def reaped_seconds() -> float:
@@ -284,18 +299,22 @@ def reaped_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def look(pid: int, cpu: dict[tuple[int, float], float]) -> None:
-    """Note the CPU seconds so far of a process and of all that it has started."""
+def look(pid: int, cpu: dict[tuple[int, float], float]) -> int:
+    """Note the CPU seconds so far of a process and of all that it has started; return the bytes
+    that they hold, without those that they share."""
+    num_bytes = 0
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
-        return
+        return 0
     for each in family:
         try:
-            times = each.cpu_times()
+            times, memory = each.cpu_times(), each.memory_info()
             cpu[each.pid, each.create_time()] = times.user + times.system
+            num_bytes += memory.rss - memory.shared
         except psutil.NoSuchProcess:
             continue
+    return num_bytes
 
 
 def ratio(results: dict[str, list[Measured]], name: str, of: str = "seconds") -> float | None:
@@ -318,13 +337,24 @@ def summarise(
             "first_line_seconds": round(median(each.first_line for each in rounds), 2),
             "processes": median(each.processes for each in rounds),
             "cpu_seconds": round(median(each.cpu for each in rounds), 2),
+            "gigabytes": round(median(each.memory for each in rounds), 2),
             "ratio": ratio(results, name),
             "cpu_ratio": ratio(results, name, "cpu"),
             "most": CASES[name].most,
         }
         for name, rounds in results.items()
     }
-    return rows | {"stages of TINY": {each["title"]: each["seconds"] for each in records}}
+    stages = {f"{each['label']} {each['title']}": list_seconds(each) for each in records}
+    return rows | {"stages": stages}
+
+
+def list_seconds(record: dict[str, Any]) -> dict[str, float]:
+    """Where the time of a stage went: of a sweep also the work of its trials."""
+    seconds = {name: record[name] for name in ("seconds", "starting_seconds")}
+    if record["stage"] == "sweep":
+        seconds["of_trials"] = record["summary"]["seconds"]
+        seconds["trials"] = len(record["summary"]["trials"])
+    return seconds
 
 
 def print_table(results: dict[str, list[Measured]], records: list[dict[str, Any]]) -> None:
@@ -335,6 +365,7 @@ def print_table(results: dict[str, list[Measured]], records: list[dict[str, Any]
         "first line",
         "processes",
         "CPU seconds",
+        "GiB",
         "floor",
         "ratio",
         "of CPU",
@@ -349,6 +380,7 @@ def print_table(results: dict[str, list[Measured]], records: list[dict[str, Any]
             f"{median(each.first_line for each in rounds):.2f}",
             f"{median(each.processes for each in rounds):.0f}",
             f"{median(each.cpu for each in rounds):.2f}",
+            f"{median(each.memory for each in rounds):.2f}",
             CASES[name].floor,
             *("" if each is None else f"{each:.2f}" for each in ratios),
             str(CASES[name].most or ""),

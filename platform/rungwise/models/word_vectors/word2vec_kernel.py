@@ -74,6 +74,7 @@ def take_step(
     sum of these losses, which is computed only if `rate` is 0."""
     loss = 0.0
     share = np.float32(1.0 / len(window)) if mean else _ONE
+    threes = len(targets) // 3 * 3  # together, for which x and its error are read once
     for i in range(1 if mean else len(window)):
         last = len(window) if mean else i + 1
         x[:] = inputs[window[i]]
@@ -84,12 +85,20 @@ def take_step(
         if mean:
             for d in range(len(x)):
                 x[d] *= share
-        for t in range(len(targets)):
-            u = outputs[targets[t]]
-            dot = np.float32(0.0)
+        for t in range(0, threes, 3):
+            u, v, w = outputs[targets[t]], outputs[targets[t + 1]], outputs[targets[t + 2]]
+            of_u, of_v, of_w = np.float32(0.0), np.float32(0.0), np.float32(0.0)
             for d in range(len(x)):
-                dot += x[d] * u[d]
-            wrong[t] = dot
+                of_u += x[d] * u[d]
+                of_v += x[d] * v[d]
+                of_w += x[d] * w[d]
+            wrong[t], wrong[t + 1], wrong[t + 2] = of_u, of_v, of_w
+        for t in range(threes, len(targets)):
+            u = outputs[targets[t]]
+            of_u = np.float32(0.0)
+            for d in range(len(x)):
+                of_u += x[d] * u[d]
+            wrong[t] = of_u
         if rate == 0.0:
             for t in range(len(targets)):
                 loss += np.logaddexp(0.0, np.float64(wrong[t] * (_ONE - 2 * labels[t])))
@@ -97,7 +106,15 @@ def take_step(
         for t in range(len(targets)):
             wrong[t] = np.float32(rate) * (labels[t] - _ONE / (_ONE + np.exp(-wrong[t])))
         error[:] = 0
-        for t in range(len(targets)):
+        for t in range(0, threes, 3):
+            u, v, w = outputs[targets[t]], outputs[targets[t + 1]], outputs[targets[t + 2]]
+            of_u, of_v, of_w = wrong[t], wrong[t + 1], wrong[t + 2]
+            for d in range(len(x)):
+                error[d] += of_u * u[d] + of_v * v[d] + of_w * w[d]
+                u[d] += of_u * x[d]
+                v[d] += of_v * x[d]
+                w[d] += of_w * x[d]
+        for t in range(threes, len(targets)):
             u = outputs[targets[t]]
             for d in range(len(x)):
                 error[d] += wrong[t] * u[d]
