@@ -51,6 +51,6 @@ def test_nothing_is_left(moment: str, number: signal.Signals, tmp_path: Path) ->
     _, left = psutil.wait_procs(family, _END_SECONDS)
     assert not left
     if number != signal.SIGKILL:
-        # Python ends by SIGINT itself, which a shell shows as 130 too, if an `exec` was interrupted.
+        # Python ends by SIGINT, which a shell shows as 130 too, if an `exec` was interrupted.
         assert process.returncode in (130, -signal.SIGINT)
         assert "the same command goes on from the last checkpoint" in log.read_text()
