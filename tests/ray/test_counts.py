@@ -15,12 +15,15 @@ from rungwise.core.storage.folder import Folder
 from rungwise.pretraining.config import CountsConfig, PretrainStageConfig
 from rungwise.pretraining.counts import pretrain_by_counts
 from rungwise.pretraining.pretrained import load_arrays
+from rungwise.tokenizer import train
 from rungwise.tokens import text as texts
 from rungwise.tokens.summary import TokensRow, TokensSummary
 from rungwise.training.config import FitConfig
 from rungwise.training.tensor_files import MODEL
 from tests.conftest import SPECIAL_IDS
 from tests.summaries import standing
+from tests.unit.test_tokenizer import TEXT, stage_on
+from tests.unit.test_tokenizer import config as tokenizer_config
 
 V, END = 40, 3
 
@@ -123,3 +126,22 @@ def test_what_cannot_be_counted_is_said(tmp_path: Path, ray_session: None) -> No
     with pytest.raises(DataError, match=r"model\.fallback_discounts"):
         pretrain_by_counts(config, small, output, Context())
     assert not output.exists(MODEL)
+
+
+@pytest.mark.parametrize("kind", ["character", "word"])
+def test_counting_words_on_the_cluster_gives_what_counting_here_does(
+    kind: str, tmp_path: Path, ray_session: None
+) -> None:
+    text = [*TEXT, "A sentence: that is, one more [MASK].", "with  two blanks"]
+    for megabytes in (1.0, 200e-6):
+        settings = tokenizer_config(kind, sample_megabytes=megabytes)
+        summary, tokenizer = stage_on(text, settings, tmp_path / str(megabytes))
+        sample: list[str] = []
+        for sentence in text:
+            if sum(map(len, sample)) < megabytes * 1e6:
+                sample.append(sentence)
+        assert tokenizer.get_vocab() == train(settings, sample).get_vocab()
+        assert summary.sample_characters == sum(map(len, sample))
+        assert summary.vocab_size == tokenizer.get_vocab_size()
+        assert summary.kind == kind
+        assert summary.special.ids == (0, 1, 2, 3, 4)

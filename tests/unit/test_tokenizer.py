@@ -249,25 +249,6 @@ def test_accents_are_a_key_of_their_own(kind: str, lowercase: bool, strip: bool)
     assert text == (expected.lower() if lowercase else expected)
 
 
-@pytest.mark.parametrize("kind", ["character", "word"])
-def test_counting_on_the_cluster_gives_what_counting_here_does(
-    kind: str, tmp_path: Path, ray_session: None
-) -> None:
-    text = [*TEXT, "A sentence: that is, one more [MASK].", "with  two blanks"]
-    for megabytes in (1.0, 200e-6):
-        settings = config(kind, sample_megabytes=megabytes)
-        summary, tokenizer = stage_on(text, settings, tmp_path / str(megabytes))
-        sample: list[str] = []
-        for sentence in text:
-            if sum(map(len, sample)) < megabytes * 1e6:
-                sample.append(sentence)
-        assert tokenizer.get_vocab() == train(settings, sample).get_vocab()
-        assert summary.sample_characters == sum(map(len, sample))
-        assert summary.vocab_size == tokenizer.get_vocab_size()
-        assert summary.kind == kind
-        assert summary.special.ids == (0, 1, 2, 3, 4)
-
-
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
