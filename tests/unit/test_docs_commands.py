@@ -196,7 +196,7 @@ def strange_keys(value: Any, path: tuple[str, ...] = ()) -> list[str]:
     found = []
     for key, below in value.items():
         parts = tuple(str(key).split("."))
-        if path == ("sweep", "space"):
+        if path in (("sweep", "space"), ("search", "space")):
             found += strange_keys(None, parts)
         else:
             of_variant = path[:1] == ("variants",) and len(path) == 2
