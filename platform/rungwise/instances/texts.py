@@ -46,9 +46,12 @@ class TextsKind(Kind):
     def length(self) -> int:
         return self.per_row * self.longest
 
-    def cut_texts(self, text: TokenisedText, starts: NDArray[np.int64], column: str) -> Built:
-        """Build the rows of the texts that begin and end at `starts`. The column is the number of
-        each row's document, or `first_length`."""
+    @abstractmethod
+    def columns(self, text: TokenisedText, cut: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return the columns of rows whose texts have these lengths (B, `per_row`)."""
+
+    def cut_texts(self, text: TokenisedText, starts: NDArray[np.int64]) -> Built:
+        """Build the rows of the texts that begin and end at `starts`."""
         begin = starts[:-1].reshape(-1, self.per_row)
         lengths = np.diff(starts).reshape(begin.shape)
         cut = np.minimum(lengths, self.longest)
@@ -58,12 +61,8 @@ class TextsKind(Kind):
             "tokens_unused": int((lengths - cut).sum()),
             f"{self.texts}_cut": int((lengths > cut).sum()),
         }
-        values = {
-            "document": text.documents[: len(cut)],
-            "first_length": cut[:, 0].astype("uint16"),
-        }
         offsets = np.append(0, np.cumsum(cut.sum(axis=1)))
-        return Built(Shard(ids, offsets, {column: values[column]}), counts)
+        return Built(Shard(ids, offsets, self.columns(text, cut)), counts)
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
         return check_rows(shard, facts, self.length, {})
@@ -102,7 +101,10 @@ class DocumentRowsConfig(TextsKind):
         self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
         first = text.first_sentence if planned is None else text.first_sentence[: planned + 1]
-        return self.cut_texts(text, text.starts[first], "document")
+        return self.cut_texts(text, text.starts[first])
+
+    def columns(self, text: TokenisedText, cut: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        return {"document": text.documents[: len(cut)]}
 
     def batch(
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
@@ -138,7 +140,10 @@ class TextPairsKind(TextsKind):
         self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
         pairs = len(text.documents) if planned is None else planned
-        return self.cut_texts(text, text.starts[: 2 * pairs + 1], "first_length")
+        return self.cut_texts(text, text.starts[: 2 * pairs + 1])
+
+    def columns(self, text: TokenisedText, cut: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        return {"first_length": cut[:, 0].astype(np.uint16)}
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
         counts = super().check(shard, facts)
