@@ -36,7 +36,9 @@ KILLED_DRIVER = {
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recipe, of which Ray is not started ahead: it is refused or was built."""
     monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr("rungwise.pipeline.forecast.expect_building", lambda *_: None)
     corpus = write_corpus(tmp_path / "text", documents=6)
     return write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
 

@@ -102,6 +102,10 @@ def test_a_ray_that_was_started_ahead_serves_the_session_or_ends(
     assert heads == calls
     with started_ahead(None):
         pass
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "is_initialized", lambda: True)
+        with started_ahead(ComputeConfig()):
+            pass
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with started_ahead(ComputeConfig()):
         pass

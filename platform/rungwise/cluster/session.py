@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,10 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
 
 @contextlib.contextmanager
 def started_ahead(compute: ComputeConfig | None) -> Iterator[None]:
-    """Start Ray here while the block finds out whether it needs one, unless `compute` is None; the
-    Ray that no `session` has taken ends with the block."""
-    if compute is not None and "RAY_ADDRESS" not in os.environ:
+    """Start Ray here while the block finds out whether it needs one, unless `compute` is None or
+    this process is connected already; the Ray that no `session` has taken ends with the block."""
+    connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    if compute is not None and not connected and "RAY_ADDRESS" not in os.environ:
         _ahead.append(_start_head(_settings(compute)))
     with terminate_as_interrupt():
         try:
