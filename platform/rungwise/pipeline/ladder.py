@@ -42,8 +42,8 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
         measured=measured,
         claims_after={part: stage.display_name for part, stage in after.items()},
     )
-    shown = {stage.display_name: stage for stage in after.values()} | recipe.searches
-    ladder = LADDER.stage(config, stages | shown)
+    stages |= {stage.display_name: stage for stage in after.values()}
+    ladder = LADDER.stage(config, {**stages, **recipe.searches})
     return graph.stages | {ladder.display_name: ladder}
 
 

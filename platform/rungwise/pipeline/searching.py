@@ -495,7 +495,7 @@ def suggest_space(recipe: Recipe) -> dict[str, Space]:
         if isinstance(value, float):
             space[key] = LogUniform(low=value / _AROUND, high=value * _AROUND)
         elif isinstance(value, int):
-            space[key] = Choice(values=sorted({max(1, value // 2), value, 2 * value}))
+            space[key] = Choice(values=[*sorted({max(1, value // 2), value, 2 * value})])
     return space
 
 

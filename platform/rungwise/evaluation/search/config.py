@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
+from rungwise.evaluation.suites.base import Paths
 from rungwise.sweep.config import Draws, Halving, NoScheduler, refuse_optuna_with_halving
 from rungwise.sweep.space import Space
 
@@ -30,8 +31,7 @@ class WordList(Config):
     that `measure` does not report, since the best of several trials is too good on its own list."""
 
     kind: Literal["word_list"] = "word_list"
-    # files or folders, as of a suite `similarity`
-    path: str | list[str] = Field(min_length=1)
+    path: Paths  # files or folders, as of a suite `similarity`
 
 
 class HalvingRounds(Halving):

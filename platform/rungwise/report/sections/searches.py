@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from rungwise.core.plural import list_first
 from rungwise.core.stages.artifact import Artifact
@@ -125,7 +125,7 @@ def draw_expected(searches: Sequence[Tuned]) -> bytes:
             winner = [scale * score for score in each.summary.winner_scores]
             axes.scatter([len(curve) + 0.25] * len(winner), winner, s=14, color=each.look.colour)
         style.dress(axes, "the best of so many trials", "trials", label)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.add_legend_below(figure, panels)
     return style.png(figure)
 
