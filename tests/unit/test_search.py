@@ -45,6 +45,12 @@ LIST = {"search.measure": {"kind": "word_list", "path": "nowhere.txt"}}
 HALVING = {"search.scheduler": {"kind": "halving"}, "pretrain.optimizer.schedule": PLATEAU}
 SOURCES = {"word2vec": "asynchronous", "glove": "cooccurrence", "ngram": "counts"}
 TEXT_TOKENS = 10_000
+GRADIENT = {
+    **dict.fromkeys(("history", "validation", "timings", "data", "skipped_steps", "spikes"), ()),
+    **dict.fromkeys(("attempts", "lengths", "sources"), ()),
+    **dict.fromkeys(("data_hash", "device", "parallel", "flops_rule"), ""),
+    "stopped_early": False, "bfloat16": False, "flops_per_token": 0.0, "throughput": {},
+}
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +124,7 @@ class Cluster:
                 rate = config.pretrain.optimizer.learning_rate
             if rate < self.fails:
                 return "it diverged"
-            summary = summarise(config)
+            summary = summarise(config, self._earlier(config))
         record = {
             "summary": summary,
             "facts": stage.facts,
@@ -129,6 +135,23 @@ class Cluster:
         )
         return ""
 
+    def _earlier(self, config: PretrainStageConfig) -> dict[str, Any] | None:
+        """The shorter run that a run goes on from, as prolonging finds it."""
+        if not isinstance(config.pretrain, GradientConfig) or not config.pretrain.shared_steps:
+            return None
+        shorter = [
+            (min(before.shared_steps, config.pretrain.shared_steps), artifact.fingerprint)
+            for artifact in self.finished.values()
+            if artifact.stage == "pretrain"
+            and (before := PretrainStageConfig.model_validate(artifact.record["config"]).pretrain)
+            and isinstance(before, GradientConfig)
+            and before.model_copy(update={"steps": config.pretrain.steps}) == config.pretrain
+        ]
+        if not shorter:
+            return None
+        step, fingerprint = max(shorter)
+        return {"step": step, "fingerprint": fingerprint, "label": "small"}
+
     def record(self, tmp_path: Path) -> SearchSummary:
         """What the search stage records of all that has ended."""
         stages = growing(self.recipe)(self.finished, self.failed).stages
@@ -137,7 +160,7 @@ class Cluster:
         return run_search(stage.config, inputs, Folder.at(tmp_path), Context())  # pyright: ignore[reportArgumentType]
 
 
-def summarise(config: PretrainStageConfig) -> dict[str, Any]:
+def summarise(config: PretrainStageConfig, earlier: dict[str, Any] | None) -> dict[str, Any]:
     """A made-up summary: the best learning rate is 0.01, and every setting has its own speed."""
     settings, objective = config.pretrain, config.objective
     own = config.model_dump(mode="json", exclude={"pretrain": {"epochs", "steps"}})
@@ -156,7 +179,11 @@ def summarise(config: PretrainStageConfig) -> dict[str, Any]:
             seconds = settings.max_seconds * (1 + 0.02 * noise)
             tokens = round(seconds * speed)
     loss = abs(rate - 0.01) ** 0.5 + 2.0 + 0.01 * noise + 1e4 / tokens
+    gradient = None
+    if isinstance(settings, GradientConfig):
+        gradient = GRADIENT | {"steps": settings.steps, "prolonged": [earlier] if earlier else []}
     return {
+        "gradient": gradient,
         "fitting": settings.kind,
         "model": config.model.model_dump(mode="json"),
         "objective": objective.name,
@@ -189,6 +216,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "optuna": ("gpt", OPTUNA),
     "halving": ("gpt", HALVING),
+    "halving tokens": ("gpt", {**HALVING, "search.tokens": 400_000}),
     "tokens": ("gpt", {"search.tokens": 400_000}),
     "seconds": ("gpt", {"search.seconds": 400.0}),
     "word2vec seconds": ("word2vec", {"search.seconds": 200.0}),
@@ -221,6 +249,7 @@ def test_a_search_killed_at_ten_moments_ends_as_one_that_was_not(
     ("case", "unit"),
     [
         ("tokens", "tokens"),
+        ("halving tokens", "tokens"),
         ("seconds", "seconds"),
         ("word2vec seconds", "seconds"),
         ("word2vec tokens", "tokens"),

@@ -164,11 +164,26 @@ class Search:
             if number > 1:
                 going = scheduler.select(self._rank(going))
             for trial in going:
-                steps = self._recipe_of(trial.values).pretrain.steps
+                steps = self._whole_steps(trial, len(trials), scheduler)
                 length = {"pretrain.steps": max(1, round(steps * fraction))}
                 trial.runs.append(self._run(trial, length, f"round-{number}"))
             self._await([trial.runs[-1] for trial in going])
         return trials
+
+    def _whole_steps(self, trial: _Trial, count: int, scheduler: HalvingRounds) -> float:
+        """The steps of a trial that is never stopped: those of the recipe, or so many that all
+        trials together read the budget of tokens, if rows are full."""
+        recipe = self._recipe_of(trial.values)
+        pretrain = recipe.pretrain
+        if self._config.tokens is None:
+            return pretrain.steps
+        plateau = pretrain.shared_steps / pretrain.steps
+        whole, before = 0.0, 0.0  # what all trials read, in the tokens of one that is never stopped
+        for fraction in scheduler.fractions():
+            whole += count * (fraction - before)
+            count, before = len(scheduler.select(range(count))), plateau * fraction
+        a_step = pretrain.global_batch_size * (recipe.instances.sequence_length or 1)
+        return self._config.tokens / whole / a_step
 
     def _begin_trials(self) -> list[_Trial]:
         """The trials, with their only run unless they are halved."""

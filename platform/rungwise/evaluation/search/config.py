@@ -87,11 +87,10 @@ class SearchConfig(Draws):
         refuse_optuna_with_halving(self.search, self.scheduler)
         if self.seconds is not None and self.tokens is not None:
             raise ValueError("seconds and tokens are both set; set one of them to null")
-        if isinstance(self.scheduler, HalvingRounds) and self.budget is not None:
+        if isinstance(self.scheduler, HalvingRounds) and self.seconds is not None:
             raise ValueError(
-                "scheduler halving stops trials after a part of their steps, and "
-                f"{self.budget} would end them elsewhere; set {self.budget} to null and give "
-                "pretrain.steps, or take scheduler none"
+                "scheduler halving stops trials after a part of their steps, and seconds would end "
+                "them elsewhere; give tokens instead, or take scheduler none"
             )
         return self
 
