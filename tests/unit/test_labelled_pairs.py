@@ -374,7 +374,13 @@ def instances_with(folder: Path, **blocks: dict[str, Any]) -> str:
         (
             {
                 "mixed_tasks": {
-                    "inference": {"kind": "files", "train": "a", "format": {"kind": "sick"}}
+                    "inference": {
+                        "kind": "files",
+                        "train": "a",
+                        "validation_fraction": 0.1,
+                        "test_fraction": 0.1,
+                        "format": {"kind": "sick"},
+                    }
                 }
             },
             "mixed_tasks names inference, but in pretrain.mixture the rows of a task are",
