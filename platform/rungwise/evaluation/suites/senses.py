@@ -53,7 +53,7 @@ from rungwise.tasks.formats.base import quote, read_text, split_lines
 MAP = "map.json"
 MIX = "mix.json"
 _NAMES = "classes_map.txt"
-_FEWEST = 40  # sentences of a word of a pair
+_FEWEST = 20  # sentences of a word of a pair
 _FOLDS = 5
 _POINTS = 150  # on the map of a word
 _CONTEXT = 40  # characters on each side of the word
