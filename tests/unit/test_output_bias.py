@@ -10,6 +10,7 @@ import torch
 
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.instances.batch import CausalBatch
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import model_config
@@ -112,9 +113,9 @@ def test_the_first_loss_is_that_of_order_1(case: Any, rows: Any) -> None:
     if hasattr(model, "read_text"):
         model.read_text(lambda: [frequent_text(0, 60).ids])
     assert model.begin_at(shares_of_words(instances))
-    (batch,) = batches[1].micro_batches(1, False)
-    if hasattr(batch, "state") and family.carries_state(objective):
-        batch = type(batch)(batch.ids, batch.targets, batch.weights)
+    batch: Any = next(batches[1].micro_batches(1, False))
+    if family.carries_state(objective):  # rows alone, each from a state of zeros
+        batch = CausalBatch(batch.ids, batch.targets, batch.weights)
     with torch.no_grad():
         loss = objective(model, batch.tensors()).metrics()[objective.tokens.loss_key]
     words = batches[1].predicted_ids().tolist()

@@ -95,8 +95,8 @@ def start_model(config: GradientFit, instances: Artifact, initial: Artifact | No
         body.spell(spelling, *summary.special.require("end"))
     if isinstance(model, ReadsText):
         model.read_text(lambda: _streams(instances))
-    by_frequency = config.pretrain.output_bias == "frequencies" and isinstance(model, BeginsAt)
-    if by_frequency and model.begin_at(shares_of_words(instances)):
+    by_frequency = config.pretrain.output_bias == "frequencies"
+    if by_frequency and isinstance(model, BeginsAt) and model.begin_at(shares_of_words(instances)):
         first_loss = summary.unigram_loss
     return Start(model, {} if initial is None else load_initial(model, initial), first_loss)
 
