@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -96,6 +97,13 @@ LAYERS = (
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
 
 
+@functools.cache
+def list_imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """The imports of a file, those within functions too."""
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 @pytest.mark.parametrize(
     "path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE))
 )
@@ -103,7 +111,7 @@ def test_imports_go_one_way(path: Path) -> None:
     relative = path.relative_to(PACKAGE)
     own = relative.parts[0].removesuffix(".py")
     assert own in RANK, f"{own} has no layer: add it to LAYERS"
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in list_imports(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rungwise"):
             parts = (node.module or "").split(".")[1:]
             for target in [parts[0]] if parts else [alias.name for alias in node.names]:
@@ -115,10 +123,10 @@ def test_imports_go_one_way(path: Path) -> None:
 def _imports(path: Path, modules: set[str]) -> set[str]:
     """The modules of the package that a file imports, for types alone or late included."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in list_imports(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             of = {f"{node.module}.{alias.name}" for alias in node.names}
             names |= {name if name in modules else f"{node.module}" for name in of}
     return names & modules

@@ -108,13 +108,14 @@ def test_the_reference_is_what_the_classes_say() -> None:
 
 
 def test_the_reference_has_values_defaults_and_comments() -> None:
+    page = reference()
     for row in (
         "| `name` | text | required | labels folders and runs |",
         "| `held_out_fraction` | number, > 0, < 1 | `0.05` | share of the words, to validate on |",
         "| `deduplicate` | true, false | `true` | drop documents whose text was seen already |",
         "| `steps` | whole number, ≥ 1 | required |  |",
     ):
-        assert row in reference()
+        assert row in page
 
 
 def test_bert_base_is_the_papers() -> None:
