@@ -9,7 +9,7 @@ import pytest
 
 from rungwise.__main__ import main
 from rungwise.core.configuration.overrides import with_overrides
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.conftest import REPOSITORY, mounted_disk, small_recipe, write_corpus, write_recipe
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -33,9 +33,10 @@ def refusal(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
     """The one line that a run of this recipe ends with."""
     capfd.readouterr()
     assert main(["run", "pretrain", str(config)]) == 2
-    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    return lines[0]
+    printed = capfd.readouterr().err
+    assert "Traceback" not in printed
+    [line] = [line for line in printed.splitlines() if line.startswith("error: ")]
+    return line
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,17 @@ def test_a_mistake_is_named_by_the_stage_that_finds_it(
     assert line.startswith(f"error: {stage}: ")
     assert message in line
     assert not list((tmp_path / "root").glob(f"{stage}/*/artifact.json"))
+
+
+def test_a_full_disk_is_named_before_a_stage_begins(
+    tmp_path: Path, corpus: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with mounted_disk(tmp_path / "disk", "32m") as place:
+        tracking = {"uri": f"sqlite:///{tmp_path}/mlflow.db"}
+        line = refusal(recipe(place, corpus, tracking=tracking), capfd)
+        assert "no room left on the disk" in line
+        assert "choose another root" in line
+        assert not list((place / "root").glob("*/*/artifact.json"))
 
 
 @pytest.mark.slow
