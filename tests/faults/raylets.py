@@ -36,10 +36,7 @@ class Raylets:
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("RAY_ADDRESS", "MLFLOW"))
-        } | {
-            "RAY_AUTH_MODE": "disabled",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }
+        } | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
     def start(self, address: str) -> None:
         """Start a node with one CPU and return when it has joined."""

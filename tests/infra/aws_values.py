@@ -70,10 +70,10 @@ VALUES: Table = {
     ("aws_instance", "metadata_options.http_tokens"): ("ec2", "HttpTokensState"),
     ("aws_instance", "root_block_device.volume_type"): ("ec2", "VolumeType"),
     ("aws_launch_template", "block_device_mappings.ebs.volume_type"): ("ec2", "VolumeType"),
-    (
-        "aws_launch_template",
-        "capacity_reservation_specification.capacity_reservation_preference",
-    ): ("ec2", "CapacityReservationPreference"),
+    ("aws_launch_template", "capacity_reservation_specification.capacity_reservation_preference"): (
+        "ec2",
+        "CapacityReservationPreference",
+    ),
     ("aws_launch_template", "instance_market_options.market_type"): ("ec2", "MarketType"),
     ("aws_launch_template", "instance_type"): ("ec2", "InstanceType"),
     ("aws_launch_template", "metadata_options.http_endpoint"): (

@@ -36,11 +36,7 @@ class Nothing(Config):
 
 
 def stand(
-    summary: Summary,
-    config: Nothing,
-    inputs: dict[str, Artifact],
-    output: Folder,
-    context: Context,
+    summary: Summary, config: Nothing, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> Summary:
     """An artifact that is its summary."""
     return summary

@@ -127,10 +127,7 @@ def test_spans_and_quality_go_through_the_stage(tmp_path: Path) -> None:
     assert summary.spans.total == summary.spans_dropped == 40
     assert summary.dropped == {"quality: few letters": 1}
     assert summary.dropped_samples["quality: few letters"] == [
-        {
-            "id": f"in.jsonl:{lines.rindex(chr(10)) + 1}",
-            "text": ("1 2 3 4. " * 30)[:80],
-        }
+        {"id": f"in.jsonl:{lines.rindex(chr(10)) + 1}", "text": ("1 2 3 4. " * 30)[:80]}
     ]
     folder = Folder.at(tmp_path / "out")
     for file in summary.files:

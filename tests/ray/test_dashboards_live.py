@@ -134,9 +134,7 @@ def test_every_rule_reads_series_that_are_there(cluster: tuple[Up, Prometheus]) 
     assert not silent
 
 
-def test_the_lost_node_alerted_and_the_finished_runs_do_not(
-    cluster: tuple[Up, Prometheus],
-) -> None:
+def test_the_lost_node_alerted_and_the_finished_runs_do_not(cluster: tuple[Up, Prometheus]) -> None:
     _, prometheus = cluster
     fired = {one["metric"]["alertname"] for one in prometheus.series('ALERTS{alertstate="firing"}')}
     assert "NodeLost" in fired

@@ -285,10 +285,7 @@ def test_the_certificate_says_where_the_kill_lay_and_what_was_allowed(
         (2, max(1, killed // 3), None),
     ]
     assert found.kill_drawn_from.part.startswith("a run of ")
-    assert (found.kill_drawn_from.first_step, found.kill_drawn_from.last_step) == (
-        2,
-        10,
-    )
+    assert (found.kill_drawn_from.first_step, found.kill_drawn_from.last_step) == (2, 10)
     assert found.steps_after_the_kill == 12 - killed
     assert (found.steps, found.precision) == (12, "bfloat16")
     assert found.allowed_loss_difference == 1e-3

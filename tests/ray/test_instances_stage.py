@@ -148,10 +148,7 @@ def test_killed_with_four_workers_and_resumed_with_two_the_bytes_are_the_same(
     # What was done is not done again, and nothing half-written is left.
     assert {name: (output / name).stat().st_mtime_ns for name in done} == before
     names = {path.name for path in output.iterdir()}
-    assert {name for name in names if not name.startswith(".")} == {
-        *one_process,
-        building.MANIFEST,
-    }
+    assert {name for name in names if not name.startswith(".")} == {*one_process, building.MANIFEST}
 
 
 @pytest.mark.slow
@@ -176,10 +173,7 @@ def test_from_s3_to_s3_the_bytes_are_the_same_and_are_read_from_there(
 
 
 def test_a_builder_that_breaks_the_contract_stops_the_stage_and_says_where(
-    inputs: dict[str, Artifact],
-    tmp_path: Path,
-    ray_session: None,
-    monkeypatch: pytest.MonkeyPatch,
+    inputs: dict[str, Artifact], tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dataclasses import replace
 

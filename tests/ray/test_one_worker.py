@@ -22,13 +22,7 @@ from tests.ray.one_worker_runs import (
     train_in_a_group,
     train_watched,
 )
-from tests.training_runs import (
-    KilledAt,
-    assert_same_weights,
-    forkserver,
-    make_instances,
-    run,
-)
+from tests.training_runs import KilledAt, assert_same_weights, forkserver, make_instances, run
 from tests.unit.test_elmo import instances as elmo_instances
 
 # Kinds of instances that are built of one text, with the keys of those without a sequence length.

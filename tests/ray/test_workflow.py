@@ -26,14 +26,7 @@ from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import DataError
 from rungwise.core.exit_codes import USER_ERROR
-from rungwise.core.stages.artifact import (
-    RECORD,
-    Artifact,
-    below,
-    find_folder,
-    list_artifacts,
-    load,
-)
+from rungwise.core.stages.artifact import RECORD, Artifact, below, find_folder, list_artifacts, load
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import write_note
 from rungwise.core.storage.folder import Folder
@@ -494,9 +487,7 @@ def test_predict_answers_lines_and_refuses_what_does_not_fit(
 
 
 @pytest.mark.slow
-def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
-    tmp_path: Path,
-) -> None:
+def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "text", documents=60)
     recipe = with_overrides(
         small_recipe(tmp_path / "killed", corpus),

@@ -23,13 +23,7 @@ from rungwise.finetune.heads import (
 )
 from rungwise.finetune.tops import BiLstm
 from rungwise.instances.batch import CausalBatch, MaskedBatch
-from rungwise.models.families.bert import (
-    IS_NEXT,
-    NOT_NEXT,
-    Bert,
-    BertConfig,
-    BertForPretraining,
-)
+from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, Bert, BertConfig, BertForPretraining
 from rungwise.models.families.gpt import GptConfig, GptForPretraining
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.serving.hugging_face import export_model, load_model

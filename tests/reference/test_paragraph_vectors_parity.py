@@ -18,13 +18,7 @@ import pytest
 from gensim.models.doc2vec import Doc2Vec, TaggedDocument
 from numpy.typing import NDArray
 
-from benchmarks.paragraph_vectors import (
-    EPOCHS,
-    accuracies,
-    number_words,
-    pass_over,
-    read_reviews,
-)
+from benchmarks.paragraph_vectors import EPOCHS, accuracies, number_words, pass_over, read_reviews
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 
 

@@ -21,10 +21,7 @@ from tests.corpora import corpus_of_sentences
 from tests.toy_rungs import toy_rung
 
 pytestmark = pytest.mark.slow
-EXPECTED = {
-    "MR": {RANDOM: 0.615, PPMI: 0.674},
-    "MPQA": {RANDOM: 0.736, PPMI: 0.807},
-}
+EXPECTED = {"MR": {RANDOM: 0.615, PPMI: 0.674}, "MPQA": {RANDOM: 0.736, PPMI: 0.807}}
 
 
 class Lengths:

@@ -20,11 +20,7 @@ from rungwise.instances.batch import CausalBatch
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.families.awd_lstm import AwdLstmConfig
-from rungwise.models.families.recurrent import (
-    LstmConfig,
-    RecurrentForPretraining,
-    RnnConfig,
-)
+from rungwise.models.families.recurrent import LstmConfig, RecurrentForPretraining, RnnConfig
 from rungwise.models.losses.objectives import CAUSAL
 from rungwise.pretraining.config import FitConfig
 from rungwise.pretraining.estimate import Measures, estimate_run

@@ -19,13 +19,7 @@ from rungwise.training.curriculum import list_turns
 from rungwise.training.feed import Source, step_batch
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import gradient, shaken, small_config
-from tests.training_runs import (
-    LENGTH,
-    VOCAB,
-    config,
-    kill_and_resume,
-    make_instances,
-)
+from tests.training_runs import LENGTH, VOCAB, config, kill_and_resume, make_instances
 
 FAMILIES = ("mlm", "modern_bert")
 ROWS = np.arange(24)

@@ -16,13 +16,7 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.pretraining.gradient import check_fit, plan_run
 from rungwise.training.curriculum import list_turns, open_phases
 from rungwise.training.parallel import Group, Worker
-from tests.training_runs import (
-    CPU,
-    LENGTH,
-    config,
-    kill_and_resume,
-    make_instances,
-)
+from tests.training_runs import CPU, LENGTH, config, kill_and_resume, make_instances
 
 FALLING: dict[str, Any] = {"masking": {"rate": 0.5, "final_rate": 0.1, "max_predictions": 16}}
 MLM: dict[str, Any] = {"pretrain.objective": "mlm"}

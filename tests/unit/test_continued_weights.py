@@ -19,12 +19,7 @@ from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.losses.objectives import LossSum
 from rungwise.models.word_vectors.vector_family import TABLE
 from rungwise.pretraining.gradient import check_fit, plan_run
-from rungwise.pretraining.initial import (
-    build_model,
-    check_initial,
-    check_vectors,
-    compare_tensors,
-)
+from rungwise.pretraining.initial import build_model, check_initial, check_vectors, compare_tensors
 from rungwise.pretraining.pretrained import load_module
 from rungwise.pretraining.summary import GradientRun, PretrainSummary
 from rungwise.tasks.kinds.examples import TaskInfo

@@ -22,12 +22,7 @@ from rungwise.pretraining.gradient import check_fit
 from rungwise.pretraining.run_summary import count_sources
 from rungwise.training.config import FitConfig
 from rungwise.training.curriculum import Turn
-from tests.training_runs import (
-    config,
-    kill_and_resume,
-    make_instances,
-    run,
-)
+from tests.training_runs import config, kill_and_resume, make_instances, run
 
 CONFIGS = st.builds(OrderConfig, window_instances=st.integers(1, 80), lanes=st.integers(1, 9))
 # Shards of some sources, each (source, rows), and the quota of each source that is read.
@@ -79,11 +74,7 @@ def test_every_source_is_near_its_share_at_every_position(
 ) -> None:
     sources = [f"{number:02d}" for number in range(len(quotas))]
     order = MixedOrder(
-        np.full(len(quotas), 10),
-        sources,
-        dict(zip(sources, quotas, strict=True)),
-        0,
-        OrderConfig(),
+        np.full(len(quotas), 10), sources, dict(zip(sources, quotas, strict=True)), 0, OrderConfig()
     )
     groups, total = np.arange(len(quotas)), sum(quotas)
     bound = 0.5 if len(quotas) == 2 else FIBONACCI_SUM / 2

@@ -14,13 +14,7 @@ from rungwise.models.losses.contrastive import unmasked
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.replaced_tokens import _draw, _uniform
 from tests.small_models import gradient, random_masked_batch, rows_of, shaken, small_config
-from tests.training_runs import (
-    LENGTH,
-    VOCAB,
-    config,
-    kill_and_resume,
-    make_instances,
-)
+from tests.training_runs import LENGTH, VOCAB, config, kill_and_resume, make_instances
 
 FAMILIES = ("mlm", "modern_bert")
 WEIGHT = 50.0  # of the detector's loss, in the paper

@@ -17,12 +17,7 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.models.losses.objectives import Objective
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import gradient, shaken, small_config
-from tests.training_runs import (
-    VOCAB,
-    config,
-    kill_and_resume,
-    make_instances,
-)
+from tests.training_runs import VOCAB, config, kill_and_resume, make_instances
 
 LENGTH, MOST = 32, 6
 MASKING = {"unit": "token", "rate": 0.2, "max_predictions": MOST}

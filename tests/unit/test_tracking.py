@@ -98,10 +98,7 @@ def test_a_run_that_is_taken_up_again_is_the_same_run_and_replayed_steps_appear_
 
 
 def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
-    uri: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with socket.socket() as probe:
@@ -288,11 +285,7 @@ def record(tracker: Tracker, steps: Iterable[int]) -> None:
 
 @pytest.mark.parametrize("new", ["empty", "with another experiment under its number"])
 def test_a_server_that_comes_back_empty_gets_everything_again(
-    empty_store: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    at_once: None,
-    new: str,
+    empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None, new: str
 ) -> None:
     stores = [f"sqlite:///{shutil.copy(empty_store, tmp_path / name)}" for name in ("old", "new")]
     clients: list[Any] = [open_store(uri) for uri in stores]
@@ -371,10 +364,7 @@ def test_names_and_values_that_mlflow_refuses_are_mended_one_by_one(
 
 
 def test_of_a_batch_only_what_is_refused_is_lost(
-    uri: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sending, "acceptable_name", lambda name: name)
     tracker = Tracker(uri, "test", tmp_path / "spool")

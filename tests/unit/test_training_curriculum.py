@@ -17,15 +17,7 @@ from rungwise.training.config import GradientConfig
 from rungwise.training.curriculum import Turn, count_epochs, list_turns, open_phases
 from rungwise.training.parallel import Group, Worker
 from tests.conftest import small_recipe
-from tests.training_runs import (
-    CPU,
-    VOCAB,
-    Notes,
-    config,
-    kill_and_resume,
-    make_instances,
-    run,
-)
+from tests.training_runs import CPU, VOCAB, Notes, config, kill_and_resume, make_instances, run
 
 SHORT, LONG = 16, 32
 

@@ -97,13 +97,7 @@ def test_any_number_of_workers_reads_the_same_rows_and_has_the_same_losses_for_2
     world, compute = WAYS[way]
     instances, alone = made(model)
     progress = together(
-        world,
-        long(model),
-        instances,
-        tmp_path,
-        unused_port,
-        checkpoint_every_steps=100,
-        **compute,
+        world, long(model), instances, tmp_path, unused_port, checkpoint_every_steps=100, **compute
     )
     assert progress is not None
     assert [row["step"] for row in progress.history] == list(range(1, 201))
@@ -148,11 +142,7 @@ def test_200_steps_over_one_two_and_three_workers_have_the_losses_of_one(
     ],
 )
 def test_workers_that_were_killed_end_with_the_bits_of_undisturbed_ones(
-    instances: Artifact,
-    tmp_path: Path,
-    way: str,
-    changes: dict[str, object],
-    free_ports: list[int],
+    instances: Artifact, tmp_path: Path, way: str, changes: dict[str, object], free_ports: list[int]
 ) -> None:
     world, compute = WAYS[way]
     settings = config(**changes)
@@ -171,16 +161,10 @@ DROPS = {"model.dropout": 0.1, "pretrain.precision": "bfloat16", "pretrain.optim
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        DROPS,
-        pytest.param(DROPS | {"pretrain.objective": "simcse"}, marks=pytest.mark.slow),
-    ],
+    [DROPS, pytest.param(DROPS | {"pretrain.objective": "simcse"}, marks=pytest.mark.slow)],
 )
 def test_one_worker_that_computes_the_parts_of_two_ends_with_their_bits(
-    instances: Artifact,
-    tmp_path: Path,
-    changes: dict[str, object],
-    free_ports: list[int],
+    instances: Artifact, tmp_path: Path, changes: dict[str, object], free_ports: list[int]
 ) -> None:
     """The same micro-batches and dropout, and sums of two gradients have one order."""
     compute: dict[str, Any] = {"micro_batch_size": 6, "logical_workers": 2}
