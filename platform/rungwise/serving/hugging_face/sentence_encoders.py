@@ -9,13 +9,18 @@ needs besides the encoder is left out.
 """
 
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from rungwise.core.errors import ConfigError
-from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceModel
+from rungwise.models.families.sentence_encoder import (
+    SentenceBody,
+    SentenceEncoderConfig,
+    SentenceModel,
+)
 from rungwise.models.transformer.block import sinusoid_positions
 from rungwise.serving.hugging_face.names import CONFIG, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
 from rungwise.serving.hugging_face.tokenizer import read_tokenizer
@@ -42,19 +47,18 @@ def export_sentence_encoder(
 ) -> None:
     """Write the encoder and its tokenizer to `folder`, created if needed. Raises ConfigError for an
     encoder that sentence-transformers cannot hold, DataError for a tokenizer of another size."""
-    body = model.body
     if misfit := _find_misfit(model, config):
         raise ConfigError(
             f"sentence-transformers has no module for {misfit}; `rungwise predict` with --to "
             "FILE.npy writes the vectors of texts"
         )
-    tokenizer, roles = read_tokenizer(tokenizer_file, body.vocab_size, masked=False)
+    tokenizer, roles = read_tokenizer(tokenizer_file, model.body.vocab_size, masked=False)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / TOKENIZER))
     if config.network == "words":
         modules = _write_words(model, folder)
     else:
-        padding = tokenizer.token_to_id(roles["pad_token"])
+        padding = tokenizer.token_to_id(roles["pad_token"]) or 0
         save_file(_esm_tensors(model, config, padding), folder / WEIGHTS, metadata={"format": "pt"})
         write_json(folder / CONFIG, _esm_config(model, config, padding))
         settings = {
@@ -64,13 +68,19 @@ def export_sentence_encoder(
             "clean_up_tokenization_spaces": False,
         }
         write_json(folder / TOKENIZER_CONFIG, {**settings, **roles})
-        modules = write_pooling(folder, config.hidden_size, _LONGEST, _POOLING[body.pooling])
+        modules = write_pooling(
+            folder, config.hidden_size, _LONGEST, _POOLING[_body(model).pooling]
+        )
     write_modules(folder, modules)
+
+
+def _body(model: SentenceModel) -> SentenceBody:
+    return cast(SentenceBody, model.body)
 
 
 def _find_misfit(model: SentenceModel, config: SentenceEncoderConfig) -> str:
     """What sentence-transformers cannot hold; empty if it can hold the encoder."""
-    pooling = model.body.pooling
+    pooling = _body(model).pooling
     if model.other is not None:
         return "the vectors of two encoders side by side, each of length 1, as of quick_thoughts"
     if config.cell:
@@ -82,9 +92,9 @@ def _find_misfit(model: SentenceModel, config: SentenceEncoderConfig) -> str:
 
 def _write_words(model: SentenceModel, folder: Path) -> dict[str, str]:
     """Write word vectors and layers; return the class of each folder of the modules."""
-    body, modules = model.body, {"": "StaticEmbedding"}
+    modules = {"": "StaticEmbedding"}
     save_file({"embedding.weight": _word_vectors(model)}, folder / WEIGHTS)
-    for number, layer in enumerate(body.layers, start=1):
+    for number, layer in enumerate(_body(model).layers, start=1):
         name = f"{number}_Dense"
         modules[name] = "Dense"
         (folder / name).mkdir(exist_ok=True)
