@@ -226,8 +226,8 @@ def paired_bootstrap(
             "expected two arrays (seeds, examples, sums) of one shape with at least one example, "
             f"found {first.shape} and {second.shape}"
         )
-    pair = draw_values([first, second], value, seed, resamples)
-    return paired_draws(*pair, seed, within, pretrainings)
+    ours, theirs = draw_values([first, second], value, seed, resamples)
+    return paired_draws(ours, theirs, seed, within, pretrainings)
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Draws:
     """A metric of a variant's runs: as observed (S,), and over draws of test examples (R, S)."""
 
     observed: NDArray[np.floating]
-    drawn: NDArray[np.float64]
+    drawn: NDArray[np.floating]
 
 
 def draw_values(
@@ -314,7 +314,7 @@ def _draw_totals(
 
 
 def _draw_trainings(
-    by_seed: NDArray[np.float64], rng: np.random.Generator, pretrainings: int = 1
+    by_seed: NDArray[np.floating], rng: np.random.Generator, pretrainings: int = 1
 ) -> NDArray[np.float64]:
     """The mean over seeds (R, S) with its trainings drawn too (R,): the seeds, or the
     pretrainings where there are several."""

@@ -259,14 +259,16 @@ def make_pseudo_words(
             for word, other in ((first, second), (second, first))
         ]
         size = min(map(len, alone))
+        if size < _FEWEST // 2:  # they stand together
+            continue
         size = size if most is None else min(size, 2 * most)
         splits = Split([], [], []), Split([], [], [])
         for sense, (word, numbers) in enumerate(zip((first, second), alone, strict=True)):
             for turn, index in enumerate(evenly(len(numbers), size).tolist()):
                 number, split = numbers[index], splits[turn % 2]
                 (match,) = (each for each in matches[number] if each[0] == word)
-                text, start = sentences[number], match.start()
-                text = text[:start] + first + text[match.end() :]
+                whole, start = str(sentences[number]), match.start()
+                text = whole[:start] + first + whole[match.end() :]
                 split.sentences.append(Sentence(text, ((start, start + len(first)),)))
                 split.senses.append(str(sense))
                 split.lines.append(number + 1)
