@@ -21,6 +21,7 @@ from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.transformer.block import parameter_count
 from rungwise.serving.hugging_face import export_model, load_model
+from rungwise.serving.hugging_face.modern import modern_bert_keys, modern_bert_values
 from rungwise.serving.hugging_face.tensors import list_entries
 from tests.small_models import shaken
 
@@ -206,3 +207,10 @@ def test_the_keys_of_older_configs_say_the_same(tmp_path):
     old = {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
     path.write_text(json.dumps(data | old | {"global_attn_every_n_layers": 3}))
     assert load_model(tmp_path)[0] == expected
+
+
+@pytest.mark.parametrize("every", [2, 3, 7])
+def test_two_layers_do_not_say_how_often_one_is_global_and_the_key_does(every, tmp_path):
+    config = ModernBertConfig(num_layers=2, global_every=every)
+    values = modern_bert_values(modern_bert_keys(config), tmp_path)
+    assert values["global_every"] == every
