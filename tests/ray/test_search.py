@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,21 +37,38 @@ def write(folder: Path, root: str) -> Path:
     return write_recipe(folder / f"{root}.yaml", recipe)
 
 
-def start(recipe: Path) -> "subprocess.Popen[str]":
-    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    address = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-    command = [sys.executable, "-m", "rungwise", "run", "pretrain", str(recipe)]
-    return subprocess.Popen(
-        command,
-        env=os.environ | paths | address,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+Process = subprocess.Popen[str]
 
 
-def finish(process: "subprocess.Popen[str]") -> str:
-    text, _ = process.communicate(timeout=300)
+@pytest.fixture
+def start(ray_session: None) -> Iterator[Callable[[Path], Process]]:
+    """Starts a driver; none outlives the test."""
+    processes: list[Process] = []
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "RAY_ADDRESS": ray.get_runtime_context().gcs_address,
+    }
+
+    def begin(recipe: Path) -> Process:
+        command = [sys.executable, "-m", "rungwise", "run", "pretrain", str(recipe)]
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        kill_with_children(process.pid)
+        process.communicate()
+
+
+def finish(process: Process) -> str:
+    text, _ = process.communicate(timeout=900)
     assert process.returncode == 0, text
     return text
 
@@ -66,7 +84,7 @@ def summary(root: Path) -> SearchSummary:
 
 @pytest.mark.slow
 def test_killed_and_gone_on_with_by_two_drivers_a_search_ends_the_same(
-    ray_session: None, tmp_path: Path
+    start: Callable[[Path], Process], tmp_path: Path
 ) -> None:
     write_corpus(tmp_path / "text", documents=12)
     finish(start(write(tmp_path, "whole")))

@@ -49,7 +49,10 @@ GRADIENT = {
     **dict.fromkeys(("history", "validation", "timings", "data", "skipped_steps", "spikes"), ()),
     **dict.fromkeys(("attempts", "lengths", "sources"), ()),
     **dict.fromkeys(("data_hash", "device", "parallel", "flops_rule"), ""),
-    "stopped_early": False, "bfloat16": False, "flops_per_token": 0.0, "throughput": {},
+    "stopped_early": False,
+    "bfloat16": False,
+    "flops_per_token": 0.0,
+    "throughput": {},
 }
 
 
