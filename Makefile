@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install quickstart ladder test test-all docs check check-infra format bench bench-instances bench-training bench-startup gpu screens reference dashboards clean
+.PHONY: help install quickstart ladder test test-all docs check check-infra format lock bench bench-instances bench-training bench-startup gpu screens reference dashboards clean
 help: ## print this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -42,6 +42,9 @@ check-infra: $(VENV)-checkov/.ready ## check format and security of infra/terraf
 format: $(VENV)/.dev ## fix what a tool can of the faults that check finds
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+lock: ## write uv.lock anew, with the versions of constraints.txt; needs uv
+	uv lock --default-index https://pypi.org/simple $$(grep == constraints.txt | grep -v '^pip==' | sed 's/^/--upgrade-package /')
 
 bench: $(VENV)/.dev ## measure the numbers that the README states
 	$(BIN)/python benchmarks/quickstart.py
