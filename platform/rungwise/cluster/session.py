@@ -44,13 +44,18 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
         if address := os.environ.get("RAY_ADDRESS"):
             variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path()
             variables |= expected_nodes.scaling_variables()
-            environment = {"runtime_env": {"env_vars": variables}}
+            runtime_env = {"env_vars": variables}
         else:
-            address, environment = _start_local(_settings(compute, num_cpus), stack), {}
+            address, runtime_env = _start_local(_settings(compute, num_cpus), stack), None
             ray_private.enable_token_auth_by_default()
         stack.callback(ray.shutdown)
         try:
-            ray.init(address, **environment, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(
+                address,
+                runtime_env=runtime_env,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
         except SystemExit as error:  # of Ray's own handler, at SIGTERM
             raise KeyboardInterrupt from error
         with terminate_as_interrupt():  # again, since ray.init installs its own handler
