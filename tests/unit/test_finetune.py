@@ -33,13 +33,12 @@ from rungwise.finetune import (
     finetune,
     load_data,
     loop,
-    lora,
     outputs,
     restore,
 )
 from rungwise.finetune.batches import collate
 from rungwise.finetune.config import FullAdaptation
-from rungwise.finetune.learning import learning_rate_shares
+from rungwise.finetune.learning import learning_rate_shares, merge
 from rungwise.finetune.loop import build, make_batches
 from rungwise.finetune.scoring import loss_sums
 from rungwise.pretraining.summary import PretrainSummary
@@ -550,7 +549,7 @@ def test_a_low_rank_change_is_its_formula_and_merged_gives_the_same(
         """Note the encoder as it is before its changes are merged."""
         states = {name: value.clone() for name, value in encoder.state_dict().items()}
         kept.update(states=states, logits=outputs(kept["model"], data.splits["test"].items))
-        lora.merge(encoder)
+        merge(encoder)
 
     def seen(config: FinetuneConfig, data: TaskData) -> TaskModel:
         kept["model"] = build(config, data)
