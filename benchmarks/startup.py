@@ -253,7 +253,9 @@ def write_inputs(folder: Path) -> None:
         "evaluate": {"num_seeds": 2},
         "sweep": {
             "trials": 12,
-            "space": {"finetune.learning_rate": {"low": 1.0e-4, "high": 1.0e-2}},
+            "space": {
+                "finetune.learning_rate": {"kind": "loguniform", "low": 1.0e-4, "high": 1.0e-2}
+            },
         },
     }
     (folder / "sweep.yaml").write_text(yaml.safe_dump(tiny | sweep))
