@@ -249,7 +249,7 @@ def write_inputs(folder: Path) -> None:
         "name": "sweep",
         "root": f"{folder}/swept",
         "tasks": {"toy": {"data": data}},
-        "finetune": {"epochs": 1},
+        "finetune": {"epochs": 1, "pooling": "mean"},
         "evaluate": {"num_seeds": 2},
         "sweep": {
             "trials": 12,
