@@ -222,7 +222,6 @@ def _write_for_transformers(
     labels: Sequence[str] = (),
     longest: int | None = None,
 ) -> Export:
-    from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceModel
     from rungwise.serving import hugging_face
     from rungwise.serving.hugging_face.hub_card import HUB_CARD, hub_card
     from rungwise.serving.hugging_face.names import CONFIG, MODULES, auto_class
@@ -230,12 +229,7 @@ def _write_for_transformers(
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         file, folder = Path(scratch) / "read.json", Path(scratch) / "model"
         tokenizer.save(str(file))
-        architecture = ""
-        if isinstance(model, SentenceModel):
-            assert isinstance(config, SentenceEncoderConfig)
-            hugging_face.export_sentence_encoder(model, config, file, folder)
-        else:
-            architecture = hugging_face.export_model(model, config, file, folder, labels, longest)
+        architecture = hugging_face.export_any(model, config, file, folder, labels, longest)
         auto, sentences = auto_class(architecture), (folder / MODULES).exists()
         text = hub_card(card, auto, sentences)
         (folder / HUB_CARD).write_text(text, encoding="utf-8")
