@@ -183,13 +183,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         marked = module.read_text().replace(text, text.replace('"', ' of the job"'))
         assert marked != module.read_text()
         module.write_text(marked)
-    # One stage of it, as a workflow of the user's own.
-    whole = (folder / "workflows" / "instances.py").read_text()
-    first = whole.replace(
-        "list(instances_stages(recipe).values())", "[CORPUS.stage(recipe.corpus)]"
-    )
-    first = first.replace("pipeline.stages import instances_stages", "corpus.summary import CORPUS")
-    (folder / "workflows" / "corpus.py").write_text(first)
     write_corpus(folder / "text", documents=60)
     write_recipe(folder / "small.yaml", small_recipe(folder.parent / "root", Path("text")))
     return folder
@@ -211,7 +204,7 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
     client: Client, head: Head, project: Path, tmp_path: Path
 ) -> None:
     line = Line(int(client.server.address.rpartition(":")[2]))
-    command = [sys.executable, "-m", "rungwise", "submit", "workflows/corpus.py", "small.yaml"]
+    command = [sys.executable, "-m", "rungwise", "submit", "workflows/instances.py", "small.yaml"]
     command += ["--address", line.address]
     errors = tmp_path / "errors"
     with errors.open("w") as stderr:
@@ -241,7 +234,7 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
     (job,) = re.findall(r"^submitted (\S+)$", text, re.MULTILINE)
     assert client.get_job_logs(job) in text  # all of it, each line once
     assert "connected again" in errors.read_text()
-    assert "1 of 1 stages built" in text
+    assert "4 of 4 stages built" in text
     logs = [path for path in head.folder.rglob("*.*") if path.suffix in (".log", ".out", ".err")]
     assert any(job in path.name for path in logs)
     for shown in (text, errors.read_text(), str(client.get_details(job)), *map(str, running)):
