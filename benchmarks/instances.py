@@ -154,10 +154,7 @@ def masks(bench: Bench) -> list[Row]:
     measured = bench.take_turns(
         "masks",
         {
-            f"{system}_{unit}": (
-                "masks",
-                {"system": system, "unit": unit, "for_seconds": seconds},
-            )
+            f"{system}_{unit}": ("masks", {"system": system, "unit": unit, "for_seconds": seconds})
             for unit in ("token", "whole_word")
             for system in ("ours", "collator", "tensors")
         },

@@ -141,12 +141,7 @@ class Stages:
 
     def encode(self, files: Sequence[CorpusFile]) -> TokensSummary:
         """Encode files of the corpus, one after the other."""
-        from rungwise.tokens.building import (
-            FileOrder,
-            add_counts,
-            count_no_tokens,
-            summarise_files,
-        )
+        from rungwise.tokens.building import FileOrder, add_counts, count_no_tokens, summarise_files
 
         rows = [self.tokens(FileOrder(row)) for row in files]
         task = self.instances

@@ -364,10 +364,7 @@ def rows(results: dict[str, Any] | None = None) -> list[tuple[str, str]]:
                     f"{item['first_bytes_per_machine'] / 1e9:.1f} GB a machine; later at most "
                     f"{item['most_gets_after_start']:,.0f} in {item['stride_seconds']:.0f} s",
                 ),
-                (
-                    f"{name}: disk of a machine",
-                    f"{item['disk_bytes_per_machine'] / 1e9:.1f} GB",
-                ),
+                (f"{name}: disk of a machine", f"{item['disk_bytes_per_machine'] / 1e9:.1f} GB"),
             ]
         )
     for item in results["restart"]:

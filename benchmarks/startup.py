@@ -218,12 +218,7 @@ def write_inputs(folder: Path) -> None:
         "corpus": {"sources": [source], "minimum_characters": 20, "held_out_fraction": 0.2},
         "tokenizer": {"kind": "byte_bpe", "vocab_size": 300},
         "instances": {"kind": "causal", "sequence_length": 64},
-        "model": {
-            "kind": "gpt",
-            "num_layers": 2,
-            "num_heads": 2,
-            "hidden_size": 64,
-        },
+        "model": {"kind": "gpt", "num_layers": 2, "num_heads": 2, "hidden_size": 64},
         "pretrain": {
             "steps": 10,
             "global_batch_size": 8,

@@ -135,14 +135,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("BERT tiny, 128", TINY, WORDPIECE, 128, 32, 20),
         Case("BERT small, 128", SMALL, WORDPIECE, 128, 16, 20),
         Case(
-            "BERT tiny, ragged to 256",
-            TINY,
-            WORDPIECE,
-            256,
-            16,
-            39,
-            ragged=True,
-            micro_batches=4,
+            "BERT tiny, ragged to 256", TINY, WORDPIECE, 256, 16, 39, ragged=True, micro_batches=4
         ),
         Case("GPT tiny, 256", _gpt(2, 2, 128, 256), BYTE_BPE, 256, 4),
         Case("GPT small, 256", _gpt(4, 8, 512, 256), BYTE_BPE, 256, 4),

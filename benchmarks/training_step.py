@@ -162,14 +162,7 @@ def build_ours(
     exchange = distribute(model, group, parallel, 1, setting.bfloat16 and device.type == "cuda")
     optimizers = build_optimizers(model, config)
     step = Step(
-        model,
-        objective,
-        exchange,
-        optimizers,
-        config,
-        group,
-        setting.bfloat16,
-        setting.compile,
+        model, objective, exchange, optimizers, config, group, setting.bfloat16, setting.compile
     )
 
     def micro_batches(rows: Rows) -> list[Batch[Tensor]]:

@@ -251,7 +251,7 @@ SWEEPS = Board(
                 "Share of trials that have ended.",
                 of("stage_progress_ratio", where='stage=~"(sweep|evaluate).*"'),
             ),
-        ),
+        )
     },
 )
 

@@ -175,10 +175,7 @@ def small_recipe(root: Path, corpus: Path, **changes: Any) -> dict[str, Any]:
     recipe: dict[str, Any] = {
         "name": "small",
         "root": str(root),
-        "corpus": {
-            "sources": [{"kind": "text", "paths": [str(corpus)]}],
-            "held_out_fraction": 0.2,
-        },
+        "corpus": {"sources": [{"kind": "text", "paths": [str(corpus)]}], "held_out_fraction": 0.2},
         "tokenizer": {"kind": "wordpiece", "vocab_size": 200, "min_frequency": 1},
         "instances": {"kind": "masked_pairs", "sequence_length": 32},
         "model": {

@@ -172,10 +172,7 @@ def corpus_summary(**fields: Any) -> CorpusSummary:
         "characters_removed",
         "characters_replaced",
     )
-    known: dict[str, Any] = {
-        **dict.fromkeys(units, even),
-        **dict.fromkeys(none, 0),
-    }
+    known: dict[str, Any] = {**dict.fromkeys(units, even), **dict.fromkeys(none, 0)}
     known |= {
         "files": [
             {"file": f"{split}.parquet", "split": split, "source": "text"}

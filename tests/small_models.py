@@ -63,10 +63,7 @@ def small_config(kind: str, **changes: Any) -> Family:
 
 
 def small_model(
-    kind: str,
-    vocab_size: int = VOCAB_SIZE,
-    vocab_multiple: int = 1,
-    **changes: Any,
+    kind: str, vocab_size: int = VOCAB_SIZE, vocab_multiple: int = 1, **changes: Any
 ) -> Any:
     """A model for the objective, its weights as at the start."""
     config = small_config(kind, **changes)

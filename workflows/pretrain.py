@@ -13,12 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 from rungwise.commands.running.run import run_workflow
 from rungwise.core.stages.stage import Stage
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import (
-    chained_stages,
-    measure_stage,
-    register_stage,
-    report_stage,
-)
+from rungwise.pipeline.stages import chained_stages, measure_stage, register_stage, report_stage
 
 
 def stages(recipe: Recipe) -> list[Stage]:

@@ -52,11 +52,7 @@ def start(ray_session: None) -> Iterator[Callable[[Path], Process]]:
     def begin(recipe: Path) -> Process:
         command = [sys.executable, "-m", "rungwise", "run", "pretrain", str(recipe)]
         process = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         processes.append(process)
         return process

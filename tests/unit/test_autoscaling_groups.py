@@ -19,11 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
 from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
-from moto.autoscaling.models import (
-    AutoScalingBackend,
-    FakeAutoScalingGroup,
-    autoscaling_backends,
-)
+from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup, autoscaling_backends
 from moto.core.models import DEFAULT_ACCOUNT_ID as ACCOUNT
 from ray.autoscaler._private.providers import _get_node_provider
 from ray.autoscaler._private.util import prepare_config, validate_config

@@ -58,10 +58,7 @@ def _sized(layers, heads, hidden):
 
 @pytest.mark.parametrize(
     ("config", "encoder", "pretraining"),
-    [
-        (BertConfig(), 109_482_240, 110_106_428),
-        (_sized(24, 16, 1024), 335_141_888, 336_226_108),
-    ],
+    [(BertConfig(), 109_482_240, 110_106_428), (_sized(24, 16, 1024), 335_141_888, 336_226_108)],
 )
 def test_parameter_counts_are_those_of_the_paper(config, encoder, pretraining):
     with torch.device("meta"):
@@ -235,10 +232,7 @@ def test_the_same_seed_gives_the_same_start():
 def test_the_output_shares_the_embedding_and_has_its_own_bias():
     model = BertForPretraining(SMALL, VOCAB_SIZE)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if VOCAB_SIZE in p.shape}
-    assert shapes == {
-        "bert.token_embedding.weight": (VOCAB_SIZE, 32),
-        "mlm.bias": (VOCAB_SIZE,),
-    }
+    assert shapes == {"bert.token_embedding.weight": (VOCAB_SIZE, 32), "mlm.bias": (VOCAB_SIZE,)}
     assert not model.mlm.bias.any()
     # The bias is of the output alone: it moves logits and leaves the hidden states.
     ids_BT, positions_BM = torch.randint(VOCAB_SIZE, (2, 6)), torch.tensor([[1], [2]])

@@ -474,7 +474,4 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(remote: Artifact, tmp_pa
         store.get(0)
         with pytest.raises(UserError, match="no room left on the disk of the shard cache"):
             store.get(1)
-        assert {path.name for path in tmp_path.iterdir()} == {
-            "locks",
-            f"{remote.digests[0]}.arrow",
-        }
+        assert {path.name for path in tmp_path.iterdir()} == {"locks", f"{remote.digests[0]}.arrow"}

@@ -65,10 +65,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["pretrain", "gone.yaml"], "there is no recipe gone.yaml"),
         (["pretrain", "quikstart"], "quikstart.yaml; did you mean quickstart?"),
         (["pretrain", "{recipe}", "pretrain.steps=x"], "should be a valid integer, found 'x'"),
-        (
-            ["pretrain", "{recipe}", "corpus.sources.0.kind=pdf"],
-            "warc, pydocs; found 'pdf'",
-        ),
+        (["pretrain", "{recipe}", "corpus.sources.0.kind=pdf"], "warc, pydocs; found 'pdf'"),
         (["README.md", "{recipe}"], "README.md is no workflow: expected a Python file"),
         (["pretend", "{recipe}"], "there is no workflow workflows/pretend.py; found: finetune, "),
         (

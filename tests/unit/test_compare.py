@@ -199,7 +199,7 @@ def test_several_pretrainings_have_seeds_of_their_own_and_are_the_outer_level(
     )
     of = {name: [row for row in summary.rows if row.variant == name] for name in variants}
     assert [(row.seed, row.pretraining) for row in of["often"]] == [
-        *((1000, 0), (1001, 0), (1002, 1), (1003, 1), (1004, 2), (1005, 2)),
+        *((1000, 0), (1001, 0), (1002, 1), (1003, 1), (1004, 2), (1005, 2))
     ]
     assert [row.seed for row in of["once"]] == [1000, 1001]
     assert summary.headline.endswith("(3 pretrainings, 2 seeds each)")

@@ -13,11 +13,7 @@ from torch.nn import functional
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.losses.contrastive import (
-    SENTENCE_PAIRS,
-    SIMCSE,
-    SentenceEncoder,
-)
+from rungwise.models.losses.contrastive import SENTENCE_PAIRS, SIMCSE, SentenceEncoder
 from rungwise.models.losses.denoising import TSDAE, without_masked
 from rungwise.models.trained.contexts import MeanOfStates
 from rungwise.pretraining.config import check_rows

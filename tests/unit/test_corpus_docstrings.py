@@ -34,11 +34,7 @@ CASES = {
         ValueError
             If the axis is negative.
         """,
-        [
-            "Shift it all.",
-            "axis: The axis to shift along.",
-            "ValueError: If the axis is negative.",
-        ],
+        ["Shift it all.", "axis: The axis to shift along.", "ValueError: If the axis is negative."],
     ),
     "google parameters": (
         """
@@ -50,10 +46,7 @@ CASES = {
         Returns:
             The thing itself.
         """,
-        [
-            "size: The size of the thing. Default: 3.\nname: What it is called.",
-            "The thing itself.",
-        ],
+        ["size: The size of the thing. Default: 3.\nname: What it is called.", "The thing itself."],
     ),
     "sphinx fields": (
         """

@@ -227,10 +227,7 @@ def test_utf16_without_a_mark_is_refused_or_detected(
             ["gb18030"],
         ),
         ("\u308f\u305f\u3057\u306f\u306d\u3053\u3067\u3042\u308b\u3002\n" * 9, ["cp932", "euc_jp"]),
-        (
-            "\ubaa8\ub4e0 \uc778\uac04\uc740 \ud0dc\uc5b4\ub0a0 \ub54c\ubd80\ud130.\n" * 9,
-            ["cp949"],
-        ),
+        ("\ubaa8\ub4e0 \uc778\uac04\uc740 \ud0dc\uc5b4\ub0a0 \ub54c\ubd80\ud130.\n" * 9, ["cp949"]),
     ],
     ids=[
         "German",

@@ -283,7 +283,7 @@ def test_reports_add_up(tmp_path: Path) -> None:
     assert total.dropped == {"no text": 2, "too short": 8}
     assert total.dropped_examples == {"no text": ["a0", "b0"], "too short": ["a1", "a2", "a3"]}
     assert total.dropped_samples == {
-        "too short": [{"id": f"a{n}", "text": "a" * n} for n in (1, 2, 3)],
+        "too short": [{"id": f"a{n}", "text": "a" * n} for n in (1, 2, 3)]
     }
     assert total.labels == {"a": 4, "b": 4}
 

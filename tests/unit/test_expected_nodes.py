@@ -22,9 +22,7 @@ def head(tmp_path: Path, **changes: Any) -> Path:
         "region": "eu-central-1",
         "token_secret": "arn:aws:secretsmanager:eu-central-1:0:secret:token",
         "scaling": {
-            "groups": {
-                "gpu": {"autoscaling_group": "test-gpu", "maximum": 3, "resources": GPU},
-            }
+            "groups": {"gpu": {"autoscaling_group": "test-gpu", "maximum": 3, "resources": GPU}}
         },
     }
     path = tmp_path / "machine.json"

@@ -176,10 +176,7 @@ def test_budgets_are_tasks_of_their_own_with_the_same_variants(plain: dict[str, 
 
 def test_matched_pretraining_costs_every_system_the_same(plain: dict[str, Any]) -> None:
     """A model that predicts every position does more a token than one that predicts 15 %."""
-    variants = {
-        "bert": {},
-        "ltr": {"pretrain.objective": "left_to_right", "instances": CAUSAL},
-    }
+    variants = {"bert": {}, "ltr": {"pretrain.objective": "left_to_right", "instances": CAUSAL}}
     stages = built(plain, variants=variants, match_pretraining="flops")
     steps = [
         stages[title].config.pretrain.steps  # pyright: ignore[reportAttributeAccessIssue]
@@ -325,7 +322,7 @@ def test_without_tasks_every_variant_is_pretrained_and_has_a_page(plain: dict[st
     stages = experiment_stages(only)
     assert titles(stages, "pretrain") == ["pretrain", "pretrain/b", "pretrain/more/c"]
     assert {stage.name for stage in stages.values()} == {
-        *("corpus", "tokenizer", "tokens", "instances", "pretrain"),
+        *("corpus", "tokenizer", "tokens", "instances", "pretrain")
     }
     assert list(report_stage(only, stages).inputs) == list(stages)
 
@@ -372,7 +369,7 @@ def test_every_seed_of_pretraining_is_measured_and_fine_tuned(plain: dict[str, A
         *("pretrain/more", "pretrain/more/seed-1", "pretrain/more/seed-2"),
     ]
     assert [name for name in evaluate.inputs if name.startswith("tokenizer")] == [
-        *("tokenizer/a", "tokenizer/once", "tokenizer/more"),
+        *("tokenizer/a", "tokenizer/once", "tokenizer/more")
     ]
     widths = {"model.hidden_size": {"kind": "choice", "values": [16, 32]}}
     with pytest.raises(

@@ -136,9 +136,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_pretrained_starts_from_the_pretrained_weights_and_random_does_not(
-    objective: str,
-) -> None:
+def test_pretrained_starts_from_the_pretrained_weights_and_random_does_not(objective: str) -> None:
     data = toy_data("classification", objective)
     pooling = "mean" if objective in CAUSAL else "cls"
     name = next(name for name in data.weights if "attention.output.weight" in name)

@@ -112,10 +112,7 @@ def test_model_and_objective_compile_to_one_graph(kind):
     recompute_activations(model)
     torch._dynamo.reset()
     compiled = torch.compile(
-        lambda batch: objective(model, batch),
-        fullgraph=True,
-        dynamic=False,
-        backend="aot_eager",
+        lambda batch: objective(model, batch), fullgraph=True, dynamic=False, backend="aot_eager"
     )
     model.zero_grad()
     loss = compiled(batch).loss()

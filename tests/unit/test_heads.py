@@ -234,11 +234,7 @@ def test_a_bilstm_is_that_of_torch_on_each_row_without_padding():
 def test_a_fixed_encoder_drops_nothing_and_has_no_gradient():
     encoder = small_config("mlm").encoder(objective_of("mlm"), VOCAB_SIZE, 0.5)
     model = HeadedEncoder(
-        encoder,
-        SequenceHead(16, 2, "mean", 0.5),
-        mix=ScalarMix(2),
-        mixed=(0, 2),
-        fixed=True,
+        encoder, SequenceHead(16, 2, "mean", 0.5), mix=ScalarMix(2), mixed=(0, 2), fixed=True
     ).train()
     ids_RT, rows = torch.randint(VOCAB_SIZE, (2, 5)), Rows(None, torch.arange(2), 2)
     assert torch.equal(model.states(ids_RT, None, None), model.states(ids_RT, None, None))

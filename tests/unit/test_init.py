@@ -554,10 +554,7 @@ def test_the_ladder_is_planned_on_a_text_of_ones_own(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_model_has_a_recipe(
-    kind: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     books(tmp_path, 2)

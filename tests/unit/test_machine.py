@@ -27,15 +27,7 @@ from rungwise.cluster import ray_start
 from rungwise.cluster.description import Database, Machine
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
-from rungwise_aws import (
-    journal,
-    notice,
-    prometheus,
-    ray_node,
-    scratch,
-    token,
-    tracking_server,
-)
+from rungwise_aws import journal, notice, prometheus, ray_node, scratch, token, tracking_server
 from rungwise_aws.__main__ import VERBS, main
 from rungwise_aws.instance import ENDPOINT_VARIABLE, InstanceMetadata
 from rungwise_aws.leave import leave_without_head

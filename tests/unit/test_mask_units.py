@@ -328,9 +328,7 @@ def test_jieba_is_quiet_and_leaves_no_cache(
     assert set(Path(tempfile.gettempdir()).glob("*jieba*")) == before
 
 
-def test_a_missing_jieba_is_told_with_the_extra_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_jieba_is_told_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     real_import = builtins.__import__
 
     def no_jieba(name: str, *rest: Any, **named: Any) -> Any:

@@ -125,10 +125,7 @@ def test_values_are_set_again_as_ray_exports_no_others_and_those_of_the_moment_e
 ) -> None:
     monitor = Monitor("bert", ComputeConfig())
     monitor.handle("pretrain", metrics(1, train__tokens=100, system__mfu=0.4))
-    for state, expected in (
-        ("running", {"tokens_total", "mfu_ratio"}),
-        ("done", {"tokens_total"}),
-    ):
+    for state, expected in (("running", {"tokens_total", "mfu_ratio"}), ("done", {"tokens_total"})):
         gauges.values.clear()
         monitor.beat({"pretrain": state}, 0, last=True)
         told = {name for name, _ in gauges.values}
@@ -182,10 +179,7 @@ def test_a_failure_of_ray_is_logged_once_and_reaches_nobody(
     [
         ("final.nsp_loss", {("loss_nats", "final", "nsp")}),
         ("validation/loss", {("loss_nats", "validation", "total")}),
-        (
-            "statistics.unused_share",
-            {("unused_tokens_ratio",), ("contract_ratio", "unused_share")},
-        ),
+        ("statistics.unused_share", {("unused_tokens_ratio",), ("contract_ratio", "unused_share")}),
         ("validation/perplexity", set()),
         ("files.0.tokens", set()),
     ],

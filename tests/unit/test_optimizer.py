@@ -77,11 +77,7 @@ def test_slanted_triangles_by_hand() -> None:
             [1 / 3, 2 / 3, 1, 1, 1, 1, 1, 3 / 4, 2 / 4, 1 / 4],
         ),
         # A number of steps replaces its fraction.
-        (
-            {"kind": "warmup_stable_decay", "warmup_steps": 0, "decay_fraction": 1.0},
-            2,
-            [1, 1 / 2],
-        ),
+        ({"kind": "warmup_stable_decay", "warmup_steps": 0, "decay_fraction": 1.0}, 2, [1, 1 / 2]),
         ({"final_fraction": 0.25}, 100, {100: 0.25, 150: 0.25}),  # beyond the last step
     ],
 )

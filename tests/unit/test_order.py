@@ -119,13 +119,7 @@ def test_numbers_of_the_published_order() -> None:
     assert found.instances.tolist() == [680, 966, 521, 89]
 
 
-@given(
-    ROWS,
-    CONFIGS,
-    st.integers(1, 200),
-    st.integers(1, 20),
-    st.integers(0, 60),
-)
+@given(ROWS, CONFIGS, st.integers(1, 200), st.integers(1, 20), st.integers(0, 60))
 @settings(max_examples=300)
 def test_workers_share_a_step_without_gap_or_overlap(
     rows: list[int], config: OrderConfig, size: int, world: int, step: int

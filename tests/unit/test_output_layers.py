@@ -32,11 +32,7 @@ TREES: list[dict[str, Any]] = [
 ]
 MANY_LEAVES = {"kind": "tree", "shape": "adaptive", "overlap": 0.45}
 FACTORED = [*CLASSES, *TREES, MANY_LEAVES]
-FAMILIES = {
-    "nnlm": NnlmConfig,
-    "lstm": LstmConfig,
-    "log_bilinear": LogBilinearConfig,
-}
+FAMILIES = {"nnlm": NnlmConfig, "lstm": LstmConfig, "log_bilinear": LogBilinearConfig}
 SIZES: dict[str, dict[str, Any]] = {
     "nnlm": {"embedding_size": 4, "hidden_size": 5},
     "lstm": {"num_layers": 1, "hidden_size": 6},

@@ -45,10 +45,7 @@ def test_large_texts_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     documents = [[f"this is text number {n}", "and its second sentence"] for n in range(50)]
     assert find_texts(
         ["Is text number 49 and", "is text number 50 and"], documents, 5
-    ).tolist() == [
-        True,
-        False,
-    ]
+    ).tolist() == [True, False]
 
 
 SENTENCE = "EU rejects German call to boycott British lamb ."

@@ -70,8 +70,7 @@ def make_model(
     splitter.save(str(folder / "tokenizer.json"))
     usual = {"pooling": "mean", "sequence_length": 16, "stride": 4}
     settings = validate(
-        FinetuneConfig,
-        usual | ({"pairs": "both_orders"} if kind == "regression" else {}) | keys,
+        FinetuneConfig, usual | ({"pairs": "both_orders"} if kind == "regression" else {}) | keys
     )
     config = small_config(objective, **({"norm": norm} if norm else {}))
     model = TaskModel(

@@ -22,10 +22,7 @@ REFUSED = [
         "pretrain gpt-mini model={kind: llama, num_heads: 12, num_key_value_heads: 8}",
         "model.num_key_value_heads=4",
     ),
-    (
-        "pretrain elmo-mini model.max_characters=3",
-        "model.max_characters=",
-    ),
+    ("pretrain elmo-mini model.max_characters=3", "model.max_characters="),
     ("pretrain quick-thoughts model.network=two_grus model.hidden_size=33", "model.hidden_size=34"),
     (
         "pretrain quickstart instances.sequence_length=512",
@@ -36,21 +33,12 @@ REFUSED = [
         "variants.random.model.max_position_embeddings=64",
     ),
     ("pretrain gpt-mini instances.sequence_length=1000", "model.max_position_embeddings=1000"),
-    (
-        "pretrain quickstart model.kind=gpt",
-        "instances.kind=causal",
-    ),
+    ("pretrain quickstart model.kind=gpt", "instances.kind=causal"),
     ("pretrain quickstart pretrain.objective=nsp", "pretrain.objective=mlm"),
     ("pretrain quickstart model={kind: ngram}", "pretrain.kind=counts"),
-    (
-        "pretrain quickstart pretrain.kind=counts",
-        "pretrain.kind=gradient",
-    ),
+    ("pretrain quickstart pretrain.kind=counts", "pretrain.kind=gradient"),
     ("pretrain quickstart pretrain.order.lanes=12", "pretrain.order.lanes=4"),
-    (
-        "pretrain bert-mini pretrain.max_tokens=1000000",
-        "pretrain.max_tokens=null",
-    ),
+    ("pretrain bert-mini pretrain.max_tokens=1000000", "pretrain.max_tokens=null"),
     (
         "pretrain quickstart pretrain.average={kind: last, steps: 2000}",
         "pretrain.average.steps=1200",
@@ -121,10 +109,7 @@ def test_a_key_in_a_wrong_place_finds_its_own(
             "tasks.t.finetune.adaptation.kind",
             {"tasks": {"t": {"finetune": {"adaptation.kind": 3}}}},
         ),
-        (
-            "sweep.space.finetune.epochs.low",
-            {"sweep": {"space": {"finetune.epochs": {"low": 3}}}},
-        ),
+        ("sweep.space.finetune.epochs.low", {"sweep": {"space": {"finetune.epochs": {"low": 3}}}}),
     ],
 )
 def test_a_key_that_has_dots_is_one_key(dotted: str, changed: dict[str, object]) -> None:

@@ -21,14 +21,7 @@ from rungwise.pretraining.summary import BeganWith, PretrainSummary
 from rungwise.report.sections.examples import choose_specimen
 from rungwise.report.sections.findings import describe_training
 from rungwise.report.writing import ReportSummary
-from rungwise.tokenizer import (
-    CLS_ID,
-    MASK_ID,
-    SEP_ID,
-    ByteBpeConfig,
-    load_tokenizer,
-    train,
-)
+from rungwise.tokenizer import CLS_ID, MASK_ID, SEP_ID, ByteBpeConfig, load_tokenizer, train
 from rungwise.training.tensor_files import save_tensors
 from tests.conftest import write_shards
 from tests.report_experiments import Experiment, MadeTask
@@ -161,9 +154,7 @@ def test_sections_of_absent_stages_are_left_out(
     assert "rungwise run pretrain recipe.yaml" in page.words
 
 
-def test_text_of_documents_and_labels_is_escaped(
-    written: tuple[Page, ReportSummary, Path],
-) -> None:
+def test_text_of_documents_and_labels_is_escaped(written: tuple[Page, ReportSummary, Path]) -> None:
     page, _, path = written
     text = (path / "report.html").read_text("utf-8")
     assert EVIL not in text

@@ -22,13 +22,7 @@ from rungwise.report.sections import findings, results, tables
 from rungwise.report.sections.variants import Comparison, gather_comparison, select_stage
 from rungwise.report.writing import ReportSummary
 from rungwise.tasks.kinds.examples import Text
-from tests.report_experiments import (
-    METRICS,
-    Experiment,
-    MadeTask,
-    quickstart,
-    whole,
-)
+from tests.report_experiments import METRICS, Experiment, MadeTask, quickstart, whole
 from tests.report_pages import Page, built, csv_rows, written_page
 from tests.small_models import objective_of
 

@@ -98,9 +98,7 @@ def test_every_section_and_the_verdict(written: tuple[Page, ReportSummary, Path]
         assert words in page.words, words
 
 
-def test_the_page_loads_nothing_and_escapes_all(
-    written: tuple[Page, ReportSummary, Path],
-) -> None:
+def test_the_page_loads_nothing_and_escapes_all(written: tuple[Page, ReportSummary, Path]) -> None:
     page, summary, path = written
     check_self_contained(page)
     assert {f"{name}.png" for name in PLOTS} <= set(check_pictures(summary, path))

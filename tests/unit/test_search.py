@@ -380,10 +380,7 @@ def test_the_recipe_goes_on_with_the_best(plain: dict[str, Any]) -> None:
     ]
 
 
-@given(
-    scores=st.lists(st.floats(-10, 10), min_size=1, max_size=6),
-    higher=st.booleans(),
-)
+@given(scores=st.lists(st.floats(-10, 10), min_size=1, max_size=6), higher=st.booleans())
 def test_the_expected_best_is_the_mean_over_all_ways_to_draw(
     scores: list[float], higher: bool
 ) -> None:

@@ -72,8 +72,7 @@ def loss_of(scores_BRR: Tensor, document: list[list[int]]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("masked", "expected", "candidates"),
-    [(False, 1.3918189266, 400), (True, 1.1646884461, 399)],
+    ("masked", "expected", "candidates"), [(False, 1.3918189266, 400), (True, 1.1646884461, 399)]
 )
 def test_the_loss_is_the_worked_one_and_starts_at_the_logarithm_of_the_candidates(
     masked: bool, expected: float, candidates: int

@@ -13,14 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rungwise.commands.models.predict import predict_lines
 from rungwise.core.errors import DataError
-from rungwise.serving.service import (
-    LONGEST_BODY,
-    LONGEST_TEXT,
-    Answer,
-    Reply,
-    Request,
-    Service,
-)
+from rungwise.serving.service import LONGEST_BODY, LONGEST_TEXT, Answer, Reply, Request, Service
 from rungwise.tasks.data.unlabelled import read_lines
 from rungwise.tasks.kinds.examples import Example, Kind
 from tests.unit.test_predictor import INFO, RECORDS, load_served, make_model, numeric

@@ -100,10 +100,7 @@ def test_one_changed_value_rebuilds_what_depends_on_it_and_says_which(tmp_path: 
     assert to_build(chain(), root) == dict.fromkeys("abcd", "first run")
     build(chain(), root)
     assert to_build(chain(), root) == {}
-    assert to_build(chain(second=7), root) == {
-        "b": "value 1 -> 7",
-        "c": "its input b is rebuilt",
-    }
+    assert to_build(chain(second=7), root) == {"b": "value 1 -> 7", "c": "its input b is rebuilt"}
     assert to_build(chain(first=7), root).keys() == set("abcd")
     assert to_build(chain(third=7), root) == {"c": "value 1 -> 7"}
     assert to_build(chain(version=2), root)["a"] == "version 1 -> 2"

@@ -52,12 +52,7 @@ ROW: dict[str, Any] = {
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    full = replace(
-        RECORD,
-        history=[ROW],
-        saved_epoch=2,
-        effective={"batch_size": 8.0},
-    )
+    full = replace(RECORD, history=[ROW], saved_epoch=2, effective={"batch_size": 8.0})
     folder = Folder.at(tmp_path)
     write_record(RECORD, folder)
     write_record(full, folder)

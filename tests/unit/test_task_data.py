@@ -185,11 +185,7 @@ def test_words_are_as_many_as_the_data_has(name: str, real_data: Path) -> None:
             {"sep": "\t", "quoting": csv.QUOTE_NONE, "encoding": "utf-8-sig"},
             ("#1 String", "#2 String", "Quality"),
         ),
-        (
-            "QNLI",
-            {"sep": "\t", "quoting": csv.QUOTE_NONE},
-            ("question", "sentence", "label"),
-        ),
+        ("QNLI", {"sep": "\t", "quoting": csv.QUOTE_NONE}, ("question", "sentence", "label")),
     ],
 )
 def test_tables_are_read_as_pandas_reads_them(

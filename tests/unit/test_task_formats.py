@@ -205,7 +205,7 @@ def test_stated_labels_are_those_of_the_converted_tags(
 def test_words_marked_without_a_type_are_spans() -> None:
     # Peking University's marks of two words of two and three characters, and one of one.
     assert to_iob2(list("BEBMES"), set("BMES")) == [
-        *("B-span", "I-span", "B-span", "I-span", "I-span", "B-span"),
+        *("B-span", "I-span", "B-span", "I-span", "I-span", "B-span")
     ]
     assert to_iob2(["S", "NN"], {"S", "NN"}) == ["S", "NN"]
 

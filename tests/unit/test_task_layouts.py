@@ -185,9 +185,7 @@ def test_an_archive_with_a_flipped_bit_is_refused(tmp_path: Path, packing: str) 
         archive.addfile(entry, io.BytesIO(content))
     whole = packed.read_bytes()
     for place in (len(whole) // 2, len(whole) - 5):
-        packed.write_bytes(
-            whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :],
-        )
+        packed.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
         with pytest.raises(DataError, match=r"cannot be unpacked \(.*\); fetch it again"):
             matching([f"{packed}/train.tsv"], "data.train")
 

@@ -45,9 +45,7 @@ def test_bert_base_by_hand(base: tuple[GradientFit, Measures, Recipe]) -> None:
     assert estimate.phases[0].epochs is None
 
 
-def test_the_papers_two_lengths_by_hand(
-    base: tuple[GradientFit, Measures, Recipe],
-) -> None:
+def test_the_papers_two_lengths_by_hand(base: tuple[GradientFit, Measures, Recipe]) -> None:
     """Devlin et al., A.2: 900,000 steps of 256 rows of 128 and 100,000 of 512. A row of 512
     predicts 0.15 · 512 = 76.8 tokens; 545.4 and 587.9 MFLOP a token."""
     settings, short, recipe = base

@@ -31,15 +31,7 @@ from rungwise.training.progress import Progress
 from rungwise.training.step_metrics import is_spike
 from rungwise.training.throughput import Clock, Costs, matmul_rate, totals
 from tests.small_models import small_model
-from tests.training_runs import (
-    Killed,
-    KilledAt,
-    Notes,
-    config,
-    make_instances,
-    run,
-    weights,
-)
+from tests.training_runs import Killed, KilledAt, Notes, config, make_instances, run, weights
 
 
 @pytest.fixture

@@ -17,12 +17,7 @@ from rungwise.models.fitting import Stretch
 from rungwise.models.trained.encoders import count_marks
 from rungwise.models.word_vectors import sparse_sums, word2vec_kernel
 from rungwise.models.word_vectors.glove import GloveConfig
-from rungwise.models.word_vectors.word2vec import (
-    Word2vecConfig,
-    alias_table,
-    huffman_paths,
-    keep,
-)
+from rungwise.models.word_vectors.word2vec import Word2vecConfig, alias_table, huffman_paths, keep
 from rungwise.pretraining.config import AsynchronousConfig
 from rungwise.pretraining.rounds import mean_loss
 from rungwise.tokens.text import TokenisedText

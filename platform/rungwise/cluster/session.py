@@ -51,10 +51,7 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
         stack.callback(ray.shutdown)
         try:
             ray.init(
-                address,
-                runtime_env=runtime_env,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
+                address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.ERROR
             )
         except SystemExit as error:  # of Ray's own handler, at SIGTERM
             raise KeyboardInterrupt from error

@@ -15,8 +15,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.stages.summary import Part
 from rungwise.tasks.kinds.examples import Kind, Text, joined_parts
-from rungwise.tasks.kinds.items import Cut, Item
-from rungwise.tasks.kinds.items import WORD
+from rungwise.tasks.kinds.items import WORD, Cut, Item
 
 NOTED = 0.05  # cuts in more than this share of the examples are reported
 

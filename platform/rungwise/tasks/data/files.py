@@ -1,15 +1,19 @@
 """Load a task from files: read, split, sample and check it before anything trains on it."""
 
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
 from rungwise.core.errors import DataError
+from rungwise.core.randomness import uniform
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile, place_by_name
 from rungwise.core.storage.store_errors import reached
-from rungwise.tasks.config import FilesTaskConfig, split_files
+from rungwise.tasks.config import Draw, FilesTaskConfig, split_files
 from rungwise.tasks.formats.base import (
     WORDS_DROPPED,
     FormatConfig,
@@ -20,14 +24,9 @@ from rungwise.tasks.formats.base import (
 )
 from rungwise.tasks.formats.schemes import BARE, SPANS
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import SPLITS, Example, TaskInfo, Text
-from collections.abc import Sequence
-import numpy as np
-from numpy.typing import NDArray
-from rungwise.core.randomness import uniform
-from rungwise.tasks.config import Draw
-from rungwise.tasks.kinds.examples import Example, Text, joined_parts
+from rungwise.tasks.kinds.examples import SPLITS, Example, TaskInfo, Text, joined_parts
 from rungwise.tokens.text import document_hash
+
 
 @dataclass(frozen=True)
 class Task:

@@ -12,22 +12,19 @@ from documents. A paragraph whose text occurs again anywhere in the corpus is le
 reveal the label, is replaced.
 """
 
-
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from typing import TypeVar
+
+from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
 from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.tokens.segmenters import HAN
-from rungwise.tokens.text import document_hash
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice, pairwise
-from rungwise.core.errors import DataError
-from rungwise.tasks.config import MadeTaskConfig
+from rungwise.tasks.config import MadeTaskConfig, ParagraphTaskConfig
 from rungwise.tasks.data.files import Task
 from rungwise.tasks.kinds.examples import (
     SPLITS,
@@ -38,9 +35,8 @@ from rungwise.tasks.kinds.examples import (
     TaskInfo,
     Text,
 )
-from dataclasses import replace
-from rungwise.tasks.config import ParagraphTaskConfig
-from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, Text
+from rungwise.tokens.segmenters import HAN
+from rungwise.tokens.text import document_hash
 
 # A Han character, or a run of letters with their marks: what is neither blank, digit nor
 # punctuation. An apostrophe is part of a word. A plain word is no part of a name such as `max_iter`

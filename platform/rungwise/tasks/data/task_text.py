@@ -19,7 +19,6 @@ is left out and counted. Test pairs are not read.
 A task fits in memory, so this process builds the files without Ray Data.
 """
 
-
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, assert_never, cast
@@ -32,6 +31,7 @@ from rungwise.core.plural import counted
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.tokens import TokenisedText
 from rungwise.corpus.building.in_memory import write_corpus
 from rungwise.corpus.config import Rules
 from rungwise.corpus.document import RawDocument
@@ -59,7 +59,6 @@ from rungwise.tokens.building import count_no_tokens, summarise_files
 from rungwise.tokens.segmenters import blanks_before
 from rungwise.tokens.summary import TokensSummary
 from rungwise.tokens.text import document_hash, write_tokens
-from rungwise.core.tokens import TokenisedText
 
 _SPLIT = "train"
 _LABEL = "task"  # the origin of every document; says nothing about its class
