@@ -352,8 +352,8 @@ def test_members_of_a_mixture_may_be_of_tasks_of_their_own(tmp_path: Path) -> No
     assert len({*titles}) == len(titles)
     for name, task in (("sentence_translation", parses), ("inference", None)):
         tokens = stages[f"instances_of_{name}"].inputs["tokens"]
-        kind = tokens.inputs["task"].config.format.kind
-        assert kind == ("parses" if task else "table")
+        data: Any = tokens.inputs["task"].config
+        assert data.format.kind == ("parses" if task else "table")
     assert "task" not in stages["instances"].inputs["tokens"].inputs
 
 

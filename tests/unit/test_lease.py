@@ -195,8 +195,9 @@ def test_a_damaged_lease_expires_by_the_clock(tmp_path: Path, quick: None) -> No
         assert not lease.take()
         assert lease.holder == "another process"
     assert until(asking[-1].take) > 1.0
-    for lease in asking:
+    for lease in asking[:-1]:
         until(lease.take)
+    for lease in asking:
         lease.release()
     assert list(tmp_path.iterdir()) == []
 

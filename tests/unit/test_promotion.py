@@ -255,7 +255,9 @@ def test_a_version_gets_the_alias_through_the_gate_and_gives_it_back(
         assert (made.version, made.alias) == (number, "champion" if number == "1" else None)
         pages[number] = models.page
     client = mlflow.MlflowClient(models.uri)
-    [output] = client.get_run(models.page.split("/")[4]).outputs.model_outputs
+    outputs = client.get_run(models.page.split("/")[4]).outputs
+    assert outputs is not None
+    [output] = outputs.model_outputs
     logged = client.get_logged_model(output.model_id)
     assert logged.model_id in str(client.get_model_version(NAME, "3").source)
 

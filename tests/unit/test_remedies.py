@@ -41,7 +41,7 @@ REFUSED = [
     ("pretrain bert-mini pretrain.max_tokens=1000000", "pretrain.max_tokens=null"),
     (
         "pretrain quickstart pretrain.average={kind: last, steps: 2000}",
-        "pretrain.average.steps=1200",
+        "pretrain.average.steps=1650",
     ),
     ("pretrain word2vec pretrain.minimum_rate=0.9", "pretrain.minimum_rate=0."),
     ("finetune quickstart finetune.sequence_length=512", "finetune.sequence_length=64"),

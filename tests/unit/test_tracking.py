@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import Run
+from mlflow.entities import LoggedModel, Run
 from rich.console import Console
 
 from rungwise.__main__ import main
@@ -241,6 +240,8 @@ def test_models_are_found_by_their_metrics_whatever_call_failed_after_its_effect
     make_store(uri)
     client = open_store(uri)
     number, calls = 0, [""]
+    by_key: dict[str, Run] = {}
+    models: dict[str, LoggedModel] = {}
     while number <= len(calls):
         calls.clear()
         number += 1
@@ -269,11 +270,8 @@ def test_models_are_found_by_their_metrics_whatever_call_failed_after_its_effect
         assert len(made.outputs.model_outputs) == 2
         assert [each.model_id for each in used.inputs.model_inputs] == [last.model_id]
     assert number > 10
-    mlflow.set_tracking_uri(uri)
-    best = mlflow.search_logged_models(
-        [by_key["pretrain"].info.experiment_id],
-        filter_string="metrics.`validation/loss` < 6",
-        output_format="list",
+    best = client.search_logged_models(
+        [by_key["pretrain"].info.experiment_id], "metrics.`validation/loss` < 6"
     )
     assert [each.model_id for each in best] == [models["pretrain/step-100"].model_id]
 

@@ -269,7 +269,8 @@ def suggest(
     if "steps" in given:
         most = given.get("global_batch_size", _BATCHES[0])
         fitting = (each for each in _BATCHES if each <= most and size.tokens >= 10 * each * _ROW)
-        keys["pretrain.global_batch_size"] = next(fitting, min(most, _BATCHES[-1]))
+        rows = next(fitting, min(most, _BATCHES[-1]))
+        keys["pretrain.global_batch_size"] = max(rows, size.workers)
         keys["pretrain.validation_every_steps"] = max(1, given["steps"] // 4)
     both = with_overrides({"model": model, "pretrain": pretrain}, keys)
     return both["model"], both["pretrain"]
