@@ -105,7 +105,7 @@ def _spelt(rung: Rung, texts: Sequence[str]) -> list[str]:
 
 def minicons_scores(folder: Path, texts: Sequence[str], masked: bool) -> NDArray[np.float64]:
     """The log-probability of each text and of its end, or its PLL-word-l2r."""
-    from minicons import scorer
+    from minicons import scorer  # pyright: ignore[reportMissingImports]
 
     kind = scorer.MaskedLMScorer if masked else scorer.IncrementalLMScorer
     model = kind(str(folder), "cpu")
@@ -125,8 +125,8 @@ def minicons_scores(folder: Path, texts: Sequence[str], masked: bool) -> NDArray
 
 def lm_eval_accuracy(folder: Path, pairs: Sequence[tuple[str, str]]) -> float:
     """Percent of pairs whose first text lm-eval finds likelier, in a task like its own `blimp`."""
-    import lm_eval
-    from lm_eval.models.huggingface import HFLM
+    import lm_eval  # pyright: ignore[reportMissingImports]
+    from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
 
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         file = Path(scratch) / "pairs.jsonl"
@@ -171,8 +171,8 @@ def judge_sentences(rung: Rung, folder: Path, file: Path = STS) -> Scores:
 
 
 def mteb_correlations(folder: Path, file: Path) -> dict[str, float]:
-    import mteb
-    from mteb.abstasks.sts import AbsTaskSTS
+    import mteb  # pyright: ignore[reportMissingImports]
+    from mteb.abstasks.sts import AbsTaskSTS  # pyright: ignore[reportMissingImports]
     from sentence_transformers import SentenceTransformer
 
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:

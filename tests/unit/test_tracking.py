@@ -264,9 +264,12 @@ def test_models_are_found_by_their_metrics_whatever_call_failed_after_its_effect
         assert len(models) == len(found) == 2, calls
         last = models["pretrain/step-200"]
         assert (last.name, last.model_type, last.status.value) == ("bert 1-0-200", "bert", "READY")
+        assert last.metrics is not None
         assert [each.value for each in last.metrics] == [4.0]
         # A search gives runs without their models.
         made, used = (client.get_run(by_key[key].info.run_id) for key in ("pretrain", "evaluate"))
+        assert made.outputs is not None
+        assert used.inputs is not None
         assert len(made.outputs.model_outputs) == 2
         assert [each.model_id for each in used.inputs.model_inputs] == [last.model_id]
     assert number > 10

@@ -125,11 +125,14 @@ def _write_words(model: SentenceModel, folder: Path) -> dict[str, str]:
         save_file(
             {f"linear.{key}": v for key, v in layer.state_dict().items()}, folder / name / WEIGHTS
         )
-        sizes = dict(zip(("out_features", "in_features"), layer.weight.shape, strict=True))
-        write_json(
-            folder / name / CONFIG,
-            {**sizes, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"},
-        )
+        weight = cast(Tensor, layer.weight)
+        settings = {
+            "out_features": weight.shape[0],
+            "in_features": weight.shape[1],
+            "bias": True,
+            "activation_function": "torch.nn.modules.activation.Tanh",
+        }
+        write_json(folder / name / CONFIG, settings)
     return modules
 
 
