@@ -171,7 +171,7 @@ def prepare(recipe: Recipe, arms: Sequence[Arm], folder: Path, effort: Effort) -
         return needed
 
     built = build(recipe, stages)
-    fit = fit_of(recipe)
+    fit = find_fit(recipe)
     operations = step_operations(fit, built["instances"]) * fit.pretrain.steps
     return Bench(recipe, built, built["task"], built["tokenizer"], operations, folder, effort)
 
@@ -194,7 +194,7 @@ def build(
     return {name: artifacts[title] for name, title in names.items()}
 
 
-def fit_of(recipe: Recipe) -> GradientFit:
+def find_fit(recipe: Recipe) -> GradientFit:
     assert recipe.model
     assert recipe.pretrain
     config = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
@@ -221,7 +221,7 @@ def train(bench: Bench, name: str, arm: Arm, seed: int, scale: float) -> dict[st
         for number, step in enumerate(arm.steps):
             rows = bench.instances(step)
             optimizer = {f"optimizer.{key}": value for key, value in arm.optimizer.items()}
-            fit = fit_of(_of_step(bench.recipe, step, {**optimizer, "seed": seed}))
+            fit = find_fit(_of_step(bench.recipe, step, {**optimizer, "seed": seed}))
             share = scale * step.share * bench.operations
             steps = max(8, round(share / step_operations(fit, rows)))
             more = {
@@ -229,7 +229,7 @@ def train(bench: Bench, name: str, arm: Arm, seed: int, scale: float) -> dict[st
                 "validation_every_steps": max(1, steps // VALIDATIONS),
                 "validation_instances": bench.effort.held_out,
             }
-            fit = fit_of(_of_step(bench.recipe, step, {**optimizer, "seed": seed, **more}))
+            fit = find_fit(_of_step(bench.recipe, step, {**optimizer, "seed": seed, **more}))
             before = pretrain_here(fit, rows, Path(folder) / str(number), before, facts)
         assert before is not None
         began = time.monotonic()

@@ -101,7 +101,7 @@ def fit_here(
     """The vectors of the documents that are read, and of new ones."""
     number, text, counts_V = number_words(read)
     config = ParagraphVectorsConfig()
-    weights = pass_over(config, text, counts_V, seed)
+    weights = fit_vectors(config, text, counts_V, seed)
     ids = [[number[word] for word in each if word in number] for each in new]
     model = config.model(weights, counts_V)
     return config.document_vectors(weights), model.sentence_vectors(ids)
@@ -119,7 +119,7 @@ def number_words(
     return number, TokenisedText(ids, starts, each, each[:-1].astype(np.uint64)), counts_V
 
 
-def pass_over(
+def fit_vectors(
     config: ParagraphVectorsConfig, text: TokenisedText, counts_V: NDArray[np.int64], seed: int
 ) -> Weights:
     """The weights after all passes."""

@@ -27,7 +27,7 @@ from scipy import stats
 
 from benchmarks import texts
 from benchmarks.common import add_results
-from benchmarks.learning import build, fit_of, pretrain_here
+from benchmarks.learning import build, find_fit, pretrain_here
 from benchmarks.word_vectors import encoded, passes, train_glove
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.summary import InstancesSummary
@@ -71,7 +71,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def sentences_of(name: str, data: Path) -> Iterator[str]:
+def read_sentences(name: str, data: Path) -> Iterator[str]:
     """Sentences of a text, lower case, words between blanks."""
     streams = [_source(each, data) for each in TEXTS[name]]
     words = 0
@@ -82,10 +82,10 @@ def sentences_of(name: str, data: Path) -> Iterator[str]:
                 streams.remove(stream)
                 continue
             for sentence in document:
-                found = WORDS.findall(sentence.lower())
-                words += len(found)
-                if found:
-                    yield " ".join(found)
+                tokens = WORDS.findall(sentence.lower())
+                words += len(tokens)
+                if tokens:
+                    yield " ".join(tokens)
             if words >= MOST_WORDS.get(name, sys.maxsize):
                 return
 
@@ -111,8 +111,8 @@ def similarity(words: Sequence[str], table: np.ndarray[Any, Any], data: Path) ->
     rows = [line.split() for line in lines]
     pairs = [(number[a], number[b], float(s)) for a, b, s in rows if a in number and b in number]
     cosines = [float(unit[a] @ unit[b]) for a, b, _ in pairs]
-    found: Any = stats.spearmanr(cosines, [score for *_, score in pairs])
-    return {"similarity": float(found.statistic), "pairs": len(pairs)}
+    result: Any = stats.spearmanr(cosines, [score for *_, score in pairs])
+    return {"similarity": float(result.statistic), "pairs": len(pairs)}
 
 
 def train_vectors(
@@ -150,7 +150,7 @@ def train_network(
     keys |= changes
     steps = tokens // keys["pretrain.global_batch_size"]  # as many tokens in all
     every = {"pretrain.steps": steps, "pretrain.validation_every_steps": max(1, steps // 20)}
-    fit = fit_of(rung.with_changes(keys | every | {"pretrain.seed": seed}, "tuning"))
+    fit = find_fit(rung.with_changes(keys | every | {"pretrain.seed": seed}, "tuning"))
     facts: dict[str, Any] = {"operations": 0.0, "seconds": 0.0, "steps": [], "validation": []}
     began = time.process_time()
     with tempfile.TemporaryDirectory(prefix="rungwise-tuning-") as folder:
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if data is None:
         parser.error("no real data: set RUNGWISE_DATA to the folder of corpora")
     size = Size(1, 1, options.seconds, options.threads)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory(prefix="rungwise-tuning-") as folder:
         for name in options.texts.split(","):
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     "instances"
                 ]
             else:
-                file.write_text("".join(f"{each}\n" for each in sentences_of(name, data)))
+                file.write_text("".join(f"{each}\n" for each in read_sentences(name, data)))
             for kind, setting in _settings(options, reads_rows=instances is not None):
                 runs = []
                 for seed in map(int, options.seeds.split(",")):
@@ -197,16 +197,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     else:
                         runs.append(train_vectors(kind, file, size, changes, seed, data))
                     print(json.dumps([name, kind, setting, seed, runs[-1]]), flush=True)
-                found[f"{name}, {kind}, {setting}, {options.seconds:.0f} s"] = runs
-                add_results("tuning", {}, found)
+                results[f"{name}, {kind}, {setting}, {options.seconds:.0f} s"] = runs
+                add_results("tuning", {}, results)
 
 
 def _settings(options: argparse.Namespace, reads_rows: bool) -> Iterator[tuple[str, str]]:
     """Yield the kinds of model that learn from such a text, with their settings."""
     for kind in options.only.split(","):
         for setting in SETTINGS[kind]:
-            wanted = options.settings is None or setting in options.settings.split(",")
-            if wanted and (SETTINGS[kind] is NETWORKS) == reads_rows:
+            matches = options.settings is None or setting in options.settings.split(",")
+            if matches and (SETTINGS[kind] is NETWORKS) == reads_rows:
                 yield kind, setting
 
 

@@ -18,7 +18,7 @@ import pytest
 from gensim.models.doc2vec import Doc2Vec, TaggedDocument
 from numpy.typing import NDArray
 
-from benchmarks.paragraph_vectors import EPOCHS, accuracies, number_words, pass_over, read_reviews
+from benchmarks.paragraph_vectors import EPOCHS, accuracies, fit_vectors, number_words, read_reviews
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 
 
@@ -59,7 +59,7 @@ def test_dbow_finds_genres_as_well_as_gensim_over_seeds(real_data: Path) -> None
     _, text, counts_V = number_words(texts)
     ids, starts = text.ids, text.starts
     config = ParagraphVectorsConfig()
-    runs = [pass_over(config, text, counts_V, seed) for seed in (1, 2, 3)]
+    runs = [fit_vectors(config, text, counts_V, seed) for seed in (1, 2, 3)]
     ours = [share_of_genre(config.document_vectors(weights), genres) for weights in runs]
     assert_as_good(ours, theirs)
     assert min(*ours, *theirs) > 0.36

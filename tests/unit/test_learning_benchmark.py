@@ -26,7 +26,7 @@ def test_each_arm_fits_the_quickstart(name: str) -> None:
         optimizer = {f"optimizer.{key}": value for key, value in arm.optimizer.items()}
         changed = learning._of_step(recipe, step, optimizer)
         assert changed.instances is not None
-        check_rows(learning.fit_of(changed), changed.instances.kind, changed.instances.length)
+        check_rows(learning.find_fit(changed), changed.instances.kind, changed.instances.length)
 
 
 def test_the_rate_is_that_of_all_runs_and_a_pretraining_is_one_value() -> None:

@@ -112,7 +112,7 @@ def test_the_first_loss_is_that_of_order_1(case: Any, rows: Any) -> None:
         torch.nn.init.zeros_(model.output)
     if hasattr(model, "read_text"):
         model.read_text(lambda: [frequent_text(0, 60).ids])
-    assert model.begin_at(shares_of_words(instances))
+    assert model.set_word_shares(shares_of_words(instances))
     batch: Any = next(batches[1].micro_batches(1, False))
     if family.carries_state(objective):  # rows alone, each from a state of zeros
         batch = CausalBatch(batch.ids, batch.targets, batch.weights)

@@ -235,7 +235,7 @@ class Draws:
     """A metric of a variant's runs: as observed (S,), and over draws of test examples (R, S)."""
 
     observed: NDArray[np.floating]
-    drawn: NDArray[np.floating]
+    resampled: NDArray[np.floating]
 
 
 def draw_values(
@@ -244,12 +244,12 @@ def draw_values(
     """The draws of each variant, whose runs (S, N, k) all see the same drawn examples."""
     sums = np.concatenate(variants)  # (U, N, k), the runs of all variants
     draws = _draw_totals(sums, np.random.default_rng(seed).spawn(1)[0], resamples)
-    drawn = np.concatenate([value(totals) for totals in draws])  # (R, U)
+    resampled = np.concatenate([value(totals) for totals in draws])  # (R, U)
     ends = np.cumsum([len(each) for each in variants])[:-1]
     observed = value(sums.astype(np.float64).sum(axis=1))
     return [
         Draws(*each)
-        for each in zip(np.split(observed, ends), np.split(drawn, ends, axis=1), strict=True)
+        for each in zip(np.split(observed, ends), np.split(resampled, ends, axis=1), strict=True)
     ]
 
 
@@ -259,7 +259,7 @@ def paired_draws(
     """The difference of two variants, as in `paired_bootstrap`, over the runs that both have."""
     runs = min(len(first.observed), len(second.observed))
     observed = float(np.mean(first.observed[:runs] - second.observed[:runs]))
-    by_seed = first.drawn[:, :runs] - second.drawn[:, :runs]
+    by_seed = first.resampled[:, :runs] - second.resampled[:, :runs]
     draws = _draw_trainings(by_seed, np.random.default_rng(seed).spawn(2)[1], pretrainings)
     widest = within[1] - within[0]
     low, high = np.quantile(draws, [0.025, 0.975]).clip(-widest, widest)

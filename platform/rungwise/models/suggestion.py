@@ -26,7 +26,7 @@ class Size(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What steps of Muon on a little text suit a family."""
+    """Steps of Muon that suit a family on a little text."""
 
     rate: float
     rows: int = 8  # of a step

@@ -146,7 +146,7 @@ class Recipe(Config):
 
     @property
     def after_fewer(self) -> Mapping[str, Recipe]:
-        """What it would be after fewer trials of these searches, by how many."""
+        """The recipe after fewer trials of these searches, by how many."""
         return self._after_fewer
 
     def with_searches(

@@ -115,7 +115,7 @@ class Search:
         self._runs: dict[str, Run] = {}
         self._best: Values = {}
         self._ranked: list[_Trial] = []
-        self._begun = 0
+        self._count = 0
         self._finished: Mapping[str, Artifact] = {}
         self._failed: Mapping[str, str] = {}
         self._check()
@@ -139,16 +139,16 @@ class Search:
             best = alive[0]
             seeds = self._repeat(best.runs[-1])
             self.stage = self._record(trials, best.number, seeds)
-            self._ranked, self._begun = alive, len(trials)
+            self._ranked, self._count = alive, len(trials)
             self._best = best.runs[-1].changes
             return self._best
         except _Waits:
             return None
 
-    def best_of(self, part: float) -> Values:
+    def select_best(self, part: float) -> Values:
         """The changes of the best of the first trials, so large a part of all and at least one; if
         all of these failed, those of the next one that did not."""
-        count = max(1, math.floor(part * self._begun))
+        count = max(1, math.floor(part * self._count))
         first = min(self._ranked, key=lambda trial: trial.number)
         among = [trial for trial in self._ranked if trial.number < count] or [first]
         return among[0].runs[-1].changes
@@ -159,21 +159,21 @@ class Search:
         trials = self._begin_trials()
         if not isinstance(scheduler, HalvingRounds):
             return trials
-        going = trials
+        alive = trials
         for number, fraction in enumerate(scheduler.fractions(), start=1):
             if number > 1:
-                going = scheduler.select(self._rank(going))
-            for trial in going:
+                alive = scheduler.select(self._rank(alive))
+            for trial in alive:
                 steps = self._whole_steps(trial, len(trials), scheduler)
                 length = {"pretrain.steps": max(1, round(steps * fraction))}
                 trial.runs.append(self._run(trial, length, f"round-{number}"))
-            self._await([trial.runs[-1] for trial in going])
+            self._await([trial.runs[-1] for trial in alive])
         return trials
 
     def _whole_steps(self, trial: _Trial, count: int, scheduler: HalvingRounds) -> float:
         """The steps of a trial that is never stopped: those of the recipe, or so many that all
         trials together read the budget of tokens, if rows are full."""
-        recipe = self._recipe_of(trial.values)
+        recipe = self._change_recipe(trial.values)
         pretrain = recipe.pretrain
         if self._config.tokens is None:
             return pretrain.steps
@@ -209,8 +209,8 @@ class Search:
         self._await([trial.runs[-1] for trial in before])
         sign = 1 if isinstance(self._config.measure, WordList) else -1
         scores = [(trial.values, self._score(trial.runs[-1])) for trial in before]
-        told = [(values, sign * score) for values, score in scores if score is not None]
-        return propose(self._config, number, told)
+        results = [(values, sign * score) for values, score in scores if score is not None]
+        return propose(self._config, number, results)
 
     @property
     def _takes_turns(self) -> bool:
@@ -231,33 +231,33 @@ class Search:
         """Give trials as many epochs, one after the other, as their share of what is left allows;
         those for which nothing is left are not begun. What cannot be prolonged runs as it is."""
         assert self._config.budget
-        left = float(getattr(self._config, self._config.budget))
+        remainder = float(getattr(self._config, self._config.budget))
         if self._has_epochs:
             for trial in trials:
                 trial.pilot = self._run(trial, {"pretrain.epochs": 1}, "pilot")
             self._await([trial.pilot for trial in trials if trial.pilot])
-            left -= sum(self._cost(trial.pilot) for trial in trials)
-        begun: list[_Trial] = []
-        fixed: list[float] = []  # what trials took besides their epochs, as to count the text
+            remainder -= sum(self._cost(trial.pilot) for trial in trials)
+        started: list[_Trial] = []
+        overheads: list[float] = []  # what trials took besides their epochs, as to count the text
         for place, trial in enumerate(trials):
-            length, least = {}, self._cost(trials[0].runs[0]) if begun else 0.0
+            length, least = {}, self._cost(trials[0].runs[0]) if started else 0.0
             if trial.pilot:
-                least, once = self._cost(trial.pilot), fmean(fixed or [0.0])
+                least, once = self._cost(trial.pilot), fmean(overheads or [0.0])
                 each = max(least - once, least / _MOST_COUNTING) or 1.0
-                share = left / (len(trials) - place)
+                share = remainder / (len(trials) - place)
                 length = {"pretrain.epochs": max(1, round((share - once) / each))}
-            if begun and left < least / 2:
+            if started and remainder < least / 2:
                 break
             trial.runs.append(self._run(trial, length))
             self._await(trial.runs)
-            begun.append(trial)
+            started.append(trial)
             cost = self._cost(trial.runs[0])
             if trial.runs[0] is not trial.pilot:
-                left -= cost
+                remainder -= cost
                 epochs = length.get("pretrain.epochs", 1)
                 if epochs > 1 and cost:
-                    fixed.append(max(0.0, least - (cost - least) / (epochs - 1)))
-        return begun
+                    overheads.append(max(0.0, least - (cost - least) / (epochs - 1)))
+        return started
 
     @property
     def _has_epochs(self) -> bool:
@@ -266,14 +266,14 @@ class Search:
         return isinstance(self._recipe.pretrain, kinds) and not solved
 
     def _cost(self, run: Run | None) -> float:
-        """What a run that has ended took of the budget; 0 if it failed."""
+        """The part of the budget that a run took; 0 if it failed."""
         artifact = run and self._finished.get(run.stages["pretrain"].fingerprint)
         if not artifact:
             return 0.0
         seconds, tokens = count_cost(artifact, None)
         return seconds if self._config.budget == "seconds" else float(tokens)
 
-    def _recipe_of(self, changes: Values) -> Any:
+    def _change_recipe(self, changes: Values) -> Any:
         return self._recipe.with_changes(changes, f"search of {self.variant}")
 
     def _run(self, trial: _Trial, length: Values, part: str | None = None) -> Run:
@@ -286,7 +286,7 @@ class Search:
         key = canonical_json(changes)
         if key in self._runs:
             return self._runs[key]
-        recipe = self._recipe_of(changes)
+        recipe = self._change_recipe(changes)
         stages = pretrain_stages(recipe)
         if isinstance(self._config.measure, WordList):
             suite = SimilaritySuite(path=self._config.measure.path)
@@ -313,7 +313,7 @@ class Search:
 
     def _repeat(self, best: Run) -> list[Run]:
         """The best with further seeds; all of them have ended."""
-        seed = getattr(self._recipe_of(best.changes).pretrain, "seed", None)
+        seed = getattr(self._change_recipe(best.changes).pretrain, "seed", None)
         if seed is None:
             return []
         runs = [
@@ -515,7 +515,7 @@ def suggest_space(recipe: Recipe) -> dict[str, Space]:
 
 
 def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | None:
-    """How the stages of a workflow grow with the searches of its recipe; None if it has none.
+    """Return a function that adds the stages of searches as they become known; None without one.
     `make` makes the stages of a recipe, `stages` are those of this one as it is."""
     if not any(stage.name == "pretrain" for stage in stages):
         return None
@@ -529,7 +529,7 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
     ]
     if not searches:
         return None
-    made: dict[str, list[Stage]] = {}
+    workflows: dict[str, list[Stage]] = {}
 
     def grow(finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> Known:
         best: dict[str, Values] = {}
@@ -540,23 +540,25 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
                     best[search.variant] = values
             except _AllFailed as error:
                 missing = str(error)
-        known = dict(graph.stages)
-        optional = frozenset(stage.fingerprint for stage in known.values())
+        union = dict(graph.stages)
+        optional = frozenset(stage.fingerprint for stage in union.values())
         if len(best) == len(searches):
             key = canonical_json(best)
-            if key not in made:
+            if key not in workflows:
                 records = {each.stage.display_name: each.stage for each in searches if each.stage}
                 fewer = {
-                    name: _with_best(recipe, {s.variant: s.best_of(part) for s in searches}, alone)
+                    name: _with_best(
+                        recipe, {s.variant: s.select_best(part) for s in searches}, alone
+                    )
                     for name, part in FEWER.items()
                 }
                 tuned = _with_best(recipe, best, alone).with_searches(records, fewer)
-                made[key] = make(tuned)
-            for stage in made[key]:
-                same = known.setdefault(stage.display_name, stage)
+                workflows[key] = make(tuned)
+            for stage in workflows[key]:
+                same = union.setdefault(stage.display_name, stage)
                 assert same.fingerprint == stage.fingerprint, f"two stages called {stage.title}"
-            optional -= {stage.fingerprint for stage in made[key]}
-        return Known(list(known.values()), optional, missing)
+            optional -= {stage.fingerprint for stage in workflows[key]}
+        return Known(list(union.values()), optional, missing)
 
     return grow
 

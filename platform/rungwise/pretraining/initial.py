@@ -96,7 +96,11 @@ def start_model(config: GradientFit, instances: Artifact, initial: Artifact | No
     if isinstance(model, ReadsText):
         model.read_text(lambda: _streams(instances))
     by_frequency = config.pretrain.output_bias == "frequencies"
-    if by_frequency and isinstance(model, BeginsAt) and model.begin_at(shares_of_words(instances)):
+    if (
+        by_frequency
+        and isinstance(model, BeginsAt)
+        and model.set_word_shares(shares_of_words(instances))
+    ):
         first_loss = summary.unigram_loss
     return Start(model, {} if initial is None else load_initial(model, initial), first_loss)
 

@@ -163,8 +163,8 @@ class SweepConfig(Draws):
     def _check_trials(self) -> Self:
         refuse_optuna_with_halving(self.search, self.scheduler)
         combinations = self.combinations()
-        drawn = isinstance(self.search, RandomSearch)
-        if drawn and combinations is not None and (self.trials or 0) > combinations:
+        draws = isinstance(self.search, RandomSearch)
+        if draws and combinations is not None and (self.trials or 0) > combinations:
             raise ValueError(
                 f"trials: the keys that are drawn have {combinations} combinations, found "
                 f"{self.trials}; ask for fewer, or use search: {{kind: grid}}"

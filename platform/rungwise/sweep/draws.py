@@ -85,9 +85,9 @@ def propose(sweep: Draws, number: int, scored: Sequence[tuple[Values, float]]) -
         study.add_trial(
             optuna.trial.create_trial(params=parameters, distributions=distributions, value=score)
         )
-    asked = study.ask(distributions).params
+    proposal = study.ask(distributions).params
     return {
-        key: allowed.values[asked[key]] if isinstance(allowed, Listed) else asked[key]
+        key: allowed.values[proposal[key]] if isinstance(allowed, Listed) else proposal[key]
         for key, allowed in sorted(sweep.space.items())
     }
 

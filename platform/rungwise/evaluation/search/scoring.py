@@ -26,7 +26,7 @@ def score_run(measure: Measure, pretrain: Artifact, measured: Artifact | None) -
 
 
 def name_measure(measure: Measure, pretrain: Artifact) -> str:
-    """What a score is, for people."""
+    """Name a score for people."""
     if isinstance(measure, WordList):
         return "correlation with people's ratings (x 100)"
     if isinstance(measure, BitsPerByte):

@@ -85,7 +85,7 @@ class Bigram(nn.Module):
         return TokenSums((losses_X * weights_X).sum(), (right_X * weights_X).sum())
 
     @torch.no_grad()
-    def begin_at(self, shares_V: Tensor) -> bool:
+    def set_word_shares(self, shares_V: Tensor) -> bool:
         self.bias.copy_(shares_V.log())
         return True
 

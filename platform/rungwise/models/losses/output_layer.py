@@ -126,7 +126,7 @@ class FactoredOutput(nn.Module, ABC):
         of. Called before training."""
 
     @abstractmethod
-    def begin_at(self, shares_V: Tensor, bias_V: Tensor | None) -> None:
+    def set_word_shares(self, shares_V: Tensor, bias_V: Tensor | None) -> None:
         """Set the biases so that states of zeros predict these shares (V,) of placed words."""
 
     @abstractmethod
@@ -180,7 +180,7 @@ class WordClasses(FactoredOutput):
             self._place(word_trees.brown_clusters(text, counts_V, C).classes)
 
     @torch.no_grad()
-    def begin_at(self, shares_V: Tensor, bias_V: Tensor | None) -> None:
+    def set_word_shares(self, shares_V: Tensor, bias_V: Tensor | None) -> None:
         assert bias_V is not None
         bias_V.copy_(shares_V.log())
         parts = shares_V[self.order].split(self.sizes.tolist())
@@ -290,7 +290,7 @@ class WordTree(FactoredOutput):
             self._plant(word_trees.learned_tree(points_VD, balanced, self.config.overlap))
 
     @torch.no_grad()
-    def begin_at(self, shares_V: Tensor, bias_V: Tensor | None) -> None:
+    def set_word_shares(self, shares_V: Tensor, bias_V: Tensor | None) -> None:
         share_L = (shares_V / self.words.bincount(minlength=len(shares_V)))[self.words.long()]
         leaf_P, side_P = self._steps()
         share_2N = share_L.new_zeros(2, len(self.bias))

@@ -163,7 +163,7 @@ class ReadsText(Protocol):
 class BeginsAt(Protocol):
     """A model to be trained that can begin with a guess without context."""
 
-    def begin_at(self, shares_V: Tensor) -> bool:
+    def set_word_shares(self, shares_V: Tensor) -> bool:
         """Let it predict these shares (V,) of words before any training. Return False if it has no
         bias for it."""
         ...

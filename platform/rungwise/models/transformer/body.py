@@ -161,7 +161,7 @@ class OnBody(nn.Module):
         return None
 
     @torch.no_grad()
-    def begin_at(self, shares_V: Tensor) -> bool:
+    def set_word_shares(self, shares_V: Tensor) -> bool:
         """Let the output predict these shares (V,) of words before any training. Return False if
         it has no bias for it."""
         if (bias_V := self.word_bias()) is not None:
@@ -189,10 +189,10 @@ class TokenOutput(OnBody):
         """Return the output matrix (P, D), P >= V: the token embedding unless it is untied."""
         return self.body.token_embedding.weight
 
-    def begin_at(self, shares_V: Tensor) -> bool:
+    def set_word_shares(self, shares_V: Tensor) -> bool:
         if self.factors is None:
-            return super().begin_at(shares_V)
-        self.factors.begin_at(shares_V, self.word_bias())
+            return super().set_word_shares(shares_V)
+        self.factors.set_word_shares(shares_V, self.word_bias())
         return True
 
     def sums(self, states_BTD: Tensor, targets_BT: Tensor, weights_BT: Tensor) -> TokenSums:

@@ -185,10 +185,10 @@ def _esm_tensors(
     for kind in ("weight", "bias"):
         tensors[f"encoder.emb_layer_norm_after.{kind}"] = state[f"transformer.final_norm.{kind}"]
         for number in range(N):
-            own, theirs = f"transformer.blocks.{number}.", f"encoder.layer.{number}."
+            own, stored_layer = f"transformer.blocks.{number}.", f"encoder.layer.{number}."
             for name, stored in _BLOCK.items():
-                tensors[f"{theirs}{name}.{kind}"] = state[f"{own}{stored}.{kind}"]
+                tensors[f"{stored_layer}{name}.{kind}"] = state[f"{own}{stored}.{kind}"]
             parts = state[f"{own}attention.query_key_value.{kind}"].chunk(3)
             for name, part in zip(("query", "key", "value"), parts, strict=True):
-                tensors[f"{theirs}attention.self.{name}.{kind}"] = part.clone()
+                tensors[f"{stored_layer}attention.self.{name}.{kind}"] = part.clone()
     return tensors

@@ -75,8 +75,8 @@ def _linearise(content: str, where: str) -> tuple[list[str], str]:
                 tree = f"({_FUNCTIONS.sub('', label)} {tree})"
             nodes[-1][1].extend([tree] if parts else [])
     if len(nodes) > 1 or not words:
-        found = f"{len(nodes) - 1} open brackets" if len(nodes) > 1 else "no words"
+        content = f"{len(nodes) - 1} open brackets" if len(nodes) > 1 else "no words"
         raise Damage(
-            f"{where}: expected a tree of words, found {found}; mend the file", "their_brackets"
+            f"{where}: expected a tree of words, found {content}; mend the file", "their_brackets"
         )
     return words, " ".join(nodes[0][1])
