@@ -11,7 +11,7 @@ from rungwise.commands.models.predict import write_vectors
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
 from rungwise.models.losses.sentences import QUICK_THOUGHTS, SKIP_THOUGHTS
-from rungwise.serving.hugging_face import export_sentence_encoder
+from rungwise.serving.hugging_face import export_model
 from rungwise.tasks.kinds.examples import Text
 from rungwise.tasks.kinds.items import token_ids
 from rungwise.tokenizer import WordPieceConfig, train
@@ -27,7 +27,7 @@ def exported(folder: Path, objective: Any = SKIP_THOUGHTS, **keys: Any) -> tuple
     tokenizer.save(str(folder / "tokenizer.json"))
     config = SentenceEncoderConfig(**(SIZES | keys))
     model = shaken(config.build(tokenizer.get_vocab_size(), objective, 64), 0.3).eval()
-    export_sentence_encoder(model, config, folder / "tokenizer.json", folder / "out")
+    export_model(model, config, folder / "tokenizer.json", folder / "out")
     return model, tokenizer
 
 

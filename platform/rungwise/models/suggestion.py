@@ -1,4 +1,4 @@
-"""What a family suggests for a text and a time: `Family.suggest`, keys of the blocks `model` and
+"""Settings for a text and a time: `Family.suggest` returns keys of the blocks `model` and
 `pretrain` with dots, of which a recipe may change any.
 
 The papers' settings are for billions of words. A small text is read more often, in more and smaller
@@ -36,8 +36,8 @@ def suggest_steps(size: Size, operations: float, steps: Steps) -> dict[str, Any]
     """Suggest steps for a model of so many operations a token: as many as the seconds are enough
     for, and as `_MOST_PASSES` over the text."""
     rows = steps.rows if size.tokens < LITTLE else max(steps.rows, _ROWS_OF_MORE)
-    spent = size.seconds * size.workers * _OPERATIONS / operations
-    number = round(min(spent, _MOST_PASSES * size.tokens) / (rows * ROW) / 100) * 100
+    affordable = size.seconds * size.workers * _OPERATIONS / operations
+    number = round(min(affordable, _MOST_PASSES * size.tokens) / (rows * ROW) / 100) * 100
     return {
         "pretrain.steps": max(_LEAST_STEPS, number),
         "pretrain.global_batch_size": rows,

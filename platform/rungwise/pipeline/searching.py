@@ -20,48 +20,31 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage
 from rungwise.core.stages.title import Title
-from rungwise.core.storage.outside import matching
-from rungwise.evaluation.search.config import (
-    BitsPerByte,
-    HalvingRounds,
-    SearchConfig,
-    ValidationLoss,
-    WordList,
-)
+from rungwise.evaluation.search.config import HalvingRounds, WordList
 from rungwise.evaluation.search.record import RunPlan, SearchStageConfig, TrialPlan
 from rungwise.evaluation.search.scoring import LIST, count_cost, score_run
 from rungwise.evaluation.search.stage import SEARCH
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.evaluation.suites.similarity import SimilaritySuite, read_pairs
-from rungwise.models.family import LayeredFamily
+from rungwise.evaluation.suites.similarity import SimilaritySuite
 from rungwise.models.fitting import SolvedFamily
-from rungwise.models.suggestion import Size
-from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.experiment import Graph
 from rungwise.pipeline.growth import Grow, Growth, Known
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.stages import pretrain_config, pretrain_stages
+from rungwise.pipeline.search_space import check_search, complete_search
+from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pretraining.config import AsynchronousConfig, CooccurrenceConfig
 from rungwise.sweep import check_space
 from rungwise.sweep.config import OptunaSearch
 from rungwise.sweep.draws import Values, draw_trials, propose
-from rungwise.sweep.space import Choice, LogUniform, Space
 from rungwise.training.config import GradientConfig
 
 ONLY = {"pretrained": {}}  # the variants of a recipe that names none
 FEWER = {"one trial": 0.0, "half of the trials": 0.5}  # after which a verdict is looked at too
-_LENGTHS = ("pretrain.steps", "pretrain.epochs", "pretrain.max_tokens")
-_AROUND = 5.0  # how far from a suggested number it is searched, as a factor
-_TOKENS, _SECONDS = 2_000_000, 60.0  # of a trial, where there is no budget to say it
-_VOCABULARY = 10_000  # where only the tokenizer knows
 _GROUP = 4  # trials that Optuna proposes before it is told their scores
 _MOST_STEPS = 10_000_000  # where a budget ends the run
 _MOST_COUNTING = 10  # one epoch takes at least so small a part of a run of one epoch
-# Keys that change what a loss is of, or its scale: losses with other values do not compare.
-_LOSS_KEYS = ("pretrain.objective", "pretrain.mixture", "instances.kind", "instances.masking")
-_SAME_PAIRS = 0.5  # a list with so many of its pairs in another is that list
 
 
 @dataclass(frozen=True)
@@ -103,22 +86,22 @@ class Search:
         self.variant = variant
         self.stage: Stage | None = None  # its record, once all trials have ended
         self._recipe, self._label, self._graph = recipe, label, graph
-        self._config = _fill_in(recipe)
+        self._config = complete_search(recipe)
         check_space(Recipe, recipe.raw, self._config.space, "search")
         combinations = self._config.combinations()
         if combinations is not None and self._config.trials is not None:
             trials = min(self._config.trials, combinations)
             self._config = self._config.model_copy(update={"trials": trials})
-        self._drawn: list[Values] | None = None
+        self._draws: list[Values] | None = None
         if not isinstance(self._config.search, OptunaSearch):
-            self._drawn = draw_trials(self._config)
+            self._draws = draw_trials(self._config)
         self._runs: dict[str, Run] = {}
         self._best: Values = {}
         self._ranked: list[_Trial] = []
         self._count = 0
         self._finished: Mapping[str, Artifact] = {}
         self._failed: Mapping[str, str] = {}
-        self._check()
+        check_search(self._config, recipe, variant)
 
     def proceed(self, finished: Mapping[str, Artifact], failed: Mapping[str, str]) -> Values | None:
         """Add the stages that follow from those that are finished or have failed; return the
@@ -189,7 +172,7 @@ class Search:
         """The trials, with their only run unless they are halved."""
         config, trials = self._config, list[_Trial]()
         halves = isinstance(config.scheduler, HalvingRounds)
-        count = len(self._drawn) if self._drawn is not None else config.trials
+        count = len(self._draws) if self._draws is not None else config.trials
         assert count is not None
         for number in range(count):
             trials.append(_Trial(number, self._choose(number, trials)))
@@ -203,8 +186,8 @@ class Search:
         return trials
 
     def _choose(self, number: int, trials: Sequence[_Trial]) -> Values:
-        if self._drawn is not None:
-            return self._drawn[number]
+        if self._draws is not None:
+            return self._draws[number]
         before = trials[: number // _GROUP * _GROUP]
         self._await([trial.runs[-1] for trial in before])
         sign = 1 if isinstance(self._config.measure, WordList) else -1
@@ -385,133 +368,9 @@ class Search:
         ]
         return [trial for *_, trial in sorted(scored, key=lambda each: each[:2])]
 
-    def _check(self) -> None:
-        """Raise ConfigError if scores of the space would not compare, or budgets not be kept."""
-        config, recipe = self._config, self._recipe
-        objective = pretrain_config(recipe).objective
-        space, model = list(config.space), recipe.model
-        if isinstance(config.measure, WordList):
-            self._check_list(config.measure)
-        elif isinstance(config.measure, BitsPerByte):
-            if not objective.is_code_length:
-                raise ConfigError(
-                    f"search.measure is bits_per_byte, but the loss of {objective.name} is not the "
-                    "length of a code; take validation_loss"
-                )
-        else:
-            for key in space:
-                if key.startswith("tokenizer."):
-                    raise ConfigError(
-                        f"search.space.{key}: losses over several tokenizers do not compare; set "
-                        "search.measure to {kind: bits_per_byte}"
-                    )
-                if _changes_loss(recipe, key):
-                    other = (
-                        "set search.measure to {kind: word_list, path: ...}"
-                        if isinstance(model, VectorFamily)
-                        else "leave it out"
-                    )
-                    raise ConfigError(
-                        f"search.space.{key}: another value is another loss, and these do not "
-                        f"compare; {other}"
-                    )
-        for key in _LENGTHS:
-            if config.budget and key in space:
-                raise ConfigError(
-                    f"search.space.{key}: the length of a trial is its share of search."
-                    f"{config.budget}; leave one of them out"
-                )
-        if isinstance(config.scheduler, HalvingRounds):
-            self._check_rounds()
-
-    def _check_list(self, measure: WordList) -> None:
-        if not isinstance(self._recipe.model, LayeredFamily):
-            raise ConfigError(
-                f"search.measure is word_list, but model.kind {self._recipe.model.kind} has no "  # pyright: ignore[reportOptionalMemberAccess]
-                "vectors of words; take validation_loss"
-            )
-        key = "search.measure.path"
-        own = SimilaritySuite(path=measure.path)
-        for name, suite in self._recipe.measure.items():
-            if not isinstance(suite, SimilaritySuite):
-                continue
-            reported = {
-                frozenset((pair.first.lower(), pair.second.lower()))
-                for file in matching(suite.path, f"measure.{name}.path")
-                for pair in read_pairs(file, f"measure.{name}.path")
-            }
-            for file in matching(own.path, key):
-                pairs = [
-                    frozenset((pair.first.lower(), pair.second.lower()))
-                    for pair in read_pairs(file, key)
-                ]
-                shared = sum(pair in reported for pair in pairs)
-                if shared >= _SAME_PAIRS * len(pairs):
-                    raise ConfigError(
-                        f"{key}: {shared} of {len(pairs)} pairs of {file.name} are in "
-                        f"measure.{name}, which the page reports; choose by another list"
-                    )
-
-    def _check_rounds(self) -> None:
-        """Raise ConfigError unless longer runs continue shorter ones."""
-        pretrain = self._recipe.pretrain
-        if not isinstance(pretrain, GradientConfig) or not pretrain.shared_steps:
-            schedule = "{kind: warmup_stable_decay, warmup_steps: 100}"
-            raise ConfigError(
-                f"search.scheduler of {self.variant} is halving, where trials go on from their "
-                "first steps, but these depend on how many follow; set pretrain.optimizer.schedule "
-                f"to {schedule}, without a budget or early stop, or take scheduler none"
-            )
-
 
 class _AllFailed(Exception):
     """No trial of a search has a score."""
-
-
-def _fill_in(recipe: Recipe) -> SearchConfig:
-    """The search of a recipe with the measure of its kind of model, and with what the family
-    suggests where the block has no space."""
-    config = recipe.search
-    assert config
-    if isinstance(recipe.model, VectorFamily) and config.measure_of_vectors is not None:
-        config = config.model_copy(update={"measure": config.measure_of_vectors})
-    if not config.space:
-        space = {
-            key: allowed
-            for key, allowed in suggest_space(recipe).items()
-            if not (isinstance(config.measure, ValidationLoss) and _changes_loss(recipe, key))
-        }
-        config = config.model_copy(update={"space": space})
-    return config
-
-
-def _changes_loss(recipe: Recipe, key: str) -> bool:
-    """Whether losses with other values of a key are other losses, which do not compare."""
-    of_vectors = isinstance(recipe.model, VectorFamily) and key.startswith("model.")
-    return key.startswith(_LOSS_KEYS) or (of_vectors and key != "model.size")
-
-
-def suggest_space(recipe: Recipe) -> dict[str, Space]:
-    """The space around what the family of a recipe suggests for the time of one trial; {} if it
-    suggests nothing besides how long to train."""
-    assert recipe.model
-    assert recipe.search
-    trials = recipe.search.trials or 1
-    size = Size(
-        tokens=(recipe.search.tokens or trials * _TOKENS) // trials,
-        vocabulary=getattr(recipe.tokenizer, "vocab_size", _VOCABULARY),
-        seconds=(recipe.search.seconds or trials * _SECONDS) / trials,
-        workers=recipe.compute.num_workers,
-    )
-    space: dict[str, Space] = {}
-    for key, value in recipe.model.suggest(size).items():
-        if key in _LENGTHS or isinstance(value, bool):
-            continue
-        if isinstance(value, float):
-            space[key] = LogUniform(low=value / _AROUND, high=value * _AROUND)
-        elif isinstance(value, int):
-            space[key] = Choice(values=[*sorted({max(1, value // 2), value, 2 * value})])
-    return space
 
 
 def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | None:
@@ -525,7 +384,7 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
     searches = [
         Search(each, name, None if alone else name, graph)
         for name, each in recipes.items()
-        if each.search is not None and _fill_in(each).space
+        if each.search is not None and complete_search(each).space
     ]
     if not searches:
         return None

@@ -73,7 +73,7 @@ class Turn:
         return replace(run, pretrain=run.pretrain.of_member(self.member))
 
     def objective(self, run: GradientFit) -> Objective:
-        """What its steps train on."""
+        """The objective of its steps."""
         members = {each.name: each for each in run.objective.members}
         return run.objective if self.member is None else members[self.member]
 

@@ -229,7 +229,7 @@ def _write_for_transformers(
     with tempfile.TemporaryDirectory(prefix="rungwise-") as scratch:
         file, folder = Path(scratch) / "read.json", Path(scratch) / "model"
         tokenizer.save(str(file))
-        architecture = hugging_face.export_any(model, config, file, folder, labels, longest)
+        architecture = hugging_face.export_model(model, config, file, folder, labels, longest)
         auto, sentences = auto_class(architecture), (folder / MODULES).exists()
         text = hub_card(card, auto, sentences)
         (folder / HUB_CARD).write_text(text, encoding="utf-8")

@@ -265,13 +265,13 @@ def suggest(
     from rungwise.models.config import model_config
 
     keys = model_config(model).suggest(size)
-    given = pretrain | {key.removeprefix("pretrain."): value for key, value in keys.items()}
-    if "steps" in given:
-        most = given.get("global_batch_size", _BATCHES[0])
+    settings = pretrain | {key.removeprefix("pretrain."): value for key, value in keys.items()}
+    if "steps" in settings:
+        most = settings.get("global_batch_size", _BATCHES[0])
         fitting = (each for each in _BATCHES if each <= most and size.tokens >= 10 * each * _ROW)
         rows = next(fitting, min(most, _BATCHES[-1]))
         keys["pretrain.global_batch_size"] = max(rows, size.workers)
-        keys["pretrain.validation_every_steps"] = max(1, given["steps"] // 4)
+        keys["pretrain.validation_every_steps"] = max(1, settings["steps"] // 4)
     both = with_overrides({"model": model, "pretrain": pretrain}, keys)
     return both["model"], both["pretrain"]
 

@@ -1,4 +1,4 @@
-"""What the best of several trials is worth: the expected best by the number of trials.
+"""The expected best by the number of trials.
 
 Dodge et al. 2019, "Show your work: improved reporting of experimental results", EMNLP,
 arXiv:1909.03004: a result means little without the number of trials it is the best of. Here trials

@@ -128,8 +128,7 @@ def describe_luck(seeds: int) -> str:
 
 
 def describe_learning(pretrain: PretrainSummary, objective: Objective) -> str:
-    """What the model learnt, against guessing words by their frequency; "" if its loss is none of
-    text."""
+    """Compare the loss with that of guessing words by their frequency; "" if it is none of text."""
     if not objective.predicts_text:
         return ""
     loss, guess = pretrain.final[objective.tokens.loss_key], pretrain.unigram_loss

@@ -132,15 +132,15 @@ def draw_expected(searches: Sequence[Tuned]) -> bytes:
 
 def draw_trials(searches: Sequence[Tuned]) -> bytes | None:
     """The score of every trial by tokens read; None if no model was scored while it learnt."""
-    drawn = [
+    curves = [
         each
         for each in searches
         if any(len(run.curve) > 1 for trial in each.summary.trials for run in trial.runs)
     ]
-    if not drawn:
+    if not curves:
         return None
-    figure, panels = style.new_panels(len(drawn), _COLUMNS, 3.2, 0.6)
-    for axes, each in zip(panels, drawn, strict=True):
+    figure, panels = style.new_panels(len(curves), _COLUMNS, 3.2, 0.6)
+    for axes, each in zip(panels, curves, strict=True):
         for trial in each.summary.trials:
             _draw_trial(axes, each, trial)
         style.dress(axes, each.rung, "tokens", each.summary.label)

@@ -10,14 +10,6 @@ and `AutoTokenizer`, and gives the same logits. names.py lists the classes.
 """
 
 from rungwise.serving.hugging_face.reading import load_config, load_model, weights_folder
-from rungwise.serving.hugging_face.sentence_encoders import export_any, export_sentence_encoder
 from rungwise.serving.hugging_face.writing import export_model
 
-__all__ = [
-    "export_any",
-    "export_model",
-    "export_sentence_encoder",
-    "load_config",
-    "load_model",
-    "weights_folder",
-]
+__all__ = ["export_model", "load_config", "load_model", "weights_folder"]

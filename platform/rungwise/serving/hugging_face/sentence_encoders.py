@@ -8,13 +8,12 @@ Its library pools no sums, and has no recurrent network that reads our tokenizer
 needs besides the encoder is left out.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from rungwise.core.errors import ConfigError
 from rungwise.models.families.sentence_encoder import (
@@ -22,16 +21,10 @@ from rungwise.models.families.sentence_encoder import (
     SentenceEncoderConfig,
     SentenceModel,
 )
-from rungwise.models.family import Family
 from rungwise.models.transformer.block import sinusoid_positions
+from rungwise.serving.hugging_face.modules import write_json, write_modules, write_pooling
 from rungwise.serving.hugging_face.names import CONFIG, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
 from rungwise.serving.hugging_face.tokenizer import read_tokenizer
-from rungwise.serving.hugging_face.writing import (
-    export_model,
-    write_json,
-    write_modules,
-    write_pooling,
-)
 
 _LONGEST = 512  # tokens of a text; the formula of the positions has no end, their table has
 _POOLING = {
@@ -47,23 +40,6 @@ _BLOCK = {  # the norms and matrices of a block, by their names
     "intermediate.dense": "mlp.expand",
     "output.dense": "mlp.contract",
 }
-
-
-def export_any(
-    model: nn.Module,
-    config: Family,
-    tokenizer_file: Path,
-    folder: Path,
-    labels: Sequence[str] = (),
-    longest: int | None = None,
-) -> str:
-    """Write a sentence encoder or any other model; returns the class of transformers, "" if it is
-    for sentence-transformers. See `export_model`."""
-    if isinstance(model, SentenceModel):
-        assert isinstance(config, SentenceEncoderConfig)
-        export_sentence_encoder(model, config, tokenizer_file, folder)
-        return ""
-    return export_model(model, config, tokenizer_file, folder, labels, longest)
 
 
 def export_sentence_encoder(
@@ -103,7 +79,7 @@ def _body(model: SentenceModel) -> SentenceBody:
 
 
 def _find_misfit(model: SentenceModel, config: SentenceEncoderConfig) -> str:
-    """What sentence-transformers cannot hold; empty if it can hold the encoder."""
+    """Name the part that sentence-transformers cannot hold; empty if it can hold the encoder."""
     pooling = _body(model).pooling
     if model.other is not None:
         return "the vectors of two encoders side by side, each of length 1, as of quick_thoughts"

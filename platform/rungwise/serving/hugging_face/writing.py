@@ -4,8 +4,7 @@ Their models lack two features: sinusoidal positions are written as a table, and
 vocabulary are left out.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +12,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import ConfigError
 from rungwise.finetune.heads import (
     ChoiceHead,
@@ -33,18 +31,17 @@ from rungwise.models.families.modern_bert import (
     ModernBertConfig,
     ModernBertForPretraining,
 )
+from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceModel
 from rungwise.models.family import Family
 from rungwise.models.losses.contrastive import SentenceEncoder
 from rungwise.models.losses.replaced_tokens import ReplacedTokensModel
 from rungwise.serving.hugging_face.modern import llama_keys, modern_bert_keys
+from rungwise.serving.hugging_face.modules import write_json, write_modules, write_pooling
 from rungwise.serving.hugging_face.names import (
     CONFIG,
     ELECTRA,
     EXPORTED,
     MODERN_DECODER,
-    MODULES,
-    POOLING,
-    SENTENCES,
     TOKENIZER,
     TOKENIZER_CONFIG,
     WEIGHTS,
@@ -52,6 +49,7 @@ from rungwise.serving.hugging_face.names import (
     model_type,
     positions_before,
 )
+from rungwise.serving.hugging_face.sentence_encoders import export_sentence_encoder
 from rungwise.serving.hugging_face.tensors import list_entries, rename_headed
 from rungwise.serving.hugging_face.tokenizer import add_frame, read_tokenizer
 
@@ -68,12 +66,17 @@ def export_model(
     labels: Sequence[str] = (),
     longest: int | None = None,
 ) -> str:
-    """Write `model` and its tokenizer to `folder`, created if needed; returns their class name.
+    """Write `model` and its tokenizer to `folder`, created if needed; returns their class name, ""
+    for an encoder of sentences, which sentence-transformers loads.
 
     `labels` names the classes or tags of a HeadedEncoder, `longest` is the longest row it was
     fine-tuned on. A BERT tokenizer that frames nothing gets [CLS] A [SEP] B [SEP], as in training.
     Raises ConfigError for a model without a counterpart, DataError for a tokenizer of another size.
     """
+    if isinstance(model, SentenceModel):
+        assert isinstance(config, SentenceEncoderConfig)
+        export_sentence_encoder(model, config, tokenizer_file, folder)
+        return ""
     config, vocab_size, architecture = _find_counterpart(model, config)
     kind = _KINDS.get(architecture) or model_type(config)
     stored = EXPORTED[kind]
@@ -295,26 +298,3 @@ def _label_keys(model: HeadedEncoder, labels: Sequence[str]) -> dict[str, Any]:
         one = "single_label_classification" if count > 1 else "regression"
         data["problem_type"] = "multi_label_classification" if several else one
     return data
-
-
-def write_pooling(folder: Path, width: int, longest: int, mode: str) -> dict[str, str]:
-    """Write the files of sentence-transformers beside a Transformer; return its modules."""
-    (folder / POOLING).mkdir()
-    pooling = {"word_embedding_dimension": width, f"pooling_mode_{mode}": True}
-    write_json(folder / POOLING / CONFIG, pooling)
-    write_json(folder / SENTENCES, {"max_seq_length": longest, "do_lower_case": False})
-    return {"": "Transformer", POOLING: "Pooling"}
-
-
-def write_modules(folder: Path, classes: Mapping[str, str]) -> None:
-    """Write which class of sentence-transformers loads each folder, in the order of use."""
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
-        for n, (path, name) in enumerate(classes.items())
-    ]
-    write_json(folder / MODULES, modules)
-
-
-def write_json(path: Path, data: Any) -> None:
-    text = json.dumps(json.loads(canonical_json(data)), indent=2, sort_keys=True)
-    path.write_text(text + "\n", encoding="utf-8")

@@ -186,8 +186,8 @@ def _choose_reading(
 
 
 class _Splits:
-    """What is left to do with a block that reads the beginning of the training files: to read them
-    whole, and to find the other splits."""
+    """The rest of a guess, after a block that reads the beginning of the training files: read them
+    whole, and find the other splits."""
 
     def __init__(
         self, path: str, form: dict[str, Any], groups: dict[str, list[SourceFile]]
