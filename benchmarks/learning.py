@@ -52,6 +52,7 @@ from rungwise.pipeline.workflow import run as run_workflow
 from rungwise.pretraining.config import PretrainStageConfig, require_gradient
 from rungwise.pretraining.gradient import plan_run, pretrain
 from rungwise.pretraining.run_summary import Outcome, summarise
+from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.stage import TASK
 from rungwise.training.config import GradientFit
 from rungwise.training.loop import uses_bfloat16
@@ -230,7 +231,15 @@ def train(bench: Bench, name: str, arm: Arm, seed: int, scale: float) -> dict[st
                 "validation_instances": bench.effort.held_out,
             }
             fit = find_fit(_of_step(bench.recipe, step, {**optimizer, "seed": seed, **more}))
-            before = pretrain_here(fit, rows, Path(folder) / str(number), before, facts)
+            before = pretrain_here(fit, rows, Path(folder) / str(number), before)
+            summary, loss_key = PretrainSummary.of(before), fit.objective.tokens.loss_key
+            assert summary.gradient
+            facts["operations"] += summary.flops or 0.0
+            facts["seconds"] += summary.seconds
+            facts["steps"].append(summary.gradient.steps)
+            facts["validation"] += [
+                {"step": row["step"], "loss": row[loss_key]} for row in summary.gradient.validation
+            ]
         assert before is not None
         began = time.monotonic()
         facts["scores"] = _finetune(bench, before)
@@ -239,9 +248,9 @@ def train(bench: Bench, name: str, arm: Arm, seed: int, scale: float) -> dict[st
 
 
 def pretrain_here(
-    fit: GradientFit, rows: Artifact, folder: Path, initial: Artifact | None, facts: dict[str, Any]
+    fit: GradientFit, rows: Artifact, folder: Path, initial: Artifact | None
 ) -> Artifact:
-    """A run of the loop as an artifact; adds to `facts` what it cost and learnt."""
+    """A run of the loop in this process."""
     compute = ComputeConfig(num_workers=1, checkpoint_every_steps=10**9)
     inputs = {"instances": rows} | ({} if initial is None else {"initial": initial})
     run = plan_run(fit, inputs, Folder.at(folder), compute)
@@ -250,13 +259,6 @@ def pretrain_here(
     bfloat16 = uses_bfloat16(fit.pretrain.precision, group.device)
     outcome = Outcome(progress, costs, "cpu", bfloat16)
     summary = summarise(fit, run.turns, initial, outcome, Context(compute))
-    facts["operations"] += summary.flops or 0.0
-    facts["seconds"] += summary.seconds
-    facts["steps"].append(progress.step)
-    facts["validation"] += [
-        {"step": row["step"], "loss": row[fit.objective.tokens.loss_key]}
-        for row in progress.validation
-    ]
     made = {"config": fit.blocks(), "summary": summary.model_dump(mode="json"), "label": "arm"}
     return Artifact("pretrain", fingerprint(made), Folder.at(folder), made)
 

@@ -2,12 +2,17 @@
 
     python -m benchmarks.tuning                        a night: every text, family and setting
     python -m benchmarks.tuning --only word2vec,glove --texts brown_and_wiki --seeds 0,1,2
-    python -m benchmarks.tuning --only gpt,lstm --texts quick_ladder --seconds 600
+    python -m benchmarks.tuning --only gpt,lstm --texts quick_ladder --settings suggested \\
+        --seconds 30,60,120,300,600 --seeds 0
+
+The first setting of a family is what it suggests for the text and the seconds; the others change
+some of its keys. Everything runs in this process on `--threads`.
 
 Vectors are measured on the similarity part of WordSim-353, of words that the text has five times or
-more; networks by nats a token of held-out rows, beside counting with Kneser-Ney of order 4. The
-first setting of a family is what it suggests for the text and the seconds; the others change some
-of its keys. Everything runs in this process on `--threads`, and seconds are those of its processor.
+more; their seconds are of the processor. Networks are measured by nats a token of all held-out
+rows, beside counting with Kneser-Ney of order 4, which sees whole documents. Each number of seconds
+is a run of its own, since the rate falls to nothing at the end of it: a longer run has not learnt
+as much at that moment. These seconds are of the training loop, so the core must be free.
 """
 
 import argparse
@@ -18,7 +23,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -30,12 +37,15 @@ from benchmarks.common import add_results
 from benchmarks.learning import build, find_fit, pretrain_here
 from benchmarks.word_vectors import encoded, passes, train_glove
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.stage import Stage
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import model_config
 from rungwise.models.suggestion import Size
 from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.variants import change_recipe
 from rungwise.pipeline.workflow import load_recipe
+from rungwise.pretraining.summary import PretrainSummary
 
 WORDS = re.compile(r"\w+|[^\w\s]")
 # The first words of the documents of each, in turn.
@@ -46,6 +56,8 @@ TEXTS: dict[str, tuple[str, ...]] = {
 }
 MOST_WORDS = {"brown_300k": 300_000}
 QUICK_LADDER = "quick_ladder"  # the rows of that recipe
+_MOST_STEPS = 10_000_000  # where seconds end the run
+Runs = dict[tuple[str, str, float], list[dict[str, Any]]]  # by kind, setting and seconds
 # Changes of what the family suggests.
 NETWORKS: dict[str, dict[str, Any]] = {
     "suggested": {},
@@ -116,7 +128,7 @@ def similarity(words: Sequence[str], table: np.ndarray[Any, Any], data: Path) ->
 
 
 def train_vectors(
-    kind: str, file: Path, size: Size, changes: dict[str, Any], seed: int, data: Path
+    file: Path, data: Path, kind: str, size: Size, changes: dict[str, Any], seed: int
 ) -> dict[str, Any]:
     words, counts_V, text = encoded(file)
     family = model_config({"kind": kind})
@@ -138,28 +150,77 @@ def train_vectors(
     )
 
 
+def build_rows(recipe: Recipe) -> tuple[Artifact, float]:
+    """The rows of the quick ladder, and the nats a token of Kneser-Ney of order 4."""
+    counted = pretrain_stages(change_recipe(recipe, "ngram4"))["pretrain"]
+
+    def stages(first: dict[str, Stage]) -> dict[str, Stage]:
+        return {"instances": first["instances"], "counted": counted}
+
+    built = build(recipe, stages)
+    return built["instances"], float(PretrainSummary.of(built["counted"]).final["loss"])
+
+
 def train_network(
-    kind: str, recipe: Recipe, instances: Artifact, size: Size, changes: dict[str, Any], seed: int
+    recipe: Recipe, instances: Artifact, kind: str, size: Size, changes: dict[str, Any], seed: int
 ) -> dict[str, Any]:
-    """The nats a token of held-out rows, and the seconds, of a rung of the recipe."""
-    rung, summary = change_recipe(recipe, kind), InstancesSummary.of(instances)
+    """The nats a token of held-out rows that a rung reaches in the seconds, and what it read."""
+    rung, rows = change_recipe(recipe, kind), InstancesSummary.of(instances)
     assert rung.model
-    keys = rung.model.suggest(size._replace(tokens=summary.tokens, vocabulary=summary.vocab_size))
-    tokens = keys["pretrain.steps"] * keys["pretrain.global_batch_size"]
+    keys = rung.model.suggest(size._replace(tokens=rows.tokens, vocabulary=rows.vocab_size))
     keys["pretrain.optimizer.learning_rate"] *= changes.pop("rate", 1.0)
+    suggested = keys.pop("pretrain.steps")
     keys |= changes
-    steps = tokens // keys["pretrain.global_batch_size"]  # as many tokens in all
-    every = {"pretrain.steps": steps, "pretrain.validation_every_steps": max(1, steps // 20)}
-    fit = find_fit(rung.with_changes(keys | every | {"pretrain.seed": seed}, "tuning"))
-    facts: dict[str, Any] = {"operations": 0.0, "seconds": 0.0, "steps": [], "validation": []}
+    ends = {
+        "pretrain.steps": _MOST_STEPS,
+        "pretrain.max_seconds": size.seconds,
+        "pretrain.validation_every_steps": _MOST_STEPS,
+        "pretrain.validation_instances": rows.instances.validation,
+    }
+    fit = find_fit(rung.with_changes(keys | ends | {"pretrain.seed": seed}, "tuning"))
     began = time.process_time()
     with tempfile.TemporaryDirectory(prefix="rungwise-tuning-") as folder:
-        pretrain_here(fit, instances, Path(folder), None, facts)
+        summary = PretrainSummary.of(pretrain_here(fit, instances, Path(folder), None))
+    assert summary.gradient
     return {
-        "keys": keys | every,
-        "seconds": time.process_time() - began,
-        "curve": facts["validation"],
+        "keys": keys,
+        "seconds": summary.seconds,
+        "processor_seconds": time.process_time() - began,
+        "steps": summary.gradient.steps,
+        "suggested_steps": suggested,
+        "tokens": summary.tokens,
+        "loss": summary.final[fit.objective.tokens.loss_key],
     }
+
+
+def describe_networks(runs: Runs, counted: float) -> list[str]:
+    """A table of the nats that settings reach in the seconds, and when they pass counting."""
+    budgets = sorted({seconds for *_, seconds in runs})
+    heads = ["nats a token, after million tokens", *(f"{seconds:g} s" for seconds in budgets)]
+    lines = [_row(heads), "|---" + "|---:" * len(budgets) + "|"]
+    ends: list[str] = []
+    for name in dict.fromkeys((kind, setting) for kind, setting, _ in runs):
+        reached = {each: _mean(runs[*name, each]) for each in budgets if (*name, each) in runs}
+        cells = [f"{loss:.3f}, {tokens / 1e6:.1f}" for loss, tokens in reached.values()]
+        lines.append(_row([", ".join(name), *cells]))
+        passing = [each for each, (loss, _) in reached.items() if loss < counted]
+        seconds = min(passing, default=max(reached))
+        verb = "passes" if passing else "does not pass"
+        loss, tokens = reached[seconds]
+        ends.append(
+            f"{', '.join(name)}: {verb} Kneser-Ney of order 4 ({counted:.3f}) in {seconds:g} s, "
+            f"which are {tokens / 1e6:.2f} million tokens ({loss:.3f})"
+        )
+    return [*lines, "", *ends]
+
+
+def _mean(runs: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """The mean loss and tokens over seeds."""
+    return fmean(run["loss"] for run in runs), fmean(run["tokens"] for run in runs)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -168,37 +229,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--texts", default=",".join([*TEXTS, QUICK_LADDER]))
     parser.add_argument("--settings", help="names with commas; default: all of a kind")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", default="60", help="of a run; several with commas")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("overrides", nargs="*", help="key=value of the quick ladder's recipe")
     options = parser.parse_args(arguments)
     data = texts.real_data()
     if data is None:
         parser.error("no real data: set RUNGWISE_DATA to the folder of corpora")
-    size = Size(1, 1, options.seconds, options.threads)
-    results: dict[str, Any] = {}
+    seeds = [int(seed) for seed in options.seeds.split(",")]
     torch.set_num_threads(options.threads)
-    with tempfile.TemporaryDirectory(prefix="rungwise-tuning-") as folder:
-        for name in options.texts.split(","):
-            file = Path(folder) / name
-            recipe = instances = None
+    for name in options.texts.split(","):
+        with tempfile.TemporaryDirectory(prefix="rungwise-tuning-") as folder:
             if name == QUICK_LADDER:
-                recipe = load_recipe("ladder-quick", [])
-                instances = build(recipe, lambda first: {"instances": first["instances"]})[
-                    "instances"
-                ]
+                recipe = load_recipe("ladder-quick", options.overrides)
+                instances, counted = build_rows(recipe)
+                train = partial(train_network, recipe, instances)
+                add_results("tuning", {}, {f"{name}, Kneser-Ney of order 4": counted})
             else:
+                file, counted = Path(folder) / name, None
                 file.write_text("".join(f"{each}\n" for each in read_sentences(name, data)))
-            for kind, setting in _settings(options, reads_rows=instances is not None):
-                runs = []
-                for seed in map(int, options.seeds.split(",")):
-                    changes = dict(SETTINGS[kind][setting])
-                    if recipe is not None and instances is not None:
-                        runs.append(train_network(kind, recipe, instances, size, changes, seed))
-                    else:
-                        runs.append(train_vectors(kind, file, size, changes, seed, data))
-                    print(json.dumps([name, kind, setting, seed, runs[-1]]), flush=True)
-                results[f"{name}, {kind}, {setting}, {options.seconds:.0f} s"] = runs
-                add_results("tuning", {}, results)
+                train = partial(train_vectors, file, data)
+            runs: Runs = {}
+            for kind, setting in _settings(options, reads_rows=counted is not None):
+                for seconds in map(float, options.seconds.split(",")):
+                    size = Size(1, 1, seconds, options.threads)
+                    results = runs[kind, setting, seconds] = []
+                    for seed in seeds:
+                        results.append(train(kind, size, dict(SETTINGS[kind][setting]), seed))
+                        row = [name, kind, setting, seconds, seed, results[-1]]
+                        print(json.dumps(row), flush=True)
+                    title = f"{name}, {kind}, {setting}, {seconds:g} s"
+                    add_results("tuning", {}, {title: results})
+            if counted is not None:
+                print("\n".join(describe_networks(runs, counted)))
 
 
 def _settings(options: argparse.Namespace, reads_rows: bool) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.transformer.layer import StackedLinear
 from rungwise.training import step as training_step
 from rungwise.training.config import EarlyStopConfig
-from rungwise.training.loop import has_stalled, is_finished, spent_steps
+from rungwise.training.loop import has_stalled, is_finished, measure_progress, spent_steps
 from rungwise.training.muon import Muon
 from rungwise.training.optimizer import (
     MuonConfig,
@@ -159,7 +159,9 @@ def test_the_largest_share_of_the_budgets_drives_the_schedule() -> None:
     pretrain = config(**{"pretrain.max_tokens": 1000, "pretrain.max_seconds": 60.0}).pretrain
     assert spent_steps(Progress(step=5, tokens=100, seconds=1.0), pretrain) == 5
     assert spent_steps(Progress(step=5, tokens=500, seconds=1.0), pretrain) == 10
-    assert spent_steps(Progress(step=5, tokens=500, seconds=45.0), pretrain) == 15
+    most = Progress(step=5, tokens=500, seconds=45.0)
+    assert spent_steps(most, pretrain) == 15
+    assert measure_progress(most, pretrain) == (45.0, 60.0)
     assert not is_finished(Progress(step=19, tokens=999, seconds=59.9), pretrain)
     assert is_finished(Progress(step=5, tokens=0, seconds=60.0), pretrain)
 

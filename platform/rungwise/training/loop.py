@@ -84,7 +84,7 @@ def train(
     for place in checkpoints.skipped:
         report.note(f"{place} is damaged: goes on from step {progress.step}")
     report_again(progress, report)
-    report.progress(progress.step, settings.steps)
+    report.progress(*measure_progress(progress, settings))
     rate_dtype = torch.bfloat16 if bfloat16 else torch.float32
     costs = Costs(group_matmul_rate(group, rate_dtype), compute.price_per_hour)
     step_metrics = StepMetrics(progress, config, worker)
@@ -155,7 +155,7 @@ def train(
                 must_leave = group.count(worker.notice()) > 0
                 # Until the first row is logged, the loss is shown here.
                 newest = {} if logged else step_metrics.gather()
-                report.progress(progress.step, settings.steps, **newest)
+                report.progress(*measure_progress(progress, settings), **newest)
             done = progress.step
             if done % settings.validation_every_steps == 0 or is_spent(progress, settings):
                 began_validation = time.perf_counter()
@@ -175,7 +175,11 @@ def train(
                 if values:
                     timing = clock.timing(progress) | straggler
                     values = {"learning_rate": rate, **values}
-                    log_step(progress, values, timing, settings.steps, report)
+                    log_step(progress, values, timing, report)
+                    speed = {"tokens/s": timing["tokens_per_second"]}
+                    speed |= {"mfu": timing["mfu"]} if "mfu" in timing else {}
+                    place = measure_progress(progress, settings)
+                    report.progress(*place, loss=values["loss"], **speed)
                 clock.restart(progress)
             if save or must_leave or ends:
                 wait = ends or must_leave
@@ -226,14 +230,21 @@ def _new_streams(model: nn.Module, phase: Phase, device: torch.device) -> Stream
     return StreamStates(shape, phase.streams, phase.global_batch_size, device)
 
 
-def spent_steps(progress: Progress, config: GradientConfig) -> float:
-    """Progress in steps of the schedule, by the budget with the largest share spent."""
-    shares = [float(progress.step)]
+def measure_progress(progress: Progress, config: GradientConfig) -> tuple[float, float]:
+    """How far a run is and where it ends, in steps, tokens or seconds: by the budget of which the
+    largest share is spent."""
+    budgets = [(float(progress.step), float(config.steps))]
     if config.max_tokens is not None:
-        shares.append(config.steps * progress.tokens / config.max_tokens)
+        budgets.append((progress.tokens, config.max_tokens))
     if config.max_seconds is not None:
-        shares.append(config.steps * progress.seconds / config.max_seconds)
-    return max(shares)
+        budgets.append((progress.seconds, config.max_seconds))
+    return max(budgets, key=lambda budget: budget[0] / budget[1])
+
+
+def spent_steps(progress: Progress, config: GradientConfig) -> float:
+    """Progress in steps of the schedule."""
+    spent, end = measure_progress(progress, config)
+    return config.steps * spent / end
 
 
 def is_spent(progress: Progress, config: GradientConfig) -> bool:

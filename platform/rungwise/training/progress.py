@@ -69,9 +69,7 @@ def report_again(progress: Progress, report: Reporter) -> None:
             _report_row(report, prefix, row)
 
 
-def log_step(
-    progress: Progress, values: Values, timing: Values, total: int, report: Reporter
-) -> None:
+def log_step(progress: Progress, values: Values, timing: Values, report: Reporter) -> None:
     """Log the metrics of the steps since the last logged one, and their times."""
     row = {"step": progress.step, "tokens": progress.tokens, **values}
     timing = {**timing, "attempts": len(progress.attempts)}
@@ -79,10 +77,6 @@ def log_step(
     progress.timings.append(timing)
     _report_row(report, "train/", row)
     _report_row(report, "system/", timing)
-    speed = {"tokens/s": timing["tokens_per_second"]}
-    if "mfu" in timing:
-        speed["mfu"] = timing["mfu"]
-    report.progress(progress.step, total, loss=values["loss"], **speed)
 
 
 def log_validation(progress: Progress, values: Values, report: Reporter) -> None:
