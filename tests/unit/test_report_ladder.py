@@ -269,6 +269,16 @@ def test_the_ranking_says_who_won_and_by_how_much(
     assert ranking.sentence() == sentence
 
 
+def test_the_ranking_counts_the_rungs_above_the_highest_floor() -> None:
+    ranked = (Ranked("a", Estimate(0.63, 0.6, 0.66, 9), None),)
+    column = Column(
+        "mr", "vectors", "accuracy", {}, frozenset(), "mr", {"random": 0.6, "ppmi": 0.66}
+    )
+    assert Ranking(column, ranked).sentence().endswith("; above ppmi (66.0%): 0 of 1.")
+    column = Column("mr", "vectors", "accuracy", {}, frozenset(), "mr", {"random": 0.6})
+    assert Ranking(column, ranked).sentence().endswith("; above random (60.0%): 1 of 1.")
+
+
 def test_several_pretrainings_are_one_rung_and_their_luck_is_in_claims_and_scores(
     tmp_path: Path,
 ) -> None:

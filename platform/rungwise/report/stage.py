@@ -34,4 +34,4 @@ class ReportSummary(Summary):
 
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
 REPORT = StageType("report", 7, Later("rungwise.report.page:write_report"), ReportSummary)
-LADDER = StageType("ladder", 3, Later("rungwise.report.ladder.page:write_ladder"), ReportSummary)
+LADDER = StageType("ladder", 4, Later("rungwise.report.ladder.page:write_ladder"), ReportSummary)

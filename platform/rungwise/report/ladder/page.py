@@ -190,6 +190,7 @@ def render_page(
         lede=_write_lede(content),
         learnt=picture_columns(content.columns),
         reference=list(dict.fromkeys(name for each in content.columns for name in each.published)),
+        floors=list(dict.fromkeys(name for each in content.columns for name in each.floors)),
         budget=_describe_budget(content),
         pairs=[_pair_table(rungs, suite) for suite in suite_names(rungs, PAIRS)],
         skipped=skipped_suites(rungs),

@@ -76,6 +76,7 @@ def _draw_panel(axes: Axes, column: Column, rungs: Sequence[Rung]) -> None:
         for bound in (cell.value.low, cell.value.high, cell.value.mean)
         if not math.isnan(bound)
     ]
+    ends += [scale * value for value in column.floors.values()]
     room = max(ends) - min(ends) or abs(ends[0]) or 1.0
     worst = min(ends) - 0.12 * room if higher else max(ends) + 0.12 * room
     best = max(ends) + 0.3 * room if higher else min(ends) - 0.3 * room
@@ -119,6 +120,18 @@ def _draw_panel(axes: Axes, column: Column, rungs: Sequence[Rung]) -> None:
         drawstyle="steps-post",
         zorder=1,
     )
+    for name, value in column.floors.items():
+        axes.axvline(scale * value, color=palette.INK, linewidth=1, linestyle="--", zorder=1)
+        axes.annotate(
+            name,
+            (scale * value, len(rungs) - 0.45),
+            xytext=(3, -2),
+            textcoords="offset points",
+            fontsize=8,
+            color=palette.INK,
+            rotation=90,
+            va="top",
+        )
     axes.set_xlim(worst, best)
     axes.set_ylim(-0.6, len(rungs) - 0.4)
     title = "predicting unseen text" if column.metric == _BITS else column.name

@@ -41,13 +41,25 @@ class Ranking:
         best, *others = self.rungs
         metric, name = self.column.metric, self.column.name
         if not others:
-            return f"{best.name} has a {name} of {self._value(best)}."
+            return f"{best.name} has a {name} of {self._value(best)}{self._floor()}."
         second, *rest = others
         extreme = "highest" if METRICS[metric].higher_is_better else "lowest"
         parts = [f"{second.name} has {score(second.value.mean, metric)}, {self._gap(second)}"]
         parts += [f"{each.name} {score(each.value.mean, metric)}" for each in rest]
         beside = list_first(parts, _NAMED + 1)
-        return f"{best.name} has the {extreme} {name}, {self._value(best)}; {beside}."
+        return (
+            f"{best.name} has the {extreme} {name}, {self._value(best)}; {beside}{self._floor()}."
+        )
+
+    def _floor(self) -> str:
+        """How many rungs pass the highest of the values that take no training; "" without one."""
+        floors = self.column.floors
+        if not floors:
+            return ""
+        name = max(floors, key=lambda each: floors[each])
+        above = sum(each.value.mean > floors[name] for each in self.rungs)
+        value = score(floors[name], self.column.metric)
+        return f"; above {name} ({value}): {above} of {len(self.rungs)}"
 
     def headline(self) -> str:
         """`perplexity: gpt 41.2 [40.0, 42.3], lstm 45.3 [44.1, 46.6]; lstm 1.1 times [1.0, 1.2]`"""
@@ -55,7 +67,8 @@ class Ranking:
         if len(self.rungs) == 1:
             return f"{self.column.name}: {names}"
         second = self.rungs[1]
-        return f"{self.column.name}: {names}; {second.name} {self._gap(second)}"
+        gap = f"{second.name} {self._gap(second)}"
+        return f"{self.column.name}: {names}; {gap}{self._floor()}"
 
     def _value(self, each: Ranked) -> str:
         metric = self.column.metric

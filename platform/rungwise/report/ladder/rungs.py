@@ -22,7 +22,6 @@ from rungwise.evaluation.suites.measure import MeasureSummary, SuiteScore, merge
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.report.palette import Series, series
 from rungwise.report.sections.variants import input_artifact
-from rungwise.tasks.scoring.metrics import format_metric
 
 PERPLEXITY, PAIRS, SIMILARITY = "perplexity", "minimal_pairs", "similarity"
 POLYSEMY, PROBE, SENTENCE_PROBE = "polysemy", "probe", "sentence_probe"
@@ -147,8 +146,9 @@ class Cell:
 @dataclass(frozen=True)
 class Column:
     """A score that rungs are compared by, of a part of a `suite` ("": of tasks). `best` are the
-    rungs with the best exact value; empty if the values do not compare. `published` are values of
-    other models on the same questions, of this `source`."""
+    rungs with the best exact value; empty if the values do not compare. `floors` are values that
+    take no training, by their name; `published` those of other models on the same questions, of
+    this `source`."""
 
     name: str
     under: str  # second line of the column head: the part of the suite
@@ -156,6 +156,7 @@ class Column:
     cells: Mapping[str, Cell]
     best: frozenset[str]
     suite: str = ""
+    floors: Mapping[str, float] = field(default_factory=dict)
     published: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
 
@@ -186,22 +187,20 @@ def gather_columns(
         columns.append(_column(rungs, suite, MIXED, "accuracy", suite))
     for suite in suite_names(rungs, SENTENCE_PROBE):
         for metric in ("accuracy", "pearson"):
-            name = f"{suite}{_floors(rungs, suite, metric)}"
-            columns.append(_column(rungs, suite, VECTORS, metric, name))
+            column = _column(rungs, suite, VECTORS, metric, suite)
+            columns.append(replace(column, floors=_floors(rungs, suite, metric)))
     means = {name: Cell(each.mean) for name, each in averages.items()}
     columns.append(Column(TASKS, f"of {tasks}", "accuracy", means, _best(means, "accuracy")))
     return [column for column in columns if column.cells]
 
 
-def _floors(rungs: Sequence[Rung], suite: str, metric: str) -> str:
-    """The highest value of each floor that vectors of sentences must beat, in brackets."""
-    values = {
-        part: max(score.value for score in scores)
+def _floors(rungs: Sequence[Rung], suite: str, metric: str) -> dict[str, float]:
+    """The highest value of each floor that vectors of sentences must beat."""
+    return {
+        f"{part}, averaged": max(score.value for score in scores)
         for part in (RANDOM, PPMI)
         if (scores := [s for r in rungs if (s := r.measure.value(suite, metric, part))])
     }
-    written = (f"{part} {format_metric(value, metric)}" for part, value in values.items())
-    return f" ({', '.join(written)})" if values else ""
 
 
 def _column(
