@@ -174,6 +174,20 @@ def test_budgets_are_tasks_of_their_own_with_the_same_variants(plain: dict[str, 
     assert len(titles(stages, "evaluate")) == 6
 
 
+def test_only_the_variants_that_a_recipe_names_are_compared_at_budgets(
+    plain: dict[str, Any],
+) -> None:
+    two = {"pretrained": {}, "random": {"finetune.initialisation": "random"}}
+    budgets = {"evaluate.label_budgets": [10], "evaluate.budget_variants": ["random"]}
+    stages = built(plain, variants=two, **budgets)
+    compared = {
+        title: list(getattr(stages[title].config, "variants"))  # noqa: B009
+        for title in titles(stages, "evaluate")
+    }
+    assert compared["evaluate/files"] == ["pretrained", "random"]
+    assert compared["evaluate/files/10"] == compared["evaluate/paragraphs/10"] == ["random"]
+
+
 def test_matched_pretraining_costs_every_system_the_same(plain: dict[str, Any]) -> None:
     """A model that predicts every position does more a token than one that predicts 15 %."""
     variants = {"bert": {}, "ltr": {"pretrain.objective": "left_to_right", "instances": CAUSAL}}
@@ -264,6 +278,10 @@ def test_an_objective_that_the_recipe_gives_is_that_of_every_variant(plain: dict
         ),
         ({"variants": {"a": {"finetune.epoch": 9}}}, r"variants.a: finetune.epoch: unknown key"),
         ({"evaluate.label_budgets": [2]}, r"tasks.paragraphs: evaluate.label_budgets has 2, fewer"),
+        (
+            {"evaluate.budget_variants": ["a"], "evaluate.label_budgets": [9]},
+            r"budget_variants: .* paragraphs, pretrained, found 'a'",
+        ),
         ({"finetune": None}, "has no block finetune"),
         ({"tasks.files.data.train": "/no/where.tsv"}, r"tasks.files: data.train: no file matches"),
         ({"tasks.files.finetune": {"epoch": 2}}, "finetune of pretrained: epoch: unknown key"),

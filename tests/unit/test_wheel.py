@@ -104,6 +104,7 @@ def test_the_ladder_of_the_package_runs_on_the_text_of_the_environment(
     small = [
         *("variants.gpt.pretrain.steps=4", "variants.gpt.pretrain.validation_every_steps=2"),
         *("measure.perplexity.documents=2", "finetune.epochs=1", "evaluate.num_seeds=2"),
+        "evaluate.label_budgets=null",
         *("tasks.library.data.train_per_label=2", "tasks.library.data.test_per_label=4"),
     ]
     climbed = run("run", "ladder", "ladder", *left_out, *small)

@@ -268,23 +268,25 @@ def tune_variants(
 def compare_candidates(
     graph: Graph, recipe: Recipe, task: str, candidates: list[Candidate], budgets: Budgets
 ) -> Comparison:
-    """Compare candidates on a task, at each label budget."""
+    """Compare candidates on a task, and at each label budget those that the recipe names."""
     assert recipe.evaluate
-    inputs: dict[str, Stage] = {}
-    for each in candidates:
-        for pretraining in each.pretrainings:
-            for name in _FINETUNE_INPUTS if pretraining.seed is None else ("pretrain",):
-                key = input_name(name, each.variant.name, pretraining.number, pretraining.seed)
-                inputs[key] = pretraining.stages[name]
-        if each.sweep is not None:
-            inputs[input_name("sweep", each.variant.name)] = each.sweep
-    settings = {each.variant.name: each.variant.finetune[task] for each in candidates}
     stages = []
     for budget, examples in budgets.items():
+        names = recipe.evaluate.budget_variants if budget is not None else None
+        compared = [each for each in candidates if names is None or each.variant.name in names]
+        inputs = {"task": examples}
+        for each in compared:
+            for pretraining in each.pretrainings:
+                for name in _FINETUNE_INPUTS if pretraining.seed is None else ("pretrain",):
+                    key = input_name(name, each.variant.name, pretraining.number, pretraining.seed)
+                    inputs[key] = pretraining.stages[name]
+            if each.sweep is not None:
+                inputs[input_name("sweep", each.variant.name)] = each.sweep
+        settings = {each.variant.name: each.variant.finetune[task] for each in compared}
         config = CompareConfig(
             task=task, budget=budget, variants=settings, evaluate=recipe.evaluate
         )
-        stage = EVALUATE.stage(config, {"task": examples, **inputs})
+        stage = EVALUATE.stage(config, inputs)
         stages.append(graph.add(stage, Title("evaluate", task=task, budget=budget)))
     return Comparison(task, budgets, candidates, stages)
 

@@ -72,12 +72,16 @@ def resolve_variants(recipe: Recipe) -> list[Variant]:
                     recipes[name], changes, task, entry, configs[name], name
                 )
             finetune[name][task] = settings
-        keep = recipe.evaluate.keep if recipe.evaluate else None
-        if keep is not None and keep not in names:
-            raise ConfigError(
-                f"evaluate.keep: expected a variant of the task {task}, {', '.join(names)}, found "
-                f"{keep!r}"
-            )
+        evaluate = recipe.evaluate
+        picks = [("keep", evaluate.keep)] if evaluate and evaluate.keep else []
+        if evaluate and evaluate.label_budgets:
+            picks += [("budget_variants", each) for each in evaluate.budget_variants or ()]
+        for key, pick in picks:
+            if pick not in names:
+                raise ConfigError(
+                    f"evaluate.{key}: expected a variant of the task {task}, {', '.join(names)}, "
+                    f"found {pick!r}"
+                )
     for name, each in recipes.items():
         # No score may be reported with a seed that a sweep used for selection.
         if recipe.evaluate is None or each.sweep is None:

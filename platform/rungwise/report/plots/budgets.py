@@ -31,7 +31,11 @@ def draw_budgets(comparison: Comparison) -> bytes:
 
 def _draw_task(axes: Axes, task: TaskResult, looks: Mapping[str, palette.Series]) -> None:
     counts = [each.examples.train for each in task.by_budget]
-    names = list(task.evaluation.variants)
+    names = [
+        name
+        for name in task.evaluation.variants
+        if all(name in each.variants for each in task.by_budget)
+    ]
     span = max(counts) / min(counts)
     for place, name in enumerate(names):
         estimates = [each.variants[name].estimates[task.metric] for each in task.by_budget]
