@@ -1,28 +1,37 @@
 """What a model learns from one text, by objective, masks and optimizer: at equal operations, and at
 equal seconds of this machine.
 
-    python -m benchmarks.learning                      a night: every arm, three pretraining seeds
-    python -m benchmarks.learning --quick              two minutes, to see that it works
-    python -m benchmarks.learning --only masked,causal some arms; no run is repeated on the same day
+    python -m benchmarks.learning --quick        two minutes of a core, to see that it works
+    python -m benchmarks.learning --threads 1 --rates 1e-3 --tunings 3 pretrain.steps=600
+                                                 every arm, three pretraining seeds: about an hour
+                                                 of a core
+    python -m benchmarks.learning                the same with the recipe's steps: a night
 
 Text, tokenizer, model, batch, budget and task are those of a recipe, by default the quickstart's;
-the budget is the operations of its `pretrain.steps`. Every arm is pretrained with each seed, then
-fine-tuned on the task with several seeds at each of two rates; the rate is chosen by the mean
-validation score of all its runs. A pretraining is one value: intervals are over pretraining seeds,
-and differences from the first arm are of pairs with the same seed. `--seconds` adds runs whose
-steps take as many seconds as those of the first arm. Steps to a fixed loss compare optimizers: the
-loss is that of AdamW, at the best of its rates, after all its steps.
+the budget is the operations of its `pretrain.steps`, which an override changes. Every arm is
+pretrained with each seed, then fine-tuned on the task with several seeds at each of several rates;
+the rate is chosen by the mean validation score of all its runs. A pretraining is one value:
+intervals are over pretraining seeds, and differences from the first arm are of pairs with the same
+seed. `--seconds` adds runs whose steps take as many seconds as those of the first arm. Steps to a
+fixed loss compare optimizers: the loss is that of AdamW, at the best of its rates, after all its
+steps. Muon's curve tells when it is there with the schedule of a run as long; `masked_half`, whose
+schedule ends after half of the steps, tells whether those are enough.
+
+The file of the day in benchmarks/results is written after each run, and the same command goes on
+where it was stopped. Every arm has its first seed before one has its second.
 
 Instances are built on Ray, once, below the recipe's root; training is the platform's loop in this
 process, with `--threads`.
 """
 
 import argparse
+import itertools
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,7 +41,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common import RESULTS, results_path
+from benchmarks.common import results_path
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
@@ -125,6 +134,7 @@ ARMS: dict[str, Arm] = {
     "replaced_tokens": Arm((Step("replaced_tokens", {"kind": "masked_blocks"} | _ALL_HIDDEN),)),
     "hybrid": Arm((_hybrid(causal_share=0.5),)),
     "hybrid_falling": Arm((_hybrid(causal_share=0.8, final_causal_share=0.1),)),
+    "masked_half": Arm((_masked(0.5),)),
     "adamw_1e-3": Arm((_masked(),), _adamw(1e-3)),
     "adamw_2e-3": Arm((_masked(),), _adamw(2e-3)),
     "adamw_4e-3": Arm((_masked(),), _adamw(4e-3)),
@@ -303,7 +313,8 @@ def steps_to(runs: Sequence[dict[str, Any]], loss: float) -> float | None:
 
 def report(results: dict[str, Any], console: Console) -> None:
     """Print the table of each budget, and the steps to a fixed loss."""
-    for budget, by_arm in results.items():
+    for budget in ("operations", "seconds"):
+        by_arm = results.get(budget, {})
         complete = {name: list(runs.values()) for name, runs in by_arm.items() if runs}
         if not complete:
             continue
@@ -339,6 +350,9 @@ def report(results: dict[str, Any], console: Console) -> None:
         whole, muon = adamw[best][0]["steps"][0], steps_to(runs["masked"], losses[best])
         ratio = "not reached" if muon is None else f"{muon:.0f} steps, {muon / whole:.2f} of them"
         console.print(f"loss {losses[best]:.3f} of {best} after {whole} steps: Muon {ratio}")
+        for half in runs.get("masked_half", [])[:1]:
+            loss = fmean(run["validation"][-1]["loss"] for run in runs["masked_half"])
+            console.print(f"Muon ends at {loss:.3f} if it is given {half['steps'][0]} steps")
 
 
 def _percent(value: Estimate) -> str:
@@ -347,11 +361,16 @@ def _percent(value: Estimate) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipe", default="quickstart")
     parser.add_argument("--only", help="names of arms, with commas; the first is compared with")
     parser.add_argument("--seeds", default="0,1,2", help="of pretraining")
     parser.add_argument("--seconds", action="store_true", help="also at equal seconds")
+    parser.add_argument("--rates", default="1e-3,3e-3", help="of fine-tuning, with commas")
+    parser.add_argument("--tunings", type=int, default=5, help="of a pretraining, at each rate")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no run after these")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--quick", action="store_true", help="a fiftieth of the steps, one seed")
     parser.add_argument("overrides", nargs="*", help="key=value of the recipe")
@@ -362,29 +381,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := [name for name in names if name not in ARMS]:
         parser.error(f"--only: there is no arm {unknown[0]}; there are {', '.join(ARMS)}")
     arms = {name: ARMS[name] for name in names}
-    effort = QUICK if options.quick else Effort()
+    effort = Effort(rates=tuple(map(float, options.rates.split(","))), tunings=options.tunings)
+    effort = QUICK if options.quick else effort
     seeds = ["0"] if options.quick else options.seeds.split(",")
-    RESULTS.mkdir(exist_ok=True)
+    file = results_path("learning-quick" if options.quick else "learning")
+    settings = {
+        "recipe": fingerprint(recipe.model_dump(mode="json")),
+        "overrides": options.overrides,
+        "effort": json.loads(json.dumps(asdict(effort))),
+    }
+    empty: dict[str, Any] = {"settings": settings, "operations": {}, "seconds": {}}
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else empty
+    if results.get("settings") != settings:
+        parser.error(f"{file} has runs of other settings, {results.get('settings')}: move it away")
+    end = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory(prefix="rungwise-learning-") as folder:
         bench = prepare(recipe, list(arms.values()), Path(folder), effort)
-        file = results_path("learning-quick" if options.quick else "learning")
-        results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-        for budget in ("operations", "seconds") if options.seconds else ("operations",):
-            by_arm = results.setdefault(budget, {})
-            for seed in seeds:
-                for name, arm in arms.items():
-                    runs = by_arm.setdefault(name, {})
-                    if seed in runs:
-                        continue
-                    part = effort.scale
-                    if budget == "seconds":
-                        counted = results["operations"]
-                        part *= _seconds(counted, next(iter(arms))) / _seconds(counted, name)
-                    runs[seed] = train(bench, name, arm, int(seed), part)
-                    file.write_text(json.dumps(results, indent=1) + "\n")
-                    print(
-                        f"{budget} {name} seed {seed}: {values_of([runs[seed]])[0]:.3f}", flush=True
-                    )
+        budgets = ("operations", "seconds") if options.seconds else ("operations",)
+        for budget, seed, name in itertools.product(budgets, seeds, arms):
+            runs = results[budget].setdefault(name, {})
+            if seed in runs or time.monotonic() > end:
+                continue
+            part = effort.scale
+            if budget == "seconds":
+                counted = results["operations"]
+                part *= _seconds(counted, next(iter(arms))) / _seconds(counted, name)
+            runs[seed] = train(bench, name, arms[name], int(seed), part)
+            file.write_text(json.dumps(results, indent=1) + "\n")
+            print(f"{budget} {name} seed {seed}: {values_of([runs[seed]])[0]:.3f}", flush=True)
     report(results, Console())
 
 
