@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, Cleaned, clean, clean_all
 
 ANY_TEXT = st.text(alphabet=st.characters())
-MESSY_TEXT = st.text(
-    alphabet=st.sampled_from(
-        "aé \t\r\n\x00\x1b\x7f\x85\x9f\u00a0\u00ad\u0301\u200b\u200c\u200d\u2028\u202e\u2060\u3000"
-        "\ufeff\ufffd\u212a\ud800中می"
-    )
+_MESSY = (
+    "aé \t\r\n\x00\x1b\x7f\x85\x9f\u00a0\u00ad\u0301\u0338\u200b\u200c\u200d\u2028\u202e\u2060"
+    "\u3000\ufeff\ufffd\u212a\ud800中می"
 )
+MESSY_TEXT = st.lists(st.sampled_from([*_MESSY, "<br", "<BR", "/>", ">"])).map("".join)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +25,8 @@ MESSY_TEXT = st.text(
         ("\ufeffsoft\u00adhyphen zero\u200bwidth", "softhyphen zerowidth"),
         ("no\u00a0break\u3000wide \t tab", "no break wide tab"),
         ("  indented \n\t lines \n", "indented\nlines"),
+        ("a film. <br /><br />Its end<BR>is<br/>\u00e9", "a film.\n\nIts end\nis\n\u00e9"),
+        ("a <br\nb> <b> < br> <brown>", "a <br\nb> <b> < br> <brown>"),
         ("\u202eright to left\u202c", "right to left"),
         # Persian spells with the non-joiner; between ASCII letters it is noise.
         (

@@ -275,7 +275,7 @@ def describe_sources(corpus: Artifact) -> list[str]:
 
 CORPUS = StageType(
     "corpus",
-    7,
+    8,
     Later("rungwise.corpus.building.stage:build_corpus"),
     CorpusSummary,
     identity=identity,

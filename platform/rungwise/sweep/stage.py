@@ -3,4 +3,6 @@
 from rungwise.core.stages.stage import Later, StageType
 from rungwise.sweep.record import SweepSummary
 
-SWEEP = StageType("sweep", 9, Later("rungwise.sweep.running:run_sweep"), SweepSummary, resumes=True)
+SWEEP = StageType(
+    "sweep", 10, Later("rungwise.sweep.running:run_sweep"), SweepSummary, resumes=True
+)

@@ -54,7 +54,7 @@ class TaskTextConfig(Config):
 
 
 TASK_TEXT = StageType(
-    "task_text", 6, Later("rungwise.tasks.data.task_text:build_task_text"), CorpusSummary
+    "task_text", 7, Later("rungwise.tasks.data.task_text:build_task_text"), CorpusSummary
 )
 
 
@@ -63,5 +63,5 @@ class TaskTokensConfig(Config):
 
 
 TASK_TOKENS = StageType(
-    "task_tokens", 3, Later("rungwise.tasks.data.task_text:encode_pairs"), TokensSummary
+    "task_tokens", 4, Later("rungwise.tasks.data.task_text:encode_pairs"), TokensSummary
 )

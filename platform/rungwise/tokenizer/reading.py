@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, normalizers
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.characters import (
     CONTROLS,
+    HTML_BREAK,
     INVISIBLE,
     JOINERS,
     LINE_BREAKS,
@@ -25,11 +26,13 @@ from rungwise.tokenizer.files import load_tokenizer
 
 _STEPS = (
     normalizers.Replace(Regex(f"[{CONTROLS}{INVISIBLE}{UNREADABLE}]"), ""),
-    normalizers.Replace(Regex(f"[\t\n\v\f\r{LINE_BREAKS}{ODD_BLANKS}]"), " "),
+    normalizers.Replace(Regex(f"[\t{ODD_BLANKS}]"), " "),
+    normalizers.Replace(Regex(f"[\v\f\r{LINE_BREAKS}]"), "\n"),
     normalizers.NFC(),
     normalizers.Replace(Regex(JOINERS), ""),
     normalizers.NFC(),  # without the joiner, a letter and its accent may meet
-    normalizers.Replace(Regex(" {2,}"), " "),
+    normalizers.Replace(Regex(HTML_BREAK), " "),
+    normalizers.Replace(Regex("[ \n]{2,}|\n"), " "),
     normalizers.Strip(),
 )
 CLEAN_UP = normalizers.Sequence(list(_STEPS))

@@ -3,7 +3,8 @@
     clean("na\\u0308ive\\u00a0text\\r\\n") == Cleaned("näive text\\n", removed=0, replaced=0)
 
 Works on UTF-8 bytes, at a nanosecond a byte per step; steps for non-ASCII characters run only if
-the text has some. Line breaks stay: readers and segmentation need them.
+the text has some. Line breaks stay: readers and segmentation need them. HTML's, which reviews and
+forums have in plain text, become such.
 """
 
 import re
@@ -36,6 +37,8 @@ _UNREADABLE = re.compile(f"[{UNREADABLE}\ud800-\udfff]")
 # Zero-width (non-)joiners spell Persian, Indic scripts and emoji; beside ASCII they are noise.
 JOINERS = "(?<![^\x00-\x7f])[\u200c\u200d]++|(?<=[^\x00-\x7f])[\u200c\u200d]++(?![^\x00-\x7f])"
 _JOINERS = re.compile(JOINERS)
+HTML_BREAK = "<[bB][rR] */?>"
+_HTML_BREAK = re.compile(HTML_BREAK.encode())
 
 
 class Cleaned(NamedTuple):
@@ -51,7 +54,7 @@ def clean(text: str) -> Cleaned:
 
     Replacement characters (U+FFFD) stay, since they mark lost text, and are counted.
     """
-    if text.isascii() and text.isprintable() and "  " not in text:
+    if text.isascii() and text.isprintable() and "  " not in text and "<" not in text:
         return Cleaned(text.strip(" "), 0, 0)
     return _cleaned(text, _CONTROLS)
 
@@ -101,7 +104,8 @@ def _cleaned(text: str, controls: bytes) -> Cleaned:
 
 
 def _single_blanks(data: bytes) -> bytes:
-    """Remove blanks after a blank and beside a line break."""
+    """Write HTML's line breaks plainly; remove blanks after a blank and beside a line break."""
+    data = _HTML_BREAK.sub(b"\n", data)
     codes = np.frombuffer(bytearray(data), np.uint8)
     blank = codes == ord(" ")
     again = blank[1:] & blank[:-1]

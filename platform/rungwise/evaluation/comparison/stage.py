@@ -5,7 +5,7 @@ from rungwise.evaluation.comparison.summary import EvaluateSummary
 
 EVALUATE = StageType(
     "evaluate",
-    11,
+    12,
     Later("rungwise.evaluation.comparison.compare:compare_variants"),
     EvaluateSummary,
     resumes=True,

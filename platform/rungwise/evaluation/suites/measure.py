@@ -162,4 +162,4 @@ def _identity(config: MeasureConfig) -> dict[str, Any]:
     }
 
 
-MEASURE = StageType("measure", 7, measure, MeasureSummary, identity=_identity, outside=_outside)
+MEASURE = StageType("measure", 8, measure, MeasureSummary, identity=_identity, outside=_outside)
