@@ -25,7 +25,8 @@ def kill_and_report(
     board: Any = context.report._board  # pyright: ignore[reportAttributeAccessIssue]
     context.report.note("before")
     context.report.flush()
-    time.sleep(2)
+    if config.what.startswith("board"):
+        time.sleep(1)  # until the driver has seen the note
     if config.what == "board":
         os.kill(ray.get(board.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
     elif config.what == "board for good":
@@ -34,7 +35,7 @@ def kill_and_report(
         output.write_bytes("killed", b"")
         os.kill(os.getpid(), signal.SIGKILL)
     for number in range(3):
-        time.sleep(1)
+        time.sleep(0.3)
         context.report.note(f"after {number}")
     output.write_bytes("a.txt", b"a")
     return Summary(headline="made")

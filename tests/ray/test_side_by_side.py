@@ -80,7 +80,7 @@ def test_a_stage_that_fails_takes_only_those_with_it_that_need_it(
     ray_session: None, tmp_path: Path, shown: Console
 ) -> None:
     calls = Calls()
-    made = stages(tmp_path, seconds=1.0, left={"error": "it broke"}, alone={"error": "it tore"})
+    made = stages(tmp_path, seconds=0.5, left={"error": "it broke"}, alone={"error": "it tore"})
     with pytest.raises(StageFailed) as failure:
         run(tmp_path, made, "x", 3, calls, shown)
     # `alone` is free to fail first.
@@ -109,7 +109,7 @@ def test_a_stage_that_fails_takes_only_those_with_it_that_need_it(
 
 
 def test_an_interrupt_ends_all_that_runs(ray_session: None, tmp_path: Path, shown: Console) -> None:
-    made = stages(tmp_path, 3.0, left={"meets": "right"}, right={"meets": "left"})
+    made = stages(tmp_path, 1.0, left={"meets": "right"}, right={"meets": "left"})
 
     class Interrupted(Calls):
         def metrics(self, key: str, values: Any, step: int) -> None:
@@ -183,8 +183,8 @@ def test_of_two_drivers_at_once_each_stage_is_built_by_one(
     """With labels of their own, which would name folders of their own."""
     environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     with (
-        driver(command(tmp_path, "one", 1, 1.0), environment) as one,
-        driver(command(tmp_path, "two", 2, 1.0), environment) as two,
+        driver(command(tmp_path, "one", 1, 0.3), environment) as one,
+        driver(command(tmp_path, "two", 2, 0.3), environment) as two,
     ):
         told = [output(one), output(two)]
     assert sorted(started(tmp_path)) == sorted(TITLES), told

@@ -376,7 +376,7 @@ def test_a_second_run_builds_nothing_and_starts_no_ray(
         raise AssertionError("it starts Ray")
 
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("rungwise.cluster.session.session", refuse)
+    monkeypatch.setattr("rungwise.pipeline.runner.local_head", refuse)
     before = records(finished / "root")
     assert main(["run", "finetune", str(finished / "recipe.yaml")]) == 0
     said = capsys.readouterr().out

@@ -201,22 +201,10 @@ def test_in_every_order_of_two_attempts_a_sound_checkpoint_stays(
         resumed, before = begin(), dict(MemoryFolder.objects)
         sound: dict[tuple[str, ...], list[Checkpoint]] = {}
 
-        def replay(order: list[int]) -> tuple[object, list[int]]:
-            MemoryFolder.objects.clear()
-            MemoryFolder.objects.update(before)
-            first = copy.copy(resumed)
-            attempts = [
-                Attempt(lambda: save(first, 3)),
-                Attempt(lambda: save(begin(), second_step)),
-            ]
-            for attempt in attempts:
-                attempt.launch()
-            for number in order:
-                attempts[number].proceed()
+        def check(attempts: list[Attempt], order: list[int]) -> tuple[object, list[int]]:
+            """What would stay if both were killed now; the state, and who goes on."""
             going = [number for number in (0, 1) if attempts[number].going]
             names = tuple(sorted(MemoryFolder.objects))
-            for attempt in attempts:
-                attempt.kill()
             if names not in sound:
                 sound[names] = list_sound()
             assert sound[names], order
@@ -227,10 +215,28 @@ def test_in_every_order_of_two_attempts_a_sound_checkpoint_stays(
 
         states: set[object] = set()
         orders: list[list[int]] = [[]]
-        while orders:
+        while orders:  # each from the start to a state that is known, the others put aside
             order = orders.pop()
-            state, going = replay(order)
-            if state not in states:
+            MemoryFolder.objects.clear()
+            MemoryFolder.objects.update(before)
+            first = copy.copy(resumed)
+            attempts = [
+                Attempt(lambda first=first: save(first, 3)),
+                Attempt(lambda: save(begin(), second_step)),
+            ]
+            for attempt in attempts:
+                attempt.launch()
+            for number in order:
+                attempts[number].proceed()
+            state, going = check(attempts, order)
+            while state not in states:
                 states.add(state)
-                orders += [[*order, number] for number in going]
+                if not going:
+                    break
+                orders += [[*order, number] for number in going[1:]]
+                order = [*order, going[0]]
+                attempts[going[0]].proceed()
+                state, going = check(attempts, order)
+            for attempt in attempts:
+                attempt.kill()
     assert len(states) > 1000

@@ -14,6 +14,7 @@ import pytest
 import requests
 
 from rungwise.__main__ import main
+from rungwise.cluster.head import Head
 from rungwise.core.stages import artifact
 from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import register_driver
@@ -36,9 +37,13 @@ KILLED_DRIVER = {
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A recipe, of which Ray is not started ahead: it is refused or was built."""
+    """A recipe that is refused or was built: Ray must not start."""
+
+    def refuse(head: Head) -> None:
+        raise AssertionError("it starts Ray")
+
     monkeypatch.chdir(REPOSITORY)
-    monkeypatch.setattr("rungwise.pipeline.forecast.expect_building", lambda *_: None)
+    monkeypatch.setattr(Head, "start", refuse)
     corpus = write_corpus(tmp_path / "text", documents=6)
     return write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
 

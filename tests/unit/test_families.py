@@ -82,12 +82,12 @@ def kind_tests(code: str) -> list[int]:
     classes |= {each.__name__ for each in (Batch, *Batch.__subclasses__())}
     lines: list[int] = []
     for node in ast.walk(ast.parse(code)):
-        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        texts = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
         match node:
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass")) | ast.MatchClass():
+                names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
                 asks = bool(names & classes)
             case ast.Compare():
+                texts = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
                 kinds = {"kind"} & {e.attr for e in ast.walk(node) if isinstance(e, ast.Attribute)}
                 asks = bool(texts & (set(INSTANCES) if kinds else set(INSTANCES) - {"causal"}))
             case _:

@@ -13,7 +13,7 @@ import pytest
 import ray
 
 from rungwise.cluster import session as sessions
-from rungwise.cluster.session import session, started_ahead
+from rungwise.cluster.session import local_head, session
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
 
@@ -54,20 +54,26 @@ class Heads(list[str]):
                 raise RuntimeError(error)
             return "10.0.0.2:1"
 
-        self.append("start")
-        return SimpleNamespace(settings=settings, address=address, stop=lambda: self.append("stop"))
+        self.append("import")
+        return SimpleNamespace(
+            settings=settings,
+            start=lambda: self.append("start"),
+            address=address,
+            stop=lambda: self.append("stop"),
+        )
 
 
+BEGINS = ["import", "start"]
 LATE = "The current node timed out during startup. This could ..."
 
 
 @pytest.mark.parametrize(
     ("errors", "raised", "calls"),
     [
-        ([], None, ["start", "10.0.0.2:1", "shutdown", "stop"]),
-        ([LATE], None, ["start", "start", "10.0.0.2:1", "shutdown", "stop", "stop"]),
-        ([LATE, LATE], (UserError, "within 30 s, twice"), ["start", "start", "stop", "stop"]),
-        (["no room"], (RuntimeError, "no room"), ["start", "stop"]),
+        ([], None, [*BEGINS, "10.0.0.2:1", "shutdown", "stop"]),
+        ([LATE], None, [*BEGINS, *BEGINS, "10.0.0.2:1", "shutdown", "stop", "stop"]),
+        ([LATE, LATE], (UserError, "within 30 s, twice"), [*BEGINS, *BEGINS, "stop", "stop"]),
+        (["no room"], (RuntimeError, "no room"), [*BEGINS, "stop"]),
     ],
 )
 def test_a_ray_that_is_late_is_started_again(
@@ -83,33 +89,31 @@ def test_a_ray_that_is_late_is_started_again(
     assert heads == calls
 
 
-@pytest.mark.parametrize(
-    ("megabytes", "calls"),
-    [
-        (512, ["start", "10.0.0.2:1", "shutdown", "stop"]),  # the one that was started ahead
-        (100, ["start", "start", "10.0.0.2:1", "shutdown", "stop", "stop"]),
-        (None, ["start", "stop"]),
-    ],
-)
-def test_a_ray_that_was_started_ahead_serves_the_session_or_ends(
-    megabytes: int | None, calls: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_ray_that_is_imported_ahead_serves_the_session_or_ends(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heads = Heads([], monkeypatch)
-    with started_ahead(ComputeConfig()):
-        if megabytes:
-            with session(ComputeConfig(object_store_megabytes=megabytes)):
-                pass
-    assert heads == calls
-    with started_ahead(None):
+    with local_head(ComputeConfig()) as head:
+        assert head
+        head.start()
+        with session(ComputeConfig(), head=head):
+            pass
+    assert [each for each in heads if each not in ("start", "stop")] == [
+        *("import", "10.0.0.2:1", "shutdown")
+    ]
+    heads.clear()
+    with local_head(ComputeConfig()):
         pass
+    assert heads == ["import", "stop"]
+    heads.clear()
     with monkeypatch.context() as patch:
         patch.setattr(ray, "is_initialized", lambda: True)
-        with started_ahead(ComputeConfig()):
-            pass
+        with local_head(ComputeConfig()) as head:
+            assert head is None
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    with started_ahead(ComputeConfig()):
-        pass
-    assert heads == calls
+    with local_head(ComputeConfig()) as head:
+        assert head is None
+    assert not heads
 
 
 @pytest.mark.parametrize(
@@ -150,5 +154,5 @@ def test_sigterm_while_ray_starts_ends_a_run_as_ctrl_c_does(
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         session(ComputeConfig()).__enter__()
-    assert heads == ["start", "shutdown", "stop"]
+    assert heads == [*BEGINS, "shutdown", "stop"]
     assert signal.getsignal(signal.SIGTERM) == before

@@ -1,10 +1,11 @@
 """Ray on this machine, in a process of its own, which ends with the one that started it.
 
-It starts while the driver still imports and plans, and it leaves out what a run does not use and
-`ray.init` waits for: the dashboard's server, the autoscaler's and the logs' monitor. Their end is
-certain: the kernel closes the driver's end of a pipe however the driver ends, and this process then
-ends all that Ray has started. Left to itself, after SIGKILL of its raylet, each of Ray's two agents
-tries for a minute to report that to a GCS that has ended too.
+It imports Ray while the driver looks for faults that show without Ray, and starts it, while the
+driver imports MLflow, without what a run does not use and `ray.init` waits for: the dashboard's
+server, the autoscaler's and the logs' monitor. Their end is certain: the kernel closes the driver's
+end of a pipe however the driver ends, and this process then ends all that Ray has started. Left to
+itself, after SIGKILL of its raylet, each of Ray's two agents tries for a minute to report that to a
+GCS that has ended too.
 """
 
 import contextlib
@@ -18,11 +19,12 @@ from typing import Any, NoReturn
 
 import psutil
 
+_START = b"start\n"
 _END_SECONDS = 3.0  # for Ray's own shutdown; what is left then is killed
 
 
 class Head:
-    """Starts at once; `address` waits until it runs."""
+    """Imports Ray at once and starts it when told to; `address` waits until it runs."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         """`settings` are of Ray's RayParams. Its processes inherit the environment of this one."""
@@ -36,6 +38,13 @@ class Head:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+    def start(self) -> None:
+        """Start Ray, without waiting for it."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `address` says that it has ended
+            self._process.stdin.write(_START)
+            self._process.stdin.flush()
 
     def address(self) -> str:
         """Ray's address, once it runs. Raises RuntimeError if it does not start."""
@@ -53,8 +62,10 @@ class Head:
 
 
 def main(settings: str) -> None:
-    """Start Ray, print its address or the error as a line of JSON, end it when stdin ends."""
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    """Start Ray at a line of stdin, print its address or the error as a line of JSON, end it when
+    stdin ends."""
+    is_told = threading.Event()
+    threading.Thread(target=_follow_stdin, args=[is_told], daemon=True).start()
     from rungwise import ray_private
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -63,6 +74,7 @@ def main(settings: str) -> None:
         def start_api_server(self, **options: Any) -> None:
             """Start no server: jobs of this Ray come from the driver alone."""
 
+    is_told.wait()
     try:
         ray_private.enable_token_auth_by_default()
         ray_private.ensure_token_if_auth_enabled({}, create_token_if_missing=True)
@@ -78,9 +90,12 @@ def main(settings: str) -> None:
     threading.Event().wait()
 
 
-def _end_with_stdin() -> NoReturn:
-    """Wait for the end of stdin, then end all that this process has started, and itself."""
-    sys.stdin.buffer.read()
+def _follow_stdin(is_told: threading.Event) -> NoReturn:
+    """Set the event at the first line of stdin; at its end, end all that this process has started,
+    and itself."""
+    if sys.stdin.buffer.readline() == _START:
+        is_told.set()
+        sys.stdin.buffer.read()
     started = psutil.Process().children(recursive=True)
     raylets = [each for each in started if each.name() == "raylet"]
     for each in raylets:  # which ends its workers and agents

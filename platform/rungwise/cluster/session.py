@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -23,12 +22,14 @@ _IDLE_BYTES = 256 << 20  # of a worker that has imported PyTorch
 
 
 @contextlib.contextmanager
-def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[None]:
+def session(
+    compute: ComputeConfig, num_cpus: int | None = None, head: Head | None = None
+) -> Iterator[None]:
     """Connect to Ray for the duration of the block.
 
     Inside a submitted job, or with RAY_ADDRESS set, this joins that cluster. Otherwise it starts
-    Ray here (or takes the one that `started_ahead` starts) with this machine's cores, or
-    `num_cpus`, until the block ends; other clusters on the machine are neither joined nor touched.
+    Ray here (or takes `head`, of `local_head`) with this machine's cores, or `num_cpus`, until the
+    block ends; other clusters on the machine are neither joined nor touched.
     Ray 2.60 on Linux opens its ports on every interface whatever address it is given; the token of
     a local cluster keeps others out.
     """
@@ -46,7 +47,7 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
             variables |= expected_nodes.scaling_variables()
             runtime_env = {"env_vars": variables}
         else:
-            address, runtime_env = _start_local(_settings(compute, num_cpus), stack), None
+            address, runtime_env = _start_local(head or _make_head(compute, num_cpus), stack), None
             ray_private.enable_token_auth_by_default()
         stack.callback(ray.shutdown)
         try:
@@ -60,31 +61,23 @@ def session(compute: ComputeConfig, num_cpus: int | None = None) -> Iterator[Non
 
 
 @contextlib.contextmanager
-def started_ahead(compute: ComputeConfig | None) -> Iterator[None]:
-    """Start Ray here while the block finds out whether it needs one, unless `compute` is None or
-    this process is connected already; the Ray that no `session` has taken ends with the block."""
-    connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    if compute is not None and not connected and "RAY_ADDRESS" not in os.environ:
-        _ahead.append(_start_head(_settings(compute)))
-    with terminate_as_interrupt():
-        try:
-            yield
-        finally:
-            while _ahead:
-                _ahead.pop().stop()
+def local_head(compute: ComputeConfig) -> Iterator[Head | None]:
+    """What a `session` starts on this machine, importing Ray already; None if it starts nothing."""
+    is_connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    with contextlib.ExitStack() as stack:
+        head = None
+        if not is_connected and "RAY_ADDRESS" not in os.environ:
+            head = _make_head(compute)
+            stack.callback(head.stop)
+        yield head
 
 
-_ahead: list[Head] = []  # the one that `started_ahead` has started, if no session has taken it
-
-
-def _start_local(settings: dict[str, Any], stack: contextlib.ExitStack) -> str:
+def _start_local(head: Head, stack: contextlib.ExitStack) -> str:
     """The address of a local Ray that ends with `stack`; starts it once more if it times out after
     its 30 s, as on a busy machine."""
-    heads = [head for head in _ahead if head.settings == settings]
-    _ahead[:] = [head for head in _ahead if head not in heads]
     for is_last in (False, True):
-        head = heads.pop() if heads else _start_head(settings)
         stack.callback(head.stop)
+        head.start()
         try:
             return head.address()
         except RuntimeError as error:
@@ -96,11 +89,12 @@ def _start_local(settings: dict[str, Any], stack: contextlib.ExitStack) -> str:
                     f"Ray did not start within 30 s, twice; the load is {load:.0f} on {cores} "
                     "cores: give the same command again when the machine is less busy"
                 ) from error
+            head = Head(head.settings)
     raise AssertionError
 
 
-def _start_head(settings: dict[str, Any]) -> Head:
-    """Start Ray here. It keeps idle workers, since they have imported what they need.
+def _make_head(compute: ComputeConfig, num_cpus: int | None = None) -> Head:
+    """What starts Ray here. It keeps idle workers, since they have imported what they need.
 
     By default it keeps as many as it has free CPUs. While trials take all CPUs, every short task
     then starts a process, which imports for seconds, and ends it. Idle workers take a sixteenth of
@@ -116,11 +110,8 @@ def _start_head(settings: dict[str, Any]) -> Head:
     }
     for name, value in variables.items():
         os.environ.setdefault(name, str(value))
-    return Head(settings)
-
-
-def _settings(compute: ComputeConfig, num_cpus: int | None = None) -> dict[str, Any]:
-    return {"num_cpus": num_cpus, "object_store_memory": compute.object_store_megabytes << 20}
+    megabytes = compute.object_store_megabytes
+    return Head({"num_cpus": num_cpus, "object_store_memory": megabytes << 20})
 
 
 def _source_path() -> dict[str, str]:

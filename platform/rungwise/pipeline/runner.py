@@ -4,6 +4,7 @@ Only the driver writes records, the terminal and MLflow. If nothing is missing, 
 MLflow is started. How stages are started and watched is in schedule.py.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
+from rungwise.cluster.head import Head
+from rungwise.cluster.session import local_head, session
 from rungwise.core.configuration.canonical import fingerprint, flatten
 from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.errors import UserError
@@ -69,15 +72,20 @@ def run(
         # The lease comes first: what the plan finds must stay.
         growth = Growth(stages, root, label, driver.lease.add_needs)
         rows, finished = growth.rows, growth.finished
-        with Display([row.stage.display_name for row in rows], console) as display:
+        names = [row.stage.display_name for row in rows]
+        with Display(names, console) as display, contextlib.ExitStack() as stack:
             for row in rows:
                 if row.artifact:
                     show_cached(row, row.artifact, display)
             is_done = len(finished) == len(rows)
             if is_done and not driver.dead:
                 return Outcome(finished, (), time.monotonic() - began)
+            head = None
             if not is_done:
+                head = stack.enter_context(local_head(compute))
                 _refuse(rows)
+                if head:
+                    head.start()
             sender = tracker(driver.id)
             for each in driver.dead:
                 sender.end_abandoned(each)
@@ -96,7 +104,7 @@ def run(
                 monitor=Monitor(label, compute),
                 recipe=recipe or {},
             )
-            return _build(growth, root, build, began)
+            return _build(growth, root, build, began, head)
 
 
 def _refuse(rows: Sequence[Planned]) -> None:
@@ -109,9 +117,7 @@ def _refuse(rows: Sequence[Planned]) -> None:
                 raise UserError(f"{row.stage.display_name}: {error}") from error
 
 
-def _build(growth: Growth, root: Folder, build: Build, began: float) -> Outcome:
-    from rungwise.cluster.session import session
-
+def _build(growth: Growth, root: Folder, build: Build, began: float, head: Head | None) -> Outcome:
     tracker, parent = build.tracker, build.parent
     tags = source_tags(build.made_by) | {"rungwise.label": build.label}
     schedule = Schedule(growth, root, build)
@@ -120,7 +126,7 @@ def _build(growth: Growth, root: Folder, build: Build, began: float) -> Outcome:
         tracker.open(parent, build.label, tags=tags, params=flatten(dict(build.recipe)))
         where = os.environ.get("RAY_ADDRESS")
         build.display.announce(f"joining Ray at {where}" if where else "starting Ray")
-        with session(build.compute):
+        with session(build.compute, head=head):
             schedule.work()
         schedule.check()
         waiting = time.monotonic() - began - schedule.working_seconds

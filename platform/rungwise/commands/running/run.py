@@ -14,7 +14,7 @@ from rich.table import Table
 from rungwise.cluster.environment import set_environment
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
 from rungwise.core.console import plain_console
-from rungwise.core.exit_codes import OK, USER_ERROR, guarded
+from rungwise.core.exit_codes import OK, USER_ERROR, guarded, terminate_as_interrupt
 from rungwise.core.garbage import spare_collections
 
 if TYPE_CHECKING:
@@ -46,12 +46,10 @@ def run(options: argparse.Namespace) -> None:
     console = Console()
     if not console.is_terminal:
         console.print(f"reading {options.config}", markup=False, highlight=False, soft_wrap=True)
-    from rungwise.cluster.session import started_ahead
     from rungwise.core.configuration.secrecy import without_password
-    from rungwise.pipeline.forecast import expect_building
     from rungwise.pipeline.places import recipe_file, root_folder, tracking_uri
 
-    with started_ahead(expect_building(options.config, options.overrides)):
+    with terminate_as_interrupt():
         with console.status(f"reading {escape(options.config)}"):  # PyTorch imports for seconds
             from rungwise.pipeline import workflow
 
