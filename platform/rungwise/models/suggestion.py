@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 LITTLE = 10_000_000  # tokens, up to which a step reads few
 _OPERATIONS = 4e10  # of a model, a second of a core with bfloat16
+_LEAST_OPERATIONS = (
+    3e6  # a token: a model of fewer, with classes of words, spends its time elsewhere
+)
 _LEAST_STEPS = 300
 _ROWS_OF_MORE = 32  # at the least, of more text
 _MOST_PASSES = 20  # over a text
@@ -36,7 +39,7 @@ def suggest_steps(size: Size, operations: float, steps: Steps) -> dict[str, Any]
     """Suggest steps for a model of so many operations a token: as many as the seconds are enough
     for, and as `_MOST_PASSES` over the text."""
     rows = steps.rows if size.tokens < LITTLE else max(steps.rows, _ROWS_OF_MORE)
-    affordable = size.seconds * size.workers * _OPERATIONS / operations
+    affordable = size.seconds * size.workers * _OPERATIONS / max(operations, _LEAST_OPERATIONS)
     number = round(min(affordable, _MOST_PASSES * size.tokens) / (rows * ROW) / 100) * 100
     return {
         "pretrain.steps": max(_LEAST_STEPS, number),

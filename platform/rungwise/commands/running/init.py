@@ -277,24 +277,30 @@ def suggest(
 
 
 def write_rungs(size: Size) -> str:
-    """The YAML of the ladder's rungs, as their families suggest them, suites and tasks. The task of
-    labels goes, since a text of one's own may have none."""
+    """The YAML of the ladder's rungs, as their families suggest them, suites and tasks; a rung that
+    uses an earlier one's weights refers to it. The task of labels goes, since a text of one's own
+    may have none."""
     from rungwise.core.configuration.overrides import with_overrides
     from rungwise.pipeline.places import recipe_file
 
     whole = recipe_file(_LADDER).read_text(encoding="utf-8")
     data = yaml.safe_load(whole)
     lines = ["variants: # the rungs in historical order, as they suit the text"]
+    names: dict[str, str] = {}  # by the blocks of pretraining
     for name, changes in data["variants"].items():
         rung = with_overrides(data, changes)
         blocks = dict(
             zip(("model", "pretrain"), suggest(rung["model"], rung["pretrain"], size), strict=True)
         )
         rest = {key: value for key, value in changes.items() if key.split(".")[0] not in blocks}
-        lines += [
-            f"  {name}:",
-            *(f"    {key}: {flow(value)}" for key, value in (blocks | rest).items()),
-        ]
+        tuning = {key: rest.pop(key) for key in [*rest] if key.startswith("finetune.")}
+        keys = [f"{key}: {flow(value)}" for key, value in (blocks | rest).items()]
+        first = names.setdefault("\n".join(keys), name)
+        if first == name:
+            lines += [f"  {name}:", *(f"    {key}" for key in keys)]
+            continue
+        lines = [f"  {first}: &{first}" if line == f"  {first}:" else line for line in lines]
+        lines.append(f"  {name}: {{<<: *{first}, {flow(tuning)[1:]}")
     before, after = whole.index("\nvariants:"), whole.index("\nmeasure:")
     rungs = whole[whole.index("instances:") : before + 1] + "\n".join(lines) + "\n" + whole[after:]
     return re.sub(r"  library: .*\n", "", rungs)
