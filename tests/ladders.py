@@ -4,7 +4,7 @@ ngram2, ngram3 ── counted      lstm, gpt ── exact      bert ── pseud
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rungwise.evaluation.comparison.claim_comparisons import ComparisonResult
 from rungwise.evaluation.comparison.claims import ClaimResult, ClaimsSummary
 from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.comparison.task_contrast import TaskMean
+from rungwise.evaluation.search.record import SearchSummary, Trial
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.items import Items
@@ -70,8 +71,8 @@ def whole(root: Path) -> Experiment:
     return made
 
 
-def claims(made: Experiment, verdicts: Mapping[str, str]) -> None:
-    """The claims stage, each claim by its id with a verdict."""
+def claims(made: Experiment, verdicts: Mapping[str, str], part: str | None = None) -> None:
+    """The claims stage, each claim by its id with a verdict; `part` is that of its title."""
     values = {
         "confirmed": (0.5, 0.4, 0.6),
         "contradicted": (-0.03, -0.05, -0.01),
@@ -125,7 +126,38 @@ def claims(made: Experiment, verdicts: Mapping[str, str]) -> None:
         seeds=3 if tasks else None,
         headline="claims <done>",
     )
-    made.add(Title("claims"), {}, summary)
+    made.add(Title("claims", part=part), {}, summary)
+
+
+def search(made: Experiment, rung: str, losses: Sequence[float]) -> None:
+    """The search of a rung, with a trial of each loss."""
+    trials = [
+        Trial(
+            number=number,
+            values={"pretrain.steps": number},
+            runs=(),
+            score=loss,
+            seconds=1.0,
+            tokens=10,
+            error="",
+        )
+        for number, loss in enumerate(losses)
+    ]
+    summary = SearchSummary(
+        variant=rung,
+        measure="validation_loss",
+        label="validation loss",
+        higher_is_better=False,
+        exchangeable=True,
+        trials=tuple(trials),
+        best=trials[losses.index(min(losses))],
+        seeds=(),
+        budget=None,
+        seconds=2.0,
+        tokens=20,
+        headline="search",
+    )
+    made.add(Title("search", variant=rung), {}, summary)
 
 
 def _ladder(root: Path, kinds: dict[str, str]) -> Experiment:

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,10 +59,10 @@ RANKING = (
 TITLES = {name: (f"measure/{name}",) for name in MODELS}
 
 
-def _written(made: Experiment, folder: Path) -> tuple[Page, ReportSummary]:
+def _written(made: Experiment, folder: Path, **keys: Any) -> tuple[Page, ReportSummary]:
     first = next(iter(MODELS))  # and the same weights, used in another way
     measured = TITLES | {first: ("measure",), "bert_frozen": ("measure",)}
-    config = LadderConfig(title="my <ladder>", measured=measured)
+    config = LadderConfig(title="my <ladder>", measured=measured, **keys)
     context = Context(recipe={"name": "small"})
     summary = write_ladder(config, made.made, Folder.at(folder), context)
     return Page((folder / "ladder.html").read_text("utf-8")), summary
@@ -106,6 +107,47 @@ def test_the_page_loads_nothing_and_escapes_all(written: tuple[Page, ReportSumma
     assert EVIL not in text
     assert EVIL in page.words
     assert "my <ladder>" in page.words
+
+
+def test_what_depends_on_tuning_or_lacks_it_is_marked(tmp_path: Path) -> None:
+    """Of gpt and lstm, which all claims compare, one was tuned; two of five verdicts change."""
+    made = ladders.perplexity_only(tmp_path / "root")
+    ladders.claims(made, VERDICTS)
+    verdicts = {
+        "one trial": VERDICTS | {"K1": "contradicted"},
+        "half of the trials": VERDICTS | {"K4": "confirmed"},
+        "all trials": VERDICTS,
+    }
+    for part, each in verdicts.items():
+        ladders.claims(made, each, part)
+    ladders.search(made, "gpt", [4.0, 3.0])
+    after = {part: f"claims/{part}" for part in verdicts}
+    page, _ = _written(made, tmp_path / "page", claims_after=after)
+    text = (tmp_path / "page" / "ladder.html").read_text("utf-8")
+    marked = [name for name in VERDICTS if "depends on" in _claim_summary(text, name)]
+    assert marked == ["K1", "K4"]
+    assert (
+        "K1: contradicted after one trial, confirmed after half of the trials, "
+        "confirmed after all trials."
+    ) in page.words
+    assert "Not tuned: ngram3, ngram2, lstm, bert." in page.words
+    tested = [name for name, verdict in VERDICTS.items() if verdict != "not tested"]
+    assert all("not tuned: lstm" in _claim_summary(text, name) for name in tested)
+    # Where both were tuned, or none, there is nothing to say.
+    ladders.search(made, "lstm", [4.0, 3.0])
+    for _ in range(2):
+        _written(made, tmp_path / "page")
+        text = (tmp_path / "page" / "ladder.html").read_text("utf-8")
+        assert not any("tun" in _claim_summary(text, name) for name in tested)
+        made.made = {
+            title: each for title, each in made.made.items() if not title.startswith("search")
+        }
+
+
+def _claim_summary(page: str, claim: str) -> str:
+    """What stands in the page on a claim before it is opened."""
+    before, _, _ = page.partition(f"<p>{claim}: ")
+    return before.rpartition("<summary>")[2]
 
 
 def test_the_overview_of_the_run_shows_the_wide_picture(

@@ -44,6 +44,7 @@ from rungwise.report.sections.searches import (
     describe_untuned,
     draw_searches,
     gather_searches,
+    list_untuned,
     search_rows,
 )
 from rungwise.report.sections.tables import Row
@@ -206,6 +207,7 @@ def render_page(
         published_gains=rows.published_gains(),
         registered=[],
         untuned=describe_untuned(content.searches, [rung.name for rung in rungs]),
+        untuned_in=list_untuned(content.searches, content.claims),
         run=None,
     )
 

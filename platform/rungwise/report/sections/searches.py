@@ -74,6 +74,20 @@ def describe_untuned(searches: Sequence[Tuned], rungs: Iterable[str]) -> str:
     )
 
 
+def list_untuned(searches: Sequence[Tuned], claims: ClaimsSummary) -> dict[str, list[str]]:
+    """The rungs that were not tuned, of each claim that compares them with tuned ones."""
+    tuned = {each.rung for each in searches}
+    rungs = {
+        claim.id: {name for row in claim.comparisons for name in row.terms}
+        for claim in claims.claims
+    }
+    return {
+        claim: sorted(names - tuned)
+        for claim, names in rungs.items()
+        if names & tuned and names - tuned
+    }
+
+
 def changed_verdicts(
     inputs: Mapping[str, Artifact], claims_after: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
