@@ -92,6 +92,25 @@ def test_many_systems_tasks_and_budgets_are_all_on_the_page(
     assert summary.headline.endswith("; 3 of 5 tasks resolved")
 
 
+def test_a_variant_that_is_not_tried_with_few_labels_has_no_line(
+    before: dict[str, Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, whole = {"first": [0.5, 0.6]}, {"first": [0.7, 0.8], "second": [0.6, 0.7]}
+    made = Experiment(before)
+    made.variants([*whole])
+    made.task("one", MadeTask("classification", {10: few, None: whole}))
+    names: list[str] = []
+    draw = budget_plots.style.draw_estimates
+
+    def record(*arguments: Any) -> None:
+        names.append(arguments[-1])
+        draw(*arguments)
+
+    monkeypatch.setattr(budget_plots.style, "draw_estimates", record)
+    assert budget_plots.draw_budgets(_compared(made.made)).startswith(PNG)
+    assert names == ["first"]
+
+
 def test_published_differences_have_columns_of_their_own_with_their_source(
     written: tuple[dict[str, Artifact], Page, ReportSummary, Path],
 ) -> None:
