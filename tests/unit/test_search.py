@@ -279,10 +279,11 @@ def test_trials_spend_their_budget(
             "bits_per_byte",
         ),
         (
-            "glove",
-            {"search.space": {"model.x_max": SPACE[RATE]}},
+            "word2vec",
+            {"search.space": {"model.subsample": SPACE[RATE]}},
             "search.measure to {kind: word_list",
         ),
+        ("glove", {"search.space": {"pretrain.learning_rate": SPACE[RATE]}}, "it learns from"),
         ("ngram", {"search.space": {"model.order": ORDERS}, **LIST}, "no vectors of words"),
         ("gpt", {"search.tokens": 10, "search.seconds": 10}, "both set"),
         ("gpt", {"search.scheduler": {"kind": "halving"}}, "warmup_stable_decay"),

@@ -167,7 +167,8 @@ def _detail(line: _Line, curves: bool = False) -> str:
         parts[0] += f" {sparkline(line.losses)}"
     progress = line.position - (line.first_position or 0.0)
     if progress > 0:
-        seconds = (time.monotonic() - line.first_time) / progress * (line.total - line.position)
+        remainder = max(0.0, line.total - line.position)  # a last step may pass a budget of tokens
+        seconds = (time.monotonic() - line.first_time) / progress * remainder
         parts.insert(1, f"{_clock(seconds)} left")
     return "  ".join([f"{line.position:,.0f}/{line.total:,.0f}", *parts])
 

@@ -16,6 +16,7 @@ from rungwise.models.suggestion import Size
 from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_config
+from rungwise.pretraining.config import CooccurrenceConfig
 from rungwise.sweep.space import Choice, LogUniform, Space
 from rungwise.training.config import GradientConfig
 
@@ -80,6 +81,13 @@ def check_search(config: SearchConfig, recipe: Recipe, variant: str) -> None:
     space, model = list(config.space), recipe.model
     if isinstance(config.measure, WordList):
         _check_list(config.measure, recipe)
+    elif isinstance(recipe.pretrain, CooccurrenceConfig):
+        raise ConfigError(
+            f"search.measure of {variant} is {config.measure.kind}, but the loss of "
+            f"{model.kind} is on the pairs that it learns from, where the longest training "  # pyright: ignore[reportOptionalMemberAccess]
+            "always wins; set search.measure to {kind: word_list, path: ...}, or on a ladder "
+            "search.measure_of_vectors"
+        )
     elif isinstance(config.measure, BitsPerByte):
         if not objective.is_code_length:
             raise ConfigError(
