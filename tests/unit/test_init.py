@@ -543,7 +543,7 @@ def test_the_ladder_is_planned_on_a_text_of_ones_own(
     assert main(["init", "--ladder", text]) == 0
     assert f"rungwise run ladder {text}.yaml" in capsys.readouterr().out
     recipe, packaged = load_recipe(f"{text}.yaml"), load_recipe("ladder")
-    assert recipe.tokenizer.kind == tokenizer
+    assert (recipe.tokenizer.kind, recipe.corpus.held_out_fraction) == (tokenizer, 0.1)
     assert [*recipe.variants] == [*packaged.variants]
     assert recipe.measure == packaged.measure
     assert {*packaged.tasks} - {*recipe.tasks} == {"library"}

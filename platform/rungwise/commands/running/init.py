@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
 _SECONDS, _CORES = 120.0, 2  # that a model is to take
 _RUNG_SECONDS = 120.0  # of one core, that a rung is to take
-_FEW, _HELD_OUT_OF_FEW = 40, 0.1
+_FEW = 40  # documents
+_HELD_OUT = 0.1  # of the words of few documents, and for a ladder
 _FEWEST_CHARACTERS = 500
 _FEWEST_OF_ONE = 4000  # whose held-out tenth is twice as long as a long sentence (held_out.py)
 _TABLES = (".csv", ".tsv")
@@ -183,7 +184,9 @@ def write_recipe(
     keeps = tokenizer == "wordpiece" and any(each.has_accents for each in sources)
     accents = ", strip_accents: false" if keeps else ""  # for others it is the default
     tokens = characters if chinese else characters / 4
-    held_out = _HELD_OUT_OF_FEW if documents < _FEW else Rules().held_out_fraction
+    reason = "all that is measured is made of them" if workflow == "ladder" else ""
+    reason = reason or ("there are few documents" if documents < _FEW else "")
+    held_out = _HELD_OUT if reason else Rules().held_out_fraction
     size = Size(round(tokens * (1 - held_out)), vocabulary, _SECONDS, _CORES)
     languages = ", ".join(dict.fromkeys(each.language for each in sources))
     amount = format_amount([(each.words, each.characters) for each in sources])
@@ -197,11 +200,7 @@ def write_recipe(
         "corpus:",
         "  sources:",
         *(f"    - {flow(_source_block(each, len(sources) > 1))}" for each in sources),
-        *(
-            [f"  held_out_fraction: {held_out} # of the words; there are few documents"]
-            if documents < _FEW
-            else []
-        ),
+        *([f"  held_out_fraction: {held_out} # of the words; {reason}"] if reason else []),
         "",
         f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}{accents}}}",
     ]
