@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,30 @@ def test_all_members_learn_and_a_killed_run_ends_the_same_on_more_workers(
         torch.testing.assert_close(weights(tmp_path / "two")[name], value, rtol=1e-3, atol=1e-5)
 
 
+def test_a_loss_is_compared_with_those_of_its_own_objective(
+    inputs: dict[str, Artifact], tmp_path: Path
+) -> None:
+    """Words' losses are three times those of pairs; the steps are counted again from the log."""
+    factor = 1.03
+    changes = {
+        "pretrain.steps": 160,
+        "pretrain.spike_factor": factor,
+        "pretrain.log_every_steps": 1,
+    }
+    config = settings("inference", **changes)
+    progress = run(config, inputs["instances"], tmp_path, mixed=mixed(inputs))
+    turns = config.pretrain.draw_turns(["skip_thoughts", "inference"])
+    losses = [row["loss"] for row in progress.history]
+    spikes = []
+    for step, loss in enumerate(losses):
+        first = max(0, step - 100)
+        peers = [losses[each] for each in range(first, step) if turns[each] == turns[step]]
+        if len(peers) >= 20 and loss > factor * median(peers):
+            spikes.append(step + 1)
+    assert progress.spikes == spikes
+    assert 0 < len(spikes) < 80
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -196,6 +221,7 @@ def test_all_members_learn_and_a_killed_run_ends_the_same_on_more_workers(
         ({"pretrain.objective": "skip_thoughts+skip_thoughts"}, "names an objective twice"),
         ({"pretrain.objective": "skip_thoughts+mlm"}, "which takes quick_thoughts"),
         ({"pretrain.max_seconds": 9}, "set pretrain.max_seconds=null"),
+        ({"pretrain.skip_outliers": {}}, "set pretrain.skip_outliers to null"),
     ],
 )
 def test_mixtures_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:

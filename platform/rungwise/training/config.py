@@ -174,6 +174,12 @@ class GradientConfig(Fitting):
                 f"drawn for a number of steps; set pretrain.{key} to null",
                 {f"pretrain.{key}": None},
             )
+        if self.mixture and self.skip_outliers is not None:
+            raise ConfigError(
+                "pretrain.skip_outliers and pretrain.mixture are both set, and losses of different "
+                "objectives do not compare; set pretrain.skip_outliers to null",
+                {"pretrain.skip_outliers": None},
+            )
         if objective.compares and self.global_batch_size < 2:
             raise ConfigError(
                 f"pretrain.global_batch_size is {self.global_batch_size}, but pretrain.objective "

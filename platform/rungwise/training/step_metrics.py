@@ -10,7 +10,7 @@ not finite   A step whose gradient holds a NaN or an infinity changes neither we
              entropy, the loss is not finite exactly if its gradient is not.)
 spike        Each gradient is clipped to `optimizer.clip_norm`, which bounds the effect of one
              batch. A step whose loss exceeds `spike_factor` times the median of the hundred before
-             it is counted and named, and nothing else.
+             it, in a mixture of those of its own objective, is counted and named, and nothing else.
 outlier      With `skip_outliers`, a step whose loss exceeds `loss_factor` times that median, or
              whose gradient norm before clipping exceeds `norm_factor` times theirs, changes neither
              weights nor moments. It is counted, named and enters the medians like any other step,
@@ -26,6 +26,7 @@ import hashlib
 import math
 import statistics
 from collections.abc import Sequence
+from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -116,6 +117,8 @@ class StepMetrics:
         self._worker = worker
         rule, device = self._settings.skip_outliers, worker.group.device
         self._outliers = None if rule is None else Outliers(rule, progress.compared, device)
+        names = [each.name for each in config.objective.members]
+        self._turns = self._settings.draw_turns(names) if self._settings.mixture else None
         # (3 P + 4,) each: the sums, then the step's loss, norm, and flags for outlier and skipped.
         # The loss is known only if outliers are skipped.
         self._rows: list[Tensor] = []
@@ -179,12 +182,22 @@ class StepMetrics:
                     f"gradient {norm:.3g}"
                 )
             newest["loss"] = loss = self._metrics(row)["loss"]
-            if is_spike(loss, progress.recent, self._settings.spike_factor):
+            if is_spike(loss, self._peers(step), self._settings.spike_factor):
                 progress.spikes.append(step)
                 note(f"the loss of step {step} stands out: {loss:.3f}")
             remember(loss, progress.recent)
         check_skipped(progress.skipped, self._settings.max_skipped_steps)
         return newest
+
+    def _peers(self, step: int) -> Sequence[float]:
+        """The losses that this step's is compared with: in a mixture, those of its objective."""
+        recent, turns = self._progress.recent, self._turns
+        if turns is None:
+            return recent
+        skipped = set(self._progress.skipped)
+        before = (each for each in range(step - 1, 0, -1) if each not in skipped)
+        pairs = zip(islice(before, len(recent)), reversed(recent), strict=True)
+        return [loss for each, loss in pairs if turns[each - 1] == turns[step - 1]]
 
     def take(self) -> dict[str, float]:
         """Metrics of the steps since the last logged one; empty if all of them were skipped."""
