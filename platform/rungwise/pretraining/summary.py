@@ -124,10 +124,14 @@ class PretrainSummary(Summary):
         )
         if self.gradient is None:
             return guess
+        steps = f"{self.gradient.steps:,}"
+        longer = f"more pretrain.steps (now {steps})"
+        if self.gradient.stopped_early:
+            longer = f"a longer run (this one ended early, after {steps} steps)"
         return (
-            f"nothing is learnt yet: {guess}; try more pretrain.steps (now "
-            f"{self.gradient.steps:,}), a higher pretrain.optimizer.learning_rate, or the recipe "
-            "that `rungwise init` writes for this text"
+            f"nothing is learnt yet: {guess}; try {longer}, a higher "
+            "pretrain.optimizer.learning_rate, or the recipe that `rungwise init` writes for this "
+            "text"
         )
 
     def models(self, artifact: Artifact) -> list[StoredModel]:
