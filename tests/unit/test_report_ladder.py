@@ -10,7 +10,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claim_comparisons import ComparisonResult
-from rungwise.evaluation.comparison.claims import ClaimsConfig, judge_claims
+from rungwise.evaluation.comparison.claims import ClaimsConfig, ClaimsSummary, judge_claims
 from rungwise.evaluation.comparison.published import RESULTS
 from rungwise.evaluation.statistics import Estimate
 from rungwise.pipeline.ladder import ladder_stages
@@ -22,6 +22,7 @@ from rungwise.report.ladder.page import write_ladder
 from rungwise.report.ladder.picture import draw_ladder
 from rungwise.report.ladder.ranking import Ranked, Ranking
 from rungwise.report.ladder.rungs import Cell, Column, gather_rungs, history_rows
+from rungwise.report.sections.searches import gather_searches, list_untuned
 from rungwise.report.stage import LadderConfig
 from rungwise.report.writing import ReportSummary
 from tests import ladders
@@ -133,6 +134,12 @@ def test_what_depends_on_tuning_or_lacks_it_is_marked(tmp_path: Path) -> None:
     assert "Not tuned: ngram3, ngram2, lstm, bert." in page.words
     tested = [name for name, verdict in VERDICTS.items() if verdict != "not tested"]
     assert all("not tuned: lstm" in _claim_summary(text, name) for name in tested)
+    judged = ClaimsSummary.of(made.made["claims"])
+    row = judged.claims[0].comparisons[0]
+    row = row.model_copy(update={"terms": {"gpt/layer 1": 1.0, "bert@40": -1.0}})
+    claim = judged.claims[0].model_copy(update={"comparisons": (row,)})
+    judged = judged.model_copy(update={"claims": (claim,)})
+    assert list_untuned(gather_searches(made.made, {}), judged) == {"K1": ["bert"]}
     # Where both were tuned, or none, there is nothing to say.
     ladders.search(made, "lstm", [4.0, 3.0])
     for _ in range(2):

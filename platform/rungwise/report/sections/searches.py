@@ -1,5 +1,6 @@
 """The section about searches over pretraining: what equal tuning gave, and what depends on it."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -76,16 +77,14 @@ def describe_untuned(searches: Sequence[Tuned], rungs: Iterable[str]) -> str:
 
 def list_untuned(searches: Sequence[Tuned], claims: ClaimsSummary) -> dict[str, list[str]]:
     """The rungs that were not tuned, of each claim that compares them with tuned ones."""
-    tuned = {each.rung for each in searches}
-    rungs = {
-        claim.id: {name for row in claim.comparisons for name in row.terms}
-        for claim in claims.claims
-    }
-    return {
-        claim: sorted(names - tuned)
-        for claim, names in rungs.items()
-        if names & tuned and names - tuned
-    }
+    tuned, untuned = {each.rung for each in searches}, dict[str, list[str]]()
+    for claim in claims.claims:
+        tested = [row for row in claim.comparisons if row.value is not None]
+        # A term is a rung, or one at a layer or a label budget.
+        rungs = {re.split("[/@]", term)[0] for row in tested for term in row.terms}
+        if rungs & tuned and rungs - tuned:
+            untuned[claim.id] = sorted(rungs - tuned)
+    return untuned
 
 
 def changed_verdicts(
