@@ -128,26 +128,27 @@ def _check_list(measure: WordList, recipe: Recipe) -> None:
             "vectors of words; take validation_loss"
         )
     key = "search.measure.path"
-    own = SimilaritySuite(path=measure.path)
     for name, suite in recipe.measure.items():
         if not isinstance(suite, SimilaritySuite):
             continue
         reported = {
-            frozenset((pair.first.lower(), pair.second.lower()))
-            for file in matching(suite.path, f"measure.{name}.path")
-            for pair in read_pairs(file, f"measure.{name}.path")
+            pair for _, pairs in _read_lists(suite, f"measure.{name}.path") for pair in pairs
         }
-        for file in matching(own.path, key):
-            pairs = [
-                frozenset((pair.first.lower(), pair.second.lower()))
-                for pair in read_pairs(file, key)
-            ]
+        for file, pairs in _read_lists(SimilaritySuite(path=measure.path), key):
             shared = sum(pair in reported for pair in pairs)
             if shared >= _SAME_PAIRS * len(pairs):
                 raise ConfigError(
-                    f"{key}: {shared} of {len(pairs)} pairs of {file.name} are in "
+                    f"{key}: {shared} of {len(pairs)} pairs of {file} are in "
                     f"measure.{name}, which the page reports; choose by another list"
                 )
+
+
+def _read_lists(suite: SimilaritySuite, key: str) -> list[tuple[str, list[frozenset[str]]]]:
+    """The name of each file with its pairs of words, whatever their order and case."""
+    return [
+        (file.name, [frozenset((p.first.lower(), p.second.lower())) for p in read_pairs(file, key)])
+        for file in matching(suite.path, key)
+    ]
 
 
 def _check_rounds(recipe: Recipe, variant: str) -> None:

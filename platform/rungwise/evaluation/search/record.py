@@ -82,11 +82,14 @@ class SearchSummary(Summary):
     tokens: int
 
     @property
+    def worst(self) -> float:
+        scores = [trial.score for trial in self.trials if trial.score is not None]
+        return min(scores) if self.higher_is_better else max(scores)
+
+    @property
     def scores(self) -> list[float]:
         """The scores of all trials by number; a failed one has that of the worst."""
-        scores = [trial.score for trial in self.trials if trial.score is not None]
-        worst = min(scores) if self.higher_is_better else max(scores)
-        return [worst if trial.score is None else trial.score for trial in self.trials]
+        return [self.worst if trial.score is None else trial.score for trial in self.trials]
 
     @property
     def expected(self) -> list[float]:

@@ -34,12 +34,10 @@ class Tuned:
     def shown(self) -> Mapping[str, str]:
         """Scores as they are written."""
         summary, measure = self.summary, self.summary.measure
-        scores = [trial.score for trial in summary.trials if trial.score is not None]
         winner = summary.winner_scores
-        assert summary.best.score is not None
         return {
-            "best": format_score(summary.best.score, measure),
-            "worst": format_score(_worst(summary, scores), measure),
+            "best": format_score(winner[0], measure),
+            "worst": format_score(summary.worst, measure),
             "one": format_score(summary.expected[0], measure),
             "mean": format_score(fmean(winner), measure),
             "spread": format_score(stdev(winner), measure) if len(winner) > 1 else "",
@@ -183,7 +181,3 @@ def _draw_trial(axes: Any, search: Tuned, trial: Trial) -> None:
         axes.scatter(
             tokens[-1], losses[-1], 46, marker="x", color=search.look.colour, label="stopped early"
         )
-
-
-def _worst(summary: SearchSummary, scores: Sequence[float]) -> float:
-    return min(scores) if summary.higher_is_better else max(scores)
