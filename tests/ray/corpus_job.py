@@ -8,18 +8,16 @@ import sys
 from pathlib import Path
 
 from rungwise.cluster.environment import set_environment
-from rungwise.cluster.session import session
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.configuration.config import validate
-from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage
+from tests.ray.kills import prepare
 
 if __name__ == "__main__":
     wanted = json.loads(Path(sys.argv[1]).read_text())
     set_environment()
-    compute = ComputeConfig(object_store_megabytes=100)
-    with session(compute, num_cpus=wanted["cpus"]):
+    place, context = prepare(wanted["cpus"])
+    with place:
         config = validate(CorpusConfig, wanted["config"])
-        stage.build_corpus(config, {}, Folder.at(wanted["output"]), Context(compute))
+        stage.build_corpus(config, {}, Folder.at(wanted["output"]), context)

@@ -8,13 +8,11 @@ import sys
 from pathlib import Path
 
 from rungwise.cluster.environment import set_environment
-from rungwise.cluster.session import session
-from rungwise.core.configuration.compute import ComputeConfig
 from rungwise.core.stages import artifact
-from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
 from rungwise.instances.kinds import read_kind
+from tests.ray.kills import prepare
 
 if __name__ == "__main__":
     wanted = json.loads(Path(sys.argv[1]).read_text())
@@ -22,8 +20,8 @@ if __name__ == "__main__":
     found = {name: artifact.load(Folder.at(uri)) for name, uri in wanted["inputs"].items()}
     inputs = {name: each for name, each in found.items() if each is not None}
     config = read_kind(artifact.Artifact("instances", "", Folder.at("."), wanted))
-    compute = ComputeConfig(object_store_megabytes=100)
-    with session(compute, num_cpus=wanted["cpus"]):
+    place, context = prepare(wanted["cpus"])
+    with place:
         output = Folder.at(wanted["output"])
-        summary = building.build_instances(config, inputs, output, Context(compute))
+        summary = building.build_instances(config, inputs, output, context)
     print(json.dumps(summary.sha256))

@@ -137,7 +137,7 @@ def test_a_driver_that_was_cut_off_learns_that_its_lease_was_taken_over(
 ) -> None:
     cut_off, other = Lease(folder, "f"), Lease(folder, "f")
     with monkeypatch.context() as patch:
-        patch.setattr(leases, "BEAT_SECONDS", 4.0)
+        patch.setattr(leases, "BEAT_SECONDS", 3.0)
         assert cut_off.take()
         until(other.take)
     assert not cut_off.is_valid()

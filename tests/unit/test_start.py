@@ -29,6 +29,13 @@ RECIPE = {*BUILDING, "torch", "numpy", "pyarrow", "tokenizers", "rungwise.pipeli
 PARSER = {*RECIPE, "pydantic", "fsspec"}
 # MLflow imports these.
 STORE = RECIPE - {"mlflow", "sqlalchemy", "pandas", "numpy", "pyarrow", "scipy.special"}
+FINETUNING = [
+    "tasks={t: {data: {kind: paragraph_label, num_labels: 3}}}",
+    "variants={a: {}, b: {finetune.initialisation: random}}",
+    "finetune={pooling: mean, sequence_length: 32}",
+    "sweep={trials: 2, space: {finetune.epochs: {kind: choice, values: [1, 2]}}}",
+    "evaluate={num_seeds: 2}",
+]
 # Keeps one finished stage, and imports what the workflows do.
 WORKFLOW = """
 from rungwise.pipeline.experiment import experiment_stages
@@ -43,11 +50,12 @@ def stages(recipe):
 """
 
 
-def list_imported(arguments: list[str], folder: Path) -> tuple[set[str], str]:
-    """The modules that a command has imported at its end, and what it printed."""
+def list_imported(commands: list[list[str]], folder: Path) -> tuple[set[str], str]:
+    """The modules that are imported after these commands in one process, and what they printed."""
     code = (
         "import contextlib, json, sys; from rungwise.__main__ import main\n"
-        f"with contextlib.suppress(SystemExit): main({arguments})\n"
+        f"for command in {commands}:\n"
+        "    with contextlib.suppress(SystemExit): main(command)\n"
         "print(json.dumps([*sys.modules]))"
     )
     ended = subprocess.run(
@@ -62,28 +70,34 @@ def list_imported(arguments: list[str], folder: Path) -> tuple[set[str], str]:
     return set(json.loads(modules)), "\n".join([*lines, ended.stderr])
 
 
+# Each with what it says.
+COMMANDS: list[tuple[set[str], dict[str, list[str]]]] = [
+    (PARSER, {"from text to a page": ["--help"], "WORKFLOW": ["help", "run"]}),
+    (RECIPE, {"no MLflow store": ["ui"], "nothing wrong": ["doctor"]}),
+    (STORE, {"no MLflow store": ["status"]}),
+    (
+        BUILDING,
+        {
+            "6 stages below": ["plan", "pretrain", "recipe.yaml"],
+            "11 stages below": ["plan", "finetune", "recipe.yaml", *FINETUNING],
+            "unknown key": ["run", "pretrain", "recipe.yaml", "pretrain.stepz=5"],
+            "hidden_size": ["run", "pretrain", "recipe.yaml", "model.num_heads=3"],
+            "there is no recipe": ["run", "pretrain", "missing.yaml"],
+        },
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "unneeded", "says"),
-    [
-        (["--help"], PARSER, "from text to a page"),
-        (["help", "run"], PARSER, "WORKFLOW"),
-        (["ui"], RECIPE, "no MLflow store"),
-        (["doctor"], RECIPE, "nothing wrong"),
-        (["status"], STORE, "no MLflow store"),
-        (["plan", "pretrain", "{recipe}"], BUILDING, "nothing is built yet"),
-        (["plan", "finetune", "{recipe}"], BUILDING, "no tasks to fine-tune on"),
-        (["run", "pretrain", "{recipe}", "pretrain.stepz=5"], BUILDING, "unknown key"),
-        (["run", "pretrain", "{recipe}", "model.num_heads=3"], BUILDING, "hidden_size"),
-        (["run", "pretrain", "missing.yaml"], BUILDING, "there is no recipe"),
-    ],
+    ("unneeded", "commands"), COMMANDS, ids=["help", "machine", "store", "recipe"]
 )
 def test_a_command_imports_what_it_needs(
-    arguments: list[str], unneeded: set[str], says: str, tmp_path: Path
+    unneeded: set[str], commands: dict[str, list[str]], tmp_path: Path
 ) -> None:
     corpus = write_corpus(tmp_path / "text", documents=6)
-    recipe = write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
-    modules, text = list_imported([each.format(recipe=recipe) for each in arguments], tmp_path)
-    assert says in text
+    write_recipe(tmp_path / "recipe.yaml", small_recipe(tmp_path / "root", corpus))
+    modules, text = list_imported([*commands.values()], tmp_path)
+    assert [says for says in commands if says not in text] == []
     assert not unneeded & modules
 
 
@@ -119,7 +133,7 @@ def test_a_run_with_nothing_to_build_imports_nothing_that_builds(tmp_path: Path)
         "seconds": 1.0,
     }
     artifact.finish(folder, record, {})
-    modules, text = list_imported(["run", str(workflow), str(recipe)], tmp_path)
+    modules, text = list_imported([["run", str(workflow), str(recipe)]], tmp_path)
     assert "0 of 1 stages built" in text
     assert not BUILDING & modules
 

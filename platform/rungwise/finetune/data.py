@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from rungwise.finetune.config import FeaturesAdaptation, FinetuneConfig
 from rungwise.finetune.model import Pretrained
 from rungwise.models.family import Family, LayeredFamily
 from rungwise.models.losses.objectives import Objective
+from rungwise.models.shapes import shapes_only
 from rungwise.models.trained.encoders import LayeredEncoder, count_marks
 from rungwise.pretraining.summary import PretrainSummary
 from rungwise.tasks.data.noise import add_errors, noise_split
@@ -227,5 +227,5 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
 
 def _outline(model: Family, objective: Objective) -> LayeredEncoder:
     """Build the encoder without allocating weights, to ask for its properties."""
-    with torch.device("meta"):
+    with shapes_only():
         return model.encoder(objective, vocab_size=1, dropout=0.0)

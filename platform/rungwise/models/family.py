@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, NoReturn, Self
 
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -19,6 +18,7 @@ from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.plural import counted
 from rungwise.core.tokens import SpecialIds
 from rungwise.models.losses.objectives import Objective, Origin, member_names, mix
+from rungwise.models.shapes import shapes_only
 from rungwise.models.suggestion import MASKED, ROW, Size, Steps, suggest_steps
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body, OnBody, TokenOutput
@@ -165,7 +165,7 @@ class LayeredFamily(Family):
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output matrix (V, D) and bias (V,) or None of a model with these tensors; for
         a model without a next-token output, the token table and None."""
-        with torch.device("meta"):
+        with shapes_only():
             model = self.build(vocab_size, objective)
         model.load_state_dict(tensors, assign=True)
         if isinstance(model, TokenOutput):
@@ -175,7 +175,7 @@ class LayeredFamily(Family):
 
     def predicts_by_table(self, objective: Objective) -> bool:
         """Whether the logits of the next token are a state times the token table, without bias."""
-        with torch.device("meta"):
+        with shapes_only():
             model = self.build(1, objective)
         return (
             isinstance(model, TokenOutput)

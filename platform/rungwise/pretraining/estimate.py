@@ -30,6 +30,7 @@ from rungwise.instances.kinds import read_kind
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
 from rungwise.models.losses.objectives import CarriesState
+from rungwise.models.shapes import shapes_only
 from rungwise.models.transformer.block import parameter_count, recompute_activations
 from rungwise.training.config import GradientConfig, GradientFit
 from rungwise.training.curriculum import rows_per_epoch, scale_micro_batch
@@ -152,7 +153,7 @@ def estimate_run(
     ConfigError if model and objective do not fit.
     """
     settings, first, price = config.pretrain, measures[0], compute.price_per_hour
-    with torch.device("meta"):
+    with shapes_only():
         parameters = parameter_count(config.model.build(first.vocab_size, config.objective))
     parts = compute.parts_of_a_batch(compute.num_workers)
     largest = -(-settings.global_batch_size // parts)

@@ -23,6 +23,7 @@ Carrying keeps the trained pooler, on which fine-tuning puts its head, when a ru
 sentences without a successor. A carried part was trained on an older encoder.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -45,6 +46,7 @@ from rungwise.instances.summary import InstancesSummary
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
+from rungwise.models.shapes import shapes_only
 from rungwise.models.trained.capabilities import BeginsAt, ReadsSpelling, ReadsText
 from rungwise.models.transformer.body import OnBody
 from rungwise.models.word_vectors.vector_family import TABLE, VectorFamily
@@ -129,7 +131,7 @@ def _streams(instances: Artifact) -> Iterator[NDArray[np.integer]]:
 
 def build_model(config: GradientFit, vocab_size: int, meta: bool = False) -> nn.Module:
     """The model with the random weights of its seed; with `meta`, only its shapes."""
-    with torch.device("meta" if meta else "cpu"):
+    with shapes_only() if meta else contextlib.nullcontext():
         torch.manual_seed(config.pretrain.seed)
         return config.model.build(vocab_size, config.objective)
 
@@ -238,7 +240,7 @@ def _required_tensors(initial: Artifact) -> set[str]:
     """The names of the tensors that the file must have: those of the model before, and of imported
     weights, which may lack any head, those of its body."""
     family, objective = _trained(initial)
-    with torch.device("meta"):
+    with shapes_only():
         if is_imported(initial):
             return set(family.encoder(objective, 1, 0.0).state_dict())
         return set(family.build(1, objective).state_dict())

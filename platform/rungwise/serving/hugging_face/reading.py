@@ -18,6 +18,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.core.storage.hub import is_hub, local_copy
 from rungwise.core.storage.source_files import find_files
+from rungwise.models.shapes import shapes_only
 from rungwise.serving.hugging_face.modern import llama_values, modern_bert_values
 from rungwise.serving.hugging_face.names import (
     BUFFERS,
@@ -213,7 +214,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 def _check_shapes(
     state: dict[str, Tensor], config: Known, data: dict[str, Any], path: Path
 ) -> None:
-    with torch.device("meta"):
+    with shapes_only():
         model = config.build(data["vocab_size"], config.objectives[0])
     for name, expected in model.state_dict().items():
         if name in state and state[name].shape != expected.shape:

@@ -20,6 +20,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
+from rungwise.models.shapes import shapes_only
 from rungwise.pretraining.initial import IMPORTED, ImportConfig, ImportSummary
 from rungwise.serving.hugging_face.names import CONFIG, Known
 from rungwise.serving.hugging_face.reading import list_weight_files, load_model, weights_folder
@@ -93,6 +94,6 @@ def _cut_new_words(before: Tokenizer, after: Tokenizer, path: str) -> list[list[
 
 def _list_vocabulary_tensors(config: Known) -> list[str]:
     """The tensors that have a row for each token."""
-    with torch.device("meta"):
+    with shapes_only():
         one, other = (config.build(size, config.objectives[0]).state_dict() for size in (7, 8))
     return [name for name, tensor in one.items() if tensor.shape != other[name].shape]

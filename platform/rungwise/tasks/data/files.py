@@ -1,5 +1,6 @@
 """Load a task from files: read, split, sample and check it before anything trains on it."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,6 @@ from rungwise.core.storage.store_errors import reached
 from rungwise.tasks.config import Draw, FilesTaskConfig, split_files
 from rungwise.tasks.formats.base import (
     WORDS_DROPPED,
-    FormatConfig,
     count_words,
     join_names,
     quote,
@@ -114,7 +114,8 @@ def _read(
     form = config.split_format(split)
     for file in form.select_files(split_files(config, split), counts):
         names[file.uri] = file.name
-        examples.extend(_read_file(form, file, split, counts))
+        with _reading(file, split):
+            examples.extend(form.read(file, split, counts))
     dropped = {"examples": form.count_damaged(counts), "words": counts[WORDS_DROPPED]}
     for what, damaged in dropped.items():
         if not damaged:
@@ -139,15 +140,15 @@ def check_first_examples(config: FilesTaskConfig) -> None:
         form = config.split_format(split)
         for file in form.select_files(split_files(config, split), counts):
             if not is_remote(file.uri):
-                next(_read_file(form, file, split, counts), None)
+                with _reading(file, split):
+                    form.read_first(file, split, counts)
 
 
-def _read_file(
-    form: FormatConfig, file: SourceFile, split: str, counts: Counter[str]
-) -> Iterator[Example]:
+@contextlib.contextmanager
+def _reading(file: SourceFile, split: str) -> Iterator[None]:
     try:
         with reached(file.uri, f"data.{split}"):
-            yield from form.read(file, split, counts)
+            yield
     except OSError as error:
         raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
 

@@ -60,6 +60,10 @@ class FormatConfig(Config, ABC):
         Raises DataError, naming file and line, for data that cannot be used.
         """
 
+    def read_first(self, file: SourceFile, split: str, counts: Counter[str]) -> Example | None:
+        """Return the first example of a file, before what follows from the others is done to it."""
+        return next(iter(self.read(file, split, counts)), None)
+
     def select_files(
         self, files: Sequence[SourceFile], counts: Counter[str]
     ) -> Sequence[SourceFile]:

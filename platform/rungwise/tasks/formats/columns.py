@@ -8,8 +8,8 @@ import itertools
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -86,6 +86,18 @@ class _Tagging(FormatConfig):
                 lines.setdefault(row.tag, row.line)
         if self.layout.to_iob2 and (odd := find_odd_tag(lines)):
             raise unknown_scheme(f"{file.uri}:{lines[odd[0]]}", *odd)
+        for each in self._sentences(rows, file, counts):
+            is_done = not self.layout.to_iob2
+            yield each if is_done else replace(each, tags=tuple(to_iob2(each.tags or (), lines)))
+
+    def read_first(self, file: SourceFile, split: str, counts: Counter[str]) -> Tagged | None:
+        """Return the first sentence with its tags as they stand there, and read no other."""
+        rows = _words(file, self.encoding, self.layout, counts)
+        return next(self._sentences(rows, file, counts), None)
+
+    def _sentences(
+        self, rows: Iterable[_Word | None], file: SourceFile, counts: Counter[str]
+    ) -> Iterator[Tagged]:
         for is_end, sentence in itertools.groupby(rows, lambda row: row is None):
             if is_end:
                 continue
@@ -97,7 +109,6 @@ class _Tagging(FormatConfig):
                     if word.damage is not None:
                         raise word.damage
                     tags.append(label_name(word.tag, self.labels, f"{file.uri}:{word.line}"))
-                tags = to_iob2(tags, lines) if self.layout.to_iob2 else tags
                 yield Tagged(f"{file.name}:{words[0].line}", texts, tuple(tags))
 
 
